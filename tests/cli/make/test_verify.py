@@ -86,7 +86,8 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
     assert [line.startswith("cpu/") for line in lines[1:21]] == [False] * 10 + [True] * 10  # the twin for CPUs
     assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:21])
     (last,) = lines[21:]
-    assert re.fullmatch(r"ok: 5 files unchanged; cpu agrees with the references in 36 cases, in [\d. min]+ s", last)
+    compared = "cpu agrees with the references in 36 cases, tensors, tokenizer and chats with the checkpoint"
+    assert re.fullmatch(rf"ok: 5 files unchanged; {compared}, in [\d. min]+ s", last)
     stages = [line for line in errors.splitlines() if not re.search(r"\d s\b", line)]
     before = ["digests", "digests of the checkpoint", "loading the checkpoint"]
     assert stages == [*before, "comparing (18)", "comparing the cpu graph (18)"]

@@ -1,8 +1,11 @@
 """A bundle whose folder or link is replaced while it is opened, or after that."""
 
+import multiprocessing
 import os
+import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +153,24 @@ def test_file_written_after_the_signature_was_checked(
     happen_after("check_signature", write, monkeypatch)
     with pytest.raises(BadInputError, match="changed while it was opened"):
         Decoder.open(folder, threads=1, trusted_keys=[public])
+
+
+def test_an_open_decoder_keeps_its_bundle(tiny_bundle: Path, other_bundle: Path, tmp_path: Path) -> None:
+    first, link = Path(shutil.copytree(tiny_bundle, tmp_path / "1")), tmp_path / "current"
+    link.symlink_to(first, target_is_directory=True)
+    with Decoder.open(link, threads=1) as decoder:
+        expected = decoder.generate(PROMPT, max_new_tokens=48).text
+        relink(link, other_bundle)
+        shutil.rmtree(first)
+        assert decoder.generate(PROMPT, max_new_tokens=48).text == expected
+    assert text_of(link) != expected
+
+
+def test_processes_open_the_bundle_themselves(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(decoder)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(text_of, tiny_bundle).result() == text_of(tiny_bundle)
 
 
 def test_relative_path_and_another_working_folder(

@@ -115,3 +115,32 @@ def test_errors_of_gbnf_do_not_show_its_conversion(vocabulary: Vocabulary, gbnf:
         reading_from_request(GrammarRequest("grammar", gbnf, 0), vocabulary)
     assert "%llguidance" not in str(error.value)
     assert "start:" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r'^[^"]$', '"a"', r'"\""'),
+        (r'^[^"\\]+$', '"a b"', r'"\\"'),
+        (r'^([^"\\]|\\.)*$', r'"a\\b"', r'"\""'),
+        (r"^[^\\]$", r'"\""', r'"\\"'),
+        ("^[^ -~]$", '"é"', r'"\""'),
+        (r"^[\x00-\x1f]$", r'"\n"', r'"\""'),
+        (r"^\P{P}$", '"a"', r'"\""'),
+        (r"^\p{Cc}$", r'"\t"', r'"\\"'),
+        ("^.$", r'"\""', '"ab"'),
+    ],
+)
+def test_classes_of_control_characters_have_no_other_characters(pattern: str, right: str, wrong: str) -> None:
+    """The library writes a class of all control characters with every escape, those of " and \\ too."""
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    grammar = matcher(TOKENIZER, library_grammar(GrammarRequest("json_schema", schema, 0)))
+    assert (accepts(grammar, right), accepts(grammar, wrong)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "schema", ['{"type": "number", "minimum": NaN}', '{"minimum": 0, "exclusiveMinimum": true, "type": "number"}']
+)
+def test_bounds_that_jsonschema_reads_otherwise_are_refused(vocabulary: Vocabulary, schema: str) -> None:
+    with pytest.raises(BadInputError, match="json_schema"):
+        reading_from_request(GrammarRequest("json_schema", schema, 0), vocabulary)

@@ -148,7 +148,8 @@ def command(
     files = len(opened.manifest.files)
     click.echo(
         f"ok: {files} files unchanged; {device} agrees with the references in {report.cases} cases, "
-        f"in {duration_text(pace.seconds)}"
+        + ("" if checkpoint is None else "tensors, tokenizer and chats with the checkpoint, ")
+        + f"in {duration_text(pace.seconds)}"
     )
     if checkpoint is None:
         click.echo("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.")

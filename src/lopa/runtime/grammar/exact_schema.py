@@ -53,7 +53,7 @@ def exact_schema(text: str, *, lenient: bool = False) -> str:
 
     Raises BadInputError for a keyword whose answers could be invalid.
     """
-    schema = json.loads(text)
+    schema = json.loads(text, parse_constant=_refuse_constant)
     written = json.dumps(schema)
     # A reference may lead to schemas below any keyword.
     paths = re.findall(r'"\$ref": "([^"]*)"', written)
@@ -69,6 +69,10 @@ def exact_schema(text: str, *, lenient: bool = False) -> str:
     return json.dumps({**made, "x-guidance": {**style, "lenient": lenient, "coerce_one_of": lenient}})
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"json_schema has {name}, which JSON does not")
+
+
 def _error(keyword: str, found: object, expected: str) -> BadInputError:
     received = f"json_schema has {keyword} {found!s:.200}, which a grammar cannot guarantee"
     return BadInputError(received, expected=expected, remedy=f"change or remove {keyword}")
@@ -77,6 +81,8 @@ def _error(keyword: str, found: object, expected: str) -> BadInputError:
 def _check_document(schema: dict[str, Any], written: str) -> None:
     if "draft-03" in str(schema.get("$schema")):
         raise _error("$schema", schema["$schema"], "draft 4, 6, 7, 2019-09 or 2020-12")
+    if "draft-04" not in str(schema.get("$schema")) and re.search(r'"exclusiveM(?:in|ax)imum": true', written):
+        raise _error("exclusiveMinimum or exclusiveMaximum", True, "a number, or $schema of draft 4")
     factors = [Decimal(each) for each in re.findall(r'"multipleOf": ([\d.e+-]+)', written)]
     if len(factors) > 1 and re.search(r'"(?:allOf|anyOf|oneOf|\$ref)": ', written):
         scale = max(0, *(-int(each.as_tuple().exponent) for each in factors))

@@ -13,6 +13,8 @@ _BOTH = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACE}
 """Characters of \\d, \\w and \\s by both rules."""
 _EITHER = {"d": r"\p{Nd}", "w": r"\p{L}\p{N}_", "s": _SPACE + r"\x1c-\x1f\x85\ufeff"}
 """Characters of \\d, \\w and \\s by one of the rules at least."""
+_NEVER_WRITTEN = r"\x00-\x07\x0b\x0e-\x1f"
+"""Characters without an escape of their own. A class of all control characters has " and \\ too in the library."""
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[pP]\{\w+\}|[dDwWsStnrfv]|[^0-9A-Za-z])"
 _ATOM = re.compile(rf"{_ESCAPE}|[^\\\]]", re.DOTALL)
@@ -46,8 +48,11 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
             )
         place = token.end()
         match token.lastgroup:
+            case "set":
+                text = _written(text)
             case "escape":
                 text = _translated(text, either)
+                text = _written(text) if _is_set(token[0]) else text
             case "brace":
                 text = "\\{"
             case "group" | "char" if text[0] == "(":
@@ -57,11 +62,16 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
             case "char" if text == ")":
                 is_dot_all = dots.pop() if dots else False
             case "char" if text == "." and not is_dot_all:
-                text = r"[^\n]" if either else r"[^\n\r\u2028\u2029]"
+                text = _written(r"[^\n]" if either else r"[^\n\r\u2028\u2029]")
             case "char" if text == "$" and either:
                 text = r"\n?$"
         found.append(text)
     return "".join(found)
+
+
+def _written(characters: str) -> str:
+    """Return the class of those `characters` that an answer may contain."""
+    return f"[{characters}&&[^{_NEVER_WRITTEN}]]"
 
 
 def check_set_operations(expression: str) -> None:

@@ -108,7 +108,7 @@ class SessionTurns:
         """Reject all further use, and call `free` when no turn is running. Only the first call counts."""
         if self._end is None:
             self._end = DecoderClosedError(
-                "the decoder is closed", expected="an open one", remedy="open the bundle again"
+                "the decoder is closed", expected="an open decoder", remedy="open the bundle again"
             )
             self.later(free)
 

@@ -34,7 +34,8 @@ async def object_from_body(request: Request, limits: ServeLimits) -> dict[str, A
 async def bytes_from_body(request: Request, limits: ServeLimits) -> bytes:
     """Return the request body. Raises ApiError 408 for a body that takes too long, 413 for one that is too large, and
     415 for one that is compressed."""
-    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+    encodings = request.headers.getlist("content-encoding")
+    if any(each.strip().lower() not in ("", "identity") for each in encodings):
         raise ApiError(415, "compressed request body; send it without Content-Encoding", code="unsupported_encoding")
     try:
         async with asyncio.timeout(limits.stall_seconds):
