@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -25,6 +25,7 @@ from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, is_from_signal_handler
+from lopa.runtime.files.stamp import HeldFolder, Stamp
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -95,6 +96,8 @@ class Decoder:
         self._threads = threads
         self._grammars = RequestGrammars(bundle, tokenizer, grammar_limits)
         self._turns = SessionTurns()
+        self._held: HeldFolder | None = None
+        """The folder that was checked, which the session may read until its end."""
 
     @classmethod
     def open(
@@ -128,20 +131,28 @@ class Decoder:
         Raises CheckFailedError for a bundle that is not signed or was changed. Decoding raises DevicesLostError when
         the last device fails.
         """
-        folder = folder_of_bundle(path)
-        signed = {} if trusted_keys is None else check_signature(folder, trust_from_files(trusted_keys)).stamps
-        opened = Bundle.open(folder)
-        opened = replace(opened, stamps={**opened.stamps, **signed})
-        bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
-        tokenizer = native_section(Tokenizer.open)(bundle)
-        if chat_template is not None:
-            tokenizer.check_chat_template()
-        session = native_section(session_from_devices)(
-            bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
-        )
+        folder, held = folder_of_bundle(path), None
+        with ExitStack() as named:
+            stamps: Mapping[str, Stamp] = {}
+            if trusted_keys is not None:
+                trust, held = trust_from_files(trusted_keys), HeldFolder(folder)
+                named.enter_context(held.errors_by_name())
+                stamps = check_signature(held.path, trust).stamps
+            opened = Bundle.from_folder(folder if held is None else held.path)
+            opened = replace(opened, stamps={**opened.stamps, **stamps})
+            bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
+            tokenizer = native_section(Tokenizer.open)(bundle)
+            if chat_template is not None:
+                tokenizer.check_chat_template()
+            session = native_section(session_from_devices)(
+                bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
+            )
         own = "the device's own choice of" if threads is None else threads
-        _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
-        return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
+        _LOG.info("bundle %s on %s with %s threads", folder, session.device, own)
+        bundle, tokenizer._source = replace(bundle, path=folder), str(folder)
+        decoder = cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
+        decoder._held = held
+        return decoder
 
     def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
         """Return a checked config with `options`, or `base` with `options` changed.

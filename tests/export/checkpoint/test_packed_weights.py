@@ -246,6 +246,7 @@ def _changed(ending: str, folder: Path, change: Any) -> None:
         (lambda c: _changed(".qzeros", c, lambda each: each[:, :-1]), "has the shape"),
         (lambda c: _changed(".g_idx", c, lambda each: each[:-1]), "has the shape"),
         (lambda c: _changed(".g_idx", c, lambda each: each + 1000), "in groups outside 0 to"),
+        (lambda c: _changed(".qzeros", c, lambda each: each | 15), "has a zero point of 15 in the first layout"),
         (lambda c: _changed(".qweight", c, lambda each: each.astype(np.float32)), "has the type 'F32'"),
         (lambda c: _changed(".scales", c, lambda each: each * np.float16(np.nan)), "NaN"),
         (

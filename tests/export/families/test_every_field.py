@@ -211,6 +211,13 @@ def test_rotary_positions_are_transformers(tmp_path: Path, family: str, case: st
     assert found.dimensions.rope_theta == theirs.rope_parameters["rope_theta"] == 5e5
 
 
+def test_llada_reads_rope_theta_at_the_top_level_only(tmp_path: Path) -> None:
+    assert isinstance(
+        read_with(tmp_path, "llada", rope_theta=5e5, rope_scaling=ROPE["no type"]["rope_parameters"]), CheckpointConfig
+    )
+    assert "has rope_theta = " in str(read_with(tmp_path, "llada", rope_theta=1e4, rope_scaling={"rope_theta": 5e5}))
+
+
 @pytest.mark.parametrize(
     "rope",
     [

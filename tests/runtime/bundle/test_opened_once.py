@@ -19,7 +19,7 @@ from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.helper import is_helper_supported
 
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
-STEPS = ("check_signature", "Bundle.open", "edit_bundle", "Tokenizer.open", "session_from_devices")
+STEPS = ("check_signature", "Bundle.from_folder", "edit_bundle", "Tokenizer.open", "session_from_devices")
 """Functions that Decoder.open calls, in order. Something else happens after each."""
 
 
@@ -136,6 +136,66 @@ def test_signed_folder_that_is_replaced_and_put_back(
     happen_after("session_from_devices", put_back, monkeypatch)
     with pytest.raises(BadInputError, match="changed while it was opened"):
         Decoder.open(folder, threads=1, trusted_keys=[public])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system has no paths of open folders")
+@pytest.mark.parametrize("step", STEPS[:-1])
+def test_folder_above_a_signed_one_that_is_replaced_and_put_back(
+    signed: tuple[Path, Path], other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folder, public = signed
+    for name, source in (("a", folder), ("b", other_bundle)):
+        (tmp_path / name).mkdir()
+        shutil.copytree(source, tmp_path / name / "bundle")
+
+    def exchange() -> None:
+        for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+            (tmp_path / old).rename(tmp_path / new)
+
+    expected = text_of(tmp_path / "a" / "bundle", trusted_keys=[public])
+    happen_after(step, exchange, monkeypatch)
+    happen_after("session_from_devices", exchange, monkeypatch)
+    with Decoder.open(tmp_path / "a" / "bundle", threads=1, trusted_keys=[public]) as decoder:
+        assert decoder.bundle.path == tmp_path / "a" / "bundle"
+        assert decoder.generate(PROMPT, max_new_tokens=48).text == expected
+        with pytest.raises(BadInputError, match=r"a/bundle has no chat template"):
+            decoder.prompt_from_messages([{"role": "user", "content": "x"}])
+
+
+def test_what_changes_no_content_is_no_change(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+    def link_and_chmod() -> None:
+        for path in folder.iterdir():
+            path.chmod(0o644)
+            (tmp_path / path.name).hardlink_to(path)
+        (folder / "costs.other.json").write_text("{}")
+
+    happen_after("Bundle.from_folder", link_and_chmod, monkeypatch)
+    assert text_of(folder)
+
+
+def test_another_bundle_with_equal_sizes_and_times(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [Path(shutil.copytree(source, tmp_path / source.name)) for source in (tiny_bundle, other_bundle)]
+    for path in tmp_path.glob("*/*"):
+        os.utime(path, (0, 0))
+    size = max((each / "manifest.json").stat().st_size for each in folders)
+    for each in folders:
+        text = (each / "manifest.json").read_text()
+        (each / "manifest.json").write_text(text + " " * (size - len(text.encode())))
+        os.utime(each / "manifest.json", (0, 0))
+
+    def replace_first() -> None:
+        folders[0].rename(tmp_path / "replaced")
+        folders[1].rename(folders[0])
+
+    happen_after("Bundle.from_folder", replace_first, monkeypatch)
+    with pytest.raises(BadInputError, match=r"manifest.json changed while it was opened"):
+        Decoder.open(folders[0], threads=1)
 
 
 @pytest.mark.parametrize("kind", ["weights", "graph", "tokenizer.json", "manifest.json"])

@@ -59,6 +59,12 @@ def test_real_tokenizers_are_accepted(kind: str) -> None:
     assert back.replace(" ", "").lower() == LINES[1].replace(" ", "").lower()
 
 
+def test_a_tokenizer_that_draws_its_tokens_is_rejected() -> None:
+    with pytest.raises(BadInputError, match=r"a model with dropout 0\.5"):
+        opened({**TINY, "model": {**TINY["model"], "dropout": 0.5}})
+    assert opened({**TINY, "model": {**TINY["model"], "dropout": 0.0}})
+
+
 def test_sentencepiece_table_is_applied() -> None:
     tokenizer = opened({**TINY, "normalizer": precompiled(NMT)})
     assert tokenizer.decode(tokenizer.encode("ﬁn ①\u00a0x", add_bos=False)) == "fin 1 x"

@@ -243,6 +243,11 @@ def _unpacked(tensor: PackedTensor) -> _Unpacked:
     along_inputs = format.method == "gptq"
     integers = _numbers(tensor.integers.read(), format, along_inputs=along_inputs)
     zeros = _numbers(tensor.zeros.read(), format, along_inputs=False) + format.zero_offset
+    if format.zero_offset and bool((zeros == 1 << format.bits).any()):
+        # AutoGPTQ's kernels do not agree on it: it is 0 for some, and 16 (or 256) for others.
+        raise _wrong(
+            str(tensor.file), f"{tensor.name} has a zero point of {(1 << format.bits) - 1} in the first layout"
+        )
     count = tensor.scales.shape[0]
     groups = torch.arange(inputs) // (inputs // count) if tensor.groups is None else tensor.groups.read().long()
     if not bool(((groups >= 0) & (groups < count)).all()):

@@ -22,6 +22,7 @@ WITHOUT_EFFECT = frozenset(
         *("truncation", "truncation_side", "truncation_strategy", "pad_token_type_id", "model_input_names", "errors"),
         *("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "backend"),
         *("processor_class", "is_local", "local_files_only", "files_loaded", "verbose", "use_fast", "from_slow"),
+        *("fast_tokenizer", "trust_remote_code"),
         *("response_template", "response_schema", "chat_control_tokens", "spaces_between_special_tokens"),
         # Classes with a tokenizer of their own use these; it is compared with tokenizer.json.
         *("add_prefix_space", "legacy", "sp_model_kwargs", "do_lower_case", "strip_accents", "unk_id", "trim_offsets"),

@@ -13,6 +13,7 @@ init_cutoff_factor init_device init_fn init_std initializer_range precision outp
 router_z_loss_coef conplemenrary_mask debug ep_size fuse_cross_entropy micro_forward skip_checkpoint use_deepep
 alibi_bias_max attention_layer_norm_with_affine flash_attention max_window_layers norm_topk_prob num_mtp_layers
 num_nextn_predict_layers pretraining_tp rope_full_precision sliding_window
+effective_n_kv_heads tie_word_embeddings
 """
 HARMLESS = frozenset(_NAMES.split())
 """Names of transformers and of the published code. They concern loading, training and caching, or parts that only a

@@ -20,6 +20,8 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     hidden, heads = config.get_int("d_model"), config.get_int("n_heads")
     tokens = vocabulary(config, "vocab_size")
     rows = config.get_int("embedding_size", min=tokens) if values.get("embedding_size") is not None else tokens
+    if rope_theta(config) != values.get("rope_theta"):
+        raise config.error_for("rope_theta", values.get("rope_theta"), "the same in rope_scaling, which OLMo ignores")
     has_mlp = values.get("mlp_hidden_size") is not None
     return checked_sizes(
         config,

@@ -10,7 +10,7 @@ import msgspec
 from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, CpuForm, Dialect, Manifest, manifest_from_json
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.stamp import Stamp, check_stamps, stamp_from_status
+from lopa.runtime.files.stamp import Stamp, changed_file, check_stamps, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 
@@ -26,6 +26,8 @@ class Bundle:
     manifest: Manifest
     stamps: Mapping[str, Stamp] = field(default_factory=dict, compare=False, repr=False)
     """Stamps of the manifest and of the files that it lists, from the moment they were checked."""
+    manifest_sha256: str = field(default="", compare=False, repr=False)
+    """Digest of the manifest's file as it was read."""
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
@@ -35,8 +37,12 @@ class Bundle:
         Hub's cache. Raises BadInputError if a file is missing or outside the folder, or if the schema differs. Raises
         it also as lopa.runtime.hub does. Only `altered_files` checks digests, because that reads gigabytes.
         """
+        return cls.from_folder(folder_of_bundle(path))
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Bundle":
+        """Open the bundle in `folder` like `open`, by this very path."""
         expected = "a bundle folder made by lopa-export onnx"
-        folder = folder_of_bundle(path)
         path = folder / MANIFEST_NAME
         with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
             stamp = stamp_from_status(path.stat()) if path.is_file() else None
@@ -52,7 +58,7 @@ class Bundle:
             each.path: check_listed_file(folder, each.path, each.size, whole="bundle", remedy=_REMEDY)
             for each in manifest.files
         }
-        return cls(folder, manifest, {MANIFEST_NAME: stamp, **stamps})
+        return cls(folder, manifest, {MANIFEST_NAME: stamp, **stamps}, hashlib.sha256(text).hexdigest())
 
     def check_unchanged(self) -> None:
         """Raise BadInputError if a file of the bundle is no longer the one that was checked.
@@ -60,6 +66,9 @@ class Bundle:
         A caller that opens further files of the bundle calls this afterwards: the folder may be replaced meanwhile.
         """
         check_stamps(self.path, self.stamps)
+        # Another bundle with files of equal sizes and times has other digests in its manifest.
+        if sha256_of_file(self.path / MANIFEST_NAME) != self.manifest_sha256:
+            raise changed_file(self.path / MANIFEST_NAME)
 
     @property
     def graph(self) -> Path:

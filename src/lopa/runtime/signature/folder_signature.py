@@ -70,7 +70,7 @@ def check_signature(folder: Path, trust: Trust) -> CheckedFolder:
     """
     path = folder / SIGNATURE_NAME
     with errors_as_bad_input(str(folder), expected="a bundle folder", remedy="check the path"):
-        stamps = {".": stamp_from_status(folder.stat())}
+        stamps = {".": stamp_from_status(folder.stat(), is_strict=True)}
         missing = not os.path.lexists(path)
     if missing:
         raise CheckFailedError(
@@ -115,10 +115,10 @@ def _digests(folder: Path, stamps: dict[str, Stamp] | None = None) -> dict[str, 
                         remedy="copy the folder with the targets of its links: cp -rL",
                     )
                 if name in folders or listed == SIGNATURE_NAME:
-                    stamps[listed] = stamp_from_status(path.stat())
+                    stamps[listed] = stamp_from_status(path.stat(), is_strict=True)
                     continue
                 with path.open("rb") as file:
-                    stamps[listed] = stamp_from_status(os.fstat(file.fileno()))
+                    stamps[listed] = stamp_from_status(os.fstat(file.fileno()), is_strict=True)
                     found[listed] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 

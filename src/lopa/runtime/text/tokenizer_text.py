@@ -105,6 +105,8 @@ def _check_text(text: bytes) -> bytes:
     file = msgspec.json.decode(text, type=_File)
     if len(file.added_tokens or ()) > MAX_ADDED_TOKENS:
         raise PartError(f"{len(file.added_tokens or ())} added tokens", f"at most {MAX_ADDED_TOKENS}")
+    if file.model.dropout:
+        raise PartError(f"a model with dropout {file.model.dropout}", "a model that encodes a text always alike")
     file.model.type = file.model.type or _infer_model_type(file.model)
     normalizer, pre_tokenizer = _part(file.normalizer, "normalizer"), _part(file.pre_tokenizer, "pre_tokenizer")
     decoder, post_processor = _part(file.decoder, "decoder"), _part(file.post_processor, "post_processor")
