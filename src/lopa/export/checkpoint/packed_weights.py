@@ -244,10 +244,9 @@ def _unpacked(tensor: PackedTensor) -> _Unpacked:
     integers = _numbers(tensor.integers.read(), format, along_inputs=along_inputs)
     zeros = _numbers(tensor.zeros.read(), format, along_inputs=False) + format.zero_offset
     if format.zero_offset and bool((zeros == 1 << format.bits).any()):
-        # AutoGPTQ's kernels do not agree on it: it is 0 for some, and 16 (or 256) for others.
-        raise _wrong(
-            str(tensor.file), f"{tensor.name} has a zero point of {(1 << format.bits) - 1} in the first layout"
-        )
+        # Readers add 1 and differ then: those that keep the number of bits get 0, others 16 (or 256).
+        stored = (1 << format.bits) - 1
+        raise _wrong(str(tensor.file), f"{tensor.name} has a zero point of {stored} in the first layout")
     count = tensor.scales.shape[0]
     groups = torch.arange(inputs) // (inputs // count) if tensor.groups is None else tensor.groups.read().long()
     if not bool(((groups >= 0) & (groups < count)).all()):

@@ -10,7 +10,7 @@ from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 Stamp = tuple[int, ...]
 """Size in bytes, and the time of the last change of content in nanoseconds. A strict stamp also has the time of the
-last change of any kind, which nobody can set, but which a new hard link changes too.
+last change of any kind. Nobody can set it, but a new hard link changes it too.
 
 Inode numbers are left out, because file systems over a network may give a file another one at any time.
 """
