@@ -107,7 +107,7 @@ DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"
         ({"type": "number", "exclusiveMaximum": 5}, ["4.9", "4.999999", "-7.25"], ["5", "4." + "9" * 30]),
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0.1", "0.5", "0.000001"], ["0", "0.51"]),
         ({"type": "integer", "exclusiveMinimum": 4.5, "exclusiveMaximum": 7}, ["5", "6"], ["4", "7"]),
-        ({"minimum": 5, "anyOf": [{}], "exclusiveMinimum": True, "type": "integer"}, ["6"], ["5"]),
+        ({"$schema": DRAFT_4, "minimum": 5, "exclusiveMinimum": True, "type": "integer"}, ["6"], ["5"]),
         ({"type": "integer", "minimum": 2**53 + 1}, ["9007199254750000"], ["9007199254740992"]),
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["9000000000000000000", "-7"], [str(2**63)]),
         ({"type": "number", "multipleOf": 0.5}, ["1.5", "-2"], ["0.25"]),

@@ -67,7 +67,7 @@ class Bundle:
         """
         check_stamps(self.path, self.stamps)
         # Another bundle with files of equal sizes and times has other digests in its manifest.
-        if sha256_of_file(self.path / MANIFEST_NAME) != self.manifest_sha256:
+        if self.manifest_sha256 and sha256_of_file(self.path / MANIFEST_NAME) != self.manifest_sha256:
             raise changed_file(self.path / MANIFEST_NAME)
 
     @property
