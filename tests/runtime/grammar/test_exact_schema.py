@@ -96,6 +96,7 @@ def test_drawn_and_changed_answers_are_valid(seed: int) -> None:
 
 INTEGER, ANY_OBJECT = {"type": "integer"}, {"type": "object"}
 NAMED = {**ANY_OBJECT, "properties": {"a": INTEGER}, "additionalProperties": {"type": "boolean"}}
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"}
 
 
