@@ -8,6 +8,7 @@ import json
 import math
 import re
 from decimal import ROUND_CEILING, ROUND_DOWN, Context, Decimal
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,6 +49,7 @@ _MAX_PARTS = 2**16
 """Largest denominator of a factor, a power of two."""
 
 
+@lru_cache(maxsize=1)  # a request needs it for its grammar, then for hints about endings
 def exact_schema(text: str, *, lenient: bool = False) -> str:
     """Return the schema `text` in the library's form. With `lenient` what grammars cannot guarantee is ignored.
 
