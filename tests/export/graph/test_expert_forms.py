@@ -30,6 +30,7 @@ from lopa.export.graph.expert_split import join_experts
 from lopa.export.graph.operator_table import ascend_operators
 from lopa.export.graph.portable_lint import violations_of_model
 from lopa.runtime.bundle.manifest import Dialect
+from lopa.runtime.openvino.openvino_library import openvino_core
 
 KINDS = {
     "float32": Sizes(),
@@ -177,7 +178,7 @@ def test_openvino(sizes: Sizes, form: str, tmp_path: Path) -> None:
         pytest.skip(NO_VNNI)
     weights = random_weights(sizes, tmp_path)
     options = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0, "INFERENCE_NUM_THREADS": 1}
-    compiled = openvino.Core().compile_model(saved(_in_form(weights, form), weights), "CPU", options)
+    compiled = openvino_core(openvino).compile_model(saved(_in_form(weights, form), weights), "CPU", options)
     for shape in ((1, 1), (2, 7)):
         inputs = random_inputs(sizes, shape)
         found = next(iter(compiled(inputs).values()))

@@ -59,3 +59,32 @@ def test_import_without_telemetry(tmp_path: Path, imported: str, message: str) -
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == message
     assert done.returncode == (1 if message else 0)
+
+
+SIGNALS = """
+import gc, signal, sys
+from concurrent.futures import ThreadPoolExecutor
+from lopa.runtime import Decoder
+
+received = []
+signal.signal(signal.SIGUSR1, lambda *_: received.append(1))
+decoders = [Decoder.open(sys.argv[1], ("openvino:CPU",), threads=threads) for threads in (1, 2)]
+while decoders:
+    decoders.pop(0).close()
+    gc.collect()
+    signal.raise_signal(signal.SIGUSR1)
+with ThreadPoolExecutor(1) as thread:
+    decoder = thread.submit(Decoder.open, sys.argv[1], ("openvino:CPU",)).result()
+    decoder.close()
+    decoder = Decoder.open(sys.argv[1], ("openvino:CPU",))
+    thread.submit(decoder.close).result()
+    signal.raise_signal(signal.SIGUSR1)
+assert received == [1, 1, 1]
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="OpenVINO changes the stack of signal handlers on Linux only")
+def test_signals_after_the_end_of_models(tiny_bundle: Path) -> None:
+    """Models end in the order of their start and on another thread. A crash here is memory that OpenVINO freed."""
+    done = subprocess.run([sys.executable, "-c", SIGNALS, tiny_bundle], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, (done.returncode, done.stderr)

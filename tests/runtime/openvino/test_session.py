@@ -24,6 +24,7 @@ from lopa.runtime.openvino import openvino_model as model
 from lopa.runtime.openvino import openvino_session as session
 from lopa.runtime.openvino import rounding_choice as choice
 from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
+from lopa.runtime.openvino.openvino_library import openvino_core
 from lopa.runtime.openvino.openvino_model import settings
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
@@ -33,7 +34,7 @@ openvino = pytest.importorskip("openvino")
 DEVICE = "openvino:CPU"
 BF16 = f"{DEVICE}:bf16"
 AUTO = f"{DEVICE}:auto"
-HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+HAS_BF16 = "BF16" in openvino_core(openvino).get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="needs a processor with bfloat16")
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 

@@ -1,6 +1,7 @@
-"""OpenVINO's Python package: version check, and import without telemetry."""
+"""OpenVINO's Python package: version check, import without telemetry, and the one Core of a process."""
 
 import importlib
+import os
 import re
 import sys
 import threading
@@ -10,7 +11,9 @@ from lopa.runtime.device_families import FAMILIES
 from lopa.runtime.errors import MissingBackendError
 
 _TELEMETRY = "openvino_telemetry"
-_import_lock = threading.Lock()
+_import_lock, _core_lock = threading.Lock(), threading.Lock()
+_cores: dict[tuple[Any, int], Any] = {}
+"""Cores by module and process. They are never freed (openvino_core)."""
 
 
 def openvino_module(device: str) -> Any:
@@ -33,6 +36,20 @@ def openvino_module(device: str) -> Any:
             remedy=remedy,
         )
     return module
+
+
+def openvino_core(openvino: Any) -> Any:
+    """Return the Core of `openvino` in this process, which lives as long as the process.
+
+    The CPU plugin of a Core gives the thread that loads it another stack for signal handlers, and frees that stack with
+    the Core (SigAltStackSetup in OpenVINO 2026.4). The thread keeps using it unless it frees its Cores itself, in
+    reverse order. The next signal then overwrites memory that may belong to a model.
+    """
+    with _core_lock:
+        key = openvino, os.getpid()
+        if key not in _cores:
+            _cores[key] = openvino.Core()
+        return _cores[key]
 
 
 def version_numbers(version: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
-from lopa.runtime.openvino.openvino_library import openvino_module
+from lopa.runtime.openvino.openvino_library import openvino_core, openvino_module
 
 _BLOCK = 32
 """Number of row elements that are rounded to 8 bits together: a block of an int4 matrix (lopa.export.weights)."""
@@ -91,7 +91,7 @@ class _ModelKey:
 
 def _compile(openvino: Any, bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> Any:
     requested = device_from_name(device)
-    core = openvino.Core()
+    core = openvino_core(openvino)
     check_listed(core, device)
     try:
         model = core.read_model(os.fspath(bundle.graph))
@@ -130,7 +130,7 @@ def devices_to_choose_from(bundle: Bundle, device: str) -> tuple[str, ...]:
 
     Raises MissingBackendError if OpenVINO is missing or too old, or if it lacks the device.
     """
-    core, name = openvino_module(device).Core(), device_from_name(device).name
+    core, name = openvino_core(openvino_module(device)), device_from_name(device).name
     check_listed(core, device)
     plain = f"openvino:{name}"
     rounded = [f"{plain}:bf16"] if "BF16" in _capabilities(core, name) else []

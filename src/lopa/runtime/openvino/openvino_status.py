@@ -4,7 +4,7 @@ import importlib.util
 
 from lopa.runtime.device_families import DeviceStatus
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.openvino.openvino_library import openvino_module
+from lopa.runtime.openvino.openvino_library import openvino_core, openvino_module
 
 
 def find_devices(family: str) -> list[DeviceStatus]:
@@ -14,7 +14,7 @@ def find_devices(family: str) -> list[DeviceStatus]:
     except MissingBackendError as error:
         state = f"{error.received.split(', but ')[-1]}: {error.remedy}"
         return [DeviceStatus(f"{family}:NAME", state, importlib.util.find_spec("openvino") is not None)]
-    core = openvino.Core()
+    core = openvino_core(openvino)
     devices = []
     for name in core.available_devices:
         device = f"{family}:{name}"
