@@ -105,7 +105,7 @@ export class Decoder {
         if (this.isClosed) {
           throw new BadInputError("the decoder is closed", {
             expected: "an open decoder",
-            remedy: "close it after its last request, or open another one",
+            remedy: "open the bundle again",
           });
         }
         if (signal?.aborted) {
