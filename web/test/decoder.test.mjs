@@ -200,7 +200,7 @@ test("a closed decoder says so", async () => {
   const drain = async () => {
     for await (const event of events) assert.notEqual(event.type, "done");
   };
-  await assertFails(drain(), BadInputError, /the decoder is closed/, /open another/);
+  await assertFails(drain(), BadInputError, /the decoder is closed/, /open the bundle again/);
   await assertFails(opened.generate(PROMPT), BadInputError, /the decoder is closed/);
 });
 
