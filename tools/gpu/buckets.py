@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from lopa.bench.buckets.bucket_costs import bucket_costs
 from lopa.bench.buckets.bucket_plan import bucket_plan_from_choice
-from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
 from lopa.bench.buckets.planner import BucketChoice
 from lopa.bench.forward.work import ForwardShape
 from lopa.export.tensorrt.bucket_coverage import min_limits
@@ -27,13 +26,11 @@ def bucket_plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device
     costs = bucket_costs(bundle, device, None)
     forwards = Counter(Sizes(1, b, w, p, min(w, wanted)) for b, w, p in sorted(sizes, key=lambda s: s[::-1]))
     buckets = tuple(bucket_from_sizes(each, costs.seconds(each)) for each in forwards)
-    largest = max(forwards, key=lambda each: (each.branches, each.window, each.prefix))
     source = ShapeSource(name="the shapes of tools/gpu/report.py", sha256="", forwards=forwards.total())
     return bucket_plan_from_choice(
         BucketChoice(buckets, least_share=1.0, every_size=True),
         bundle,
         (source,),
+        forwards,
         costs,
-        outcome_of_buckets("the shapes", buckets, forwards),
-        bucketing_outcomes(forwards, largest, costs)[0],
     )

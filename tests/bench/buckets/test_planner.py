@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 from tests.conformance.recorded import TRACES, recording_of_file
 
 from lopa.bench.buckets.bucket_costs import BucketCosts, bucket_costs, bytes_of_bucket
-from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
+from lopa.bench.buckets.bucket_plan import expected_effect
 from lopa.bench.buckets.forward_recording import forwards_of_recording
 from lopa.bench.buckets.planner import BucketChoice, choose_shape_buckets, limits_from_plans
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketPlanCosts, BucketTable, ShapeBucket, are_valid_shape_buckets
+from lopa.runtime.bundle.buckets import (
+    BucketPlanCosts,
+    BucketTable,
+    ShapeBucket,
+    are_valid_shape_buckets,
+    bucket_from_sizes,
+)
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
@@ -151,10 +157,10 @@ def test_recorded_traces_with_eight_buckets(path: Path, tiny_bundle: Path) -> No
             forwards, limits, costs, max=8, max_bytes=None, seconds=60,
             bytes_of=lambda sizes: bytes_of_bucket(bundle.manifest, sizes),
         )  # fmt: skip
-        unpadded, *others = bucketing_outcomes(forwards, limits, costs)
-        outcome = outcome_of_buckets("plan", found.buckets, forwards)
+        expected = expected_effect(found, forwards, costs)
         assert 0.97 < found.least_share <= 1
-        assert outcome.seconds <= aim * unpadded.seconds
-        largest = others[-1]
-        assert outcome.seconds < largest.seconds
-        assert outcome.padding < largest.padding
+        assert expected.seconds <= aim * expected.no_padding_seconds
+        one = BucketChoice((bucket_from_sizes(limits, costs.seconds(limits)),), least_share=1.0, every_size=True)
+        largest = expected_effect(one, forwards, costs)
+        assert expected.seconds < largest.seconds
+        assert expected.padding < largest.padding

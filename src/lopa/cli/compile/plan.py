@@ -9,8 +9,7 @@ import click
 from lopa.bench.buckets.bucket_costs import bucket_costs, bytes_of_bucket
 from lopa.bench.buckets.bucket_plan import bucket_plan_from_choice
 from lopa.bench.buckets.bucket_plot import png_from_buckets
-from lopa.bench.buckets.bucket_table import table_of_buckets, table_of_outcomes
-from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
+from lopa.bench.buckets.bucket_table import table_of_buckets, table_of_expected
 from lopa.bench.buckets.forward_recording import (
     Recording,
     forwards_of_recording,
@@ -157,9 +156,7 @@ def command(
         bytes_of=lambda sizes: bytes_of_bucket(manifest, sizes),
         seconds=_SEARCH_SECONDS,
     )
-    outcome = outcome_of_buckets(f"this plan, {len(choice.buckets)} buckets", choice.buckets, forwards)
-    rivals = bucketing_outcomes(forwards, limits, seconds)
-    plan = bucket_plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
+    plan = bucket_plan_from_choice(choice, opened, recording.sources, forwards, seconds)
     write_atomically(target, json_from_record(plan))
     if plot is not None:
         write_atomically(
@@ -169,7 +166,7 @@ def command(
         click.echo(json_from_record(plan).decode(), nl=False)
         return
     show_table(table_of_buckets(plan, forwards, manifest))
-    show_table(table_of_outcomes(plan, [rivals[0], outcome, *rivals[1:]]))
+    show_table(table_of_expected(plan, forwards))
 
 
 def _affordable_buckets(seconds: float | None, each: float | None, wanted: int) -> int:
