@@ -31,9 +31,9 @@ def ms_text(seconds: float | None) -> str:
     return MISSING if seconds is None else f"{seconds * 1e3:.2f}"
 
 
-def ratio_text(above: float | None, below: float) -> str:
-    """Return the quotient with two decimals, or MISSING for None."""
-    return MISSING if above is None else f"{above / below:.2f}"
+def ratio_text(above: float, below: float) -> str:
+    """Return the quotient with two decimals."""
+    return f"{above / below:.2f}"
 
 
 def markdown_from_table(table: Table) -> str:

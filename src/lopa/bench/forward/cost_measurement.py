@@ -177,7 +177,7 @@ def time_forwards(
     seconds = {} if seconds is None else seconds
     seconds.update({shape: [] for shape in schedule.shapes})
     began, done, rounds = time.perf_counter(), 0, 0
-    with random_prefixes(decoder, sorted({shape.prefix for shape in schedule.shapes}), rng) as requests:
+    with _random_prefixes(decoder, sorted({shape.prefix for shape in schedule.shapes}), rng) as requests:
         while done == 0 or rounds < schedule.rounds_in((time.perf_counter() - began) / done):
             rounds += 1
             for prefix in order.sample(sorted(requests), len(requests)):
@@ -242,7 +242,7 @@ class _Rounds:
 
 
 @contextmanager
-def random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
+def _random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
     """Return a context with one request per prefix length: request numbers by length.
 
     The numbers are negative, so they differ from the decoder's.
@@ -274,6 +274,6 @@ def _seconds_of_one(decoder: Decoder, request: int, shape: ForwardShape, rng: np
 def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
     """Return the seconds per row of a warm forward of `shape`."""
     rng = np.random.default_rng(0)
-    with random_prefixes(decoder, [shape.prefix], rng) as requests:
+    with _random_prefixes(decoder, [shape.prefix], rng) as requests:
         _forward_seconds(decoder, requests[shape.prefix], shape, rng)
         return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)

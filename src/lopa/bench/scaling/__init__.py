@@ -1,1 +1,1 @@
-"""Scaling of one request over several devices, measured and modelled."""
+"""Measured scaling of one request over several devices."""

@@ -1,7 +1,6 @@
-"""Scaling report: measured steps, the model's predictions, and projections."""
+"""Scaling report: steps and tokens per second by number of devices, and its table."""
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
@@ -10,25 +9,16 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import show_progress
 from lopa.bench.report import PromptFile, Run, run_now
-from lopa.bench.scaling.links import PUBLISHED_LINKS, DeviceLink, shared_memory_link
-from lopa.bench.scaling.scaling_measurement import ROUNDS, SHARE_ROUNDS, Turn, measure_shares, measure_turns
-from lopa.bench.scaling.scaling_model import (
-    Decode,
-    MessageSizes,
-    ScalingModel,
-    ShareCost,
-    StepParts,
-    sizes_from_manifest,
-)
+from lopa.bench.scaling.scaling_measurement import ROUNDS, Decode, StepParts, Turn, measure_turns
+from lopa.bench.table import Table, ms_text, ratio_text, table_from_records
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sessions.onnxruntime_graph import available_cores
 
 
 @dataclass(frozen=True)
 class MeasuredScale:
-    """Decodes with one number of devices, and the model's prediction."""
+    """Decodes with one number of devices."""
 
     devices: int
     tokens_per_second: float
@@ -36,19 +26,6 @@ class MeasuredScale:
     """Median seconds per step."""
     parts: StepParts
     """Medians of each part. They do not add up to the median of the sum."""
-    predicted: float
-    """Median seconds per step according to the model."""
-
-
-@dataclass(frozen=True)
-class ProjectedScale:
-    """The same decodes on a number of devices, according to the model."""
-
-    link: str
-    devices: int
-    step: float
-    """Median seconds per step."""
-    tokens_per_second: float
 
 
 @dataclass(frozen=True)
@@ -67,13 +44,7 @@ class ScalingReport:
     """Total steps of these prompts."""
     other_tokens: tuple[int, ...]
     """Indices of excluded prompts, whose tokens or steps depend on the number of devices."""
-    not_measured: tuple[int, ...]
-    """Numbers of devices for which this machine has too few cores."""
     measured: tuple[MeasuredScale, ...]
-    shares: tuple[ShareCost, ...]
-    links: tuple[DeviceLink, ...]
-    sizes: MessageSizes
-    projected: tuple[ProjectedScale, ...]
 
 
 def scaling_report(
@@ -82,33 +53,26 @@ def scaling_report(
     items: Sequence[EvalItem],
     prompts: PromptFile,
     *,
-    counts: Sequence[int],
     arguments: Sequence[str],
     quiet: bool = False,
 ) -> ScalingReport:
-    """Measure the `decoders` from `decoders_on_cores` and project all `counts`; `quiet` hides the progress.
+    """Measure the `decoders` from `decoders_on_cores`; `quiet` hides the progress.
 
     Raises CheckFailedError if no prompt decodes equally on all of them.
     """
-    one, counts, here = decoders[1], sorted({1, *counts}), sorted(decoders)
-    run = run_now(one.bundle, device=decoders[here[-1]].session.device, threads=1, arguments=arguments)
+    one, counts = decoders[1], sorted(decoders)
+    run = run_now(one.bundle, device=decoders[counts[-1]].session.device, threads=1, arguments=arguments)
     with show_progress("prompts on every number of devices", ROUNDS * len(items), quiet=quiet) as progress:
         turns = measure_turns(decoders, items, config, progress)
     other = prompts_with_other_tokens(turns, len(items))
     if len(other) == len(items):
         raise CheckFailedError(
-            f"{run.bundle} decodes every prompt differently on some of {', '.join(map(str, here))} devices",
+            f"{run.bundle} decodes every prompt differently on some of {', '.join(map(str, counts))} devices",
             expected="equal tokens on every number of devices for at least one prompt",
             remedy="run lopa-export verify to check the engine, and report the problem with the bundle's manifest.json",
         )
-    decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
-    with show_progress("rounds of device shares", SHARE_ROUNDS, quiet=quiet) as progress:
-        shares = measure_shares(decoders, counts, most_common_full_shape(decodes[1]), progress)
-    model = ScalingModel(sizes_from_manifest(one.bundle.manifest), shares)
-    links = (shared_memory_link(max(available_cores())), *PUBLISHED_LINKS)
+    decodes = {count: typical_decodes(turns[count], len(items), other) for count in counts}
     tokens = sum(len(turn.ids) for index, turn in enumerate(turns[1][: len(items)]) if index not in other)
-    projected = project_scales(decodes[1], counts, links, model, tokens)
-    predicted = {each.devices: each.step for each in projected if each.link == links[0].name}
     return ScalingReport(
         benchmark="scaling",
         run=run,
@@ -118,12 +82,7 @@ def scaling_report(
         decodes=len(decodes[1]),
         steps=sum(map(len, decodes[1])),
         other_tokens=other,
-        not_measured=tuple(count for count in counts if count not in here),
-        measured=tuple(scale_from_decodes(count, decodes[count], predicted[count], tokens) for count in here),
-        shares=shares,
-        links=links,
-        sizes=model.sizes,
-        projected=projected,
+        measured=tuple(scale_from_decodes(count, decodes[count], tokens) for count in counts),
     )
 
 
@@ -140,7 +99,7 @@ def typical_decodes(turns: Sequence[Turn], prompts: int, excluded: Sequence[int]
     """Return one decode per prompt, with medians over its turns step by step. Turns cycle through the prompts."""
     return [
         tuple(
-            replace(same[0], parts=median_parts([step.parts for step in same]))
+            replace(same[0], parts=_median_parts([step.parts for step in same]))
             for same in zip(*(turn.steps for turn in turns[index::prompts]), strict=True)
         )
         for index in range(prompts)
@@ -148,31 +107,37 @@ def typical_decodes(turns: Sequence[Turn], prompts: int, excluded: Sequence[int]
     ]
 
 
-def median_parts(parts: Sequence[StepParts]) -> StepParts:
-    """Return the median of each part."""
-    return StepParts(*map(statistics.median, zip(*map(astuple, parts), strict=True)))
-
-
-def most_common_full_shape(decodes: Sequence[Decode]) -> ForwardShape:
-    """Return the most common shape among the steps with the most branches."""
-    shapes = Counter(step.shape for steps in decodes for step in steps)
-    return max(shapes, key=lambda shape: (shape.branches, shapes[shape]))
-
-
-def scale_from_decodes(devices: int, decodes: Sequence[Decode], predicted: float, tokens: int) -> MeasuredScale:
+def scale_from_decodes(devices: int, decodes: Sequence[Decode], tokens: int) -> MeasuredScale:
     """Return the figures of `decodes` with `tokens` tokens in total, measured on `devices` devices."""
     steps = [step.parts for decode in decodes for step in decode]
     seconds = [step.seconds for step in steps]
-    return MeasuredScale(devices, tokens / sum(seconds), statistics.median(seconds), median_parts(steps), predicted)
+    return MeasuredScale(devices, tokens / sum(seconds), statistics.median(seconds), _median_parts(steps))
 
 
-def project_scales(
-    single: Sequence[Decode], counts: Sequence[int], links: Sequence[DeviceLink], model: ScalingModel, tokens: int
-) -> tuple[ProjectedScale, ...]:
-    """Return the decodes, recorded on one device, projected to every number of devices over every link."""
-    found = []
-    for link in links:
-        for devices in counts:
-            seconds = [step.seconds for decode in single for step in model.steps(decode, devices, link)]
-            found.append(ProjectedScale(link.name, devices, statistics.median(seconds), tokens / sum(seconds)))
-    return tuple(found)
+def table_from_scaling(report: ScalingReport) -> Table:
+    """Return a table with one row per number of devices."""
+    tokens = "same tokens on all numbers of devices"
+    if report.other_tokens:
+        tokens = f"DIFFERENT TOKENS for prompts {list(report.other_tokens)}, which are excluded"
+    single = report.measured[0].tokens_per_second
+    return table_from_records(
+        f"Milliseconds per step, medians; {report.settings['branches']} branches, {report.decodes} prompts of "
+        f"{report.steps} steps x {report.rounds} alternating rounds, one core per device, {report.run.machine.cpu}; "
+        f"{tokens}",
+        report.measured,
+        {
+            "devices": lambda each: str(each.devices),
+            "step": lambda each: ms_text(each.step),
+            "engine": lambda each: ms_text(each.parts.engine),
+            "gather": lambda each: ms_text(each.parts.gather),
+            "select": lambda each: ms_text(each.parts.select),
+            "commit": lambda each: ms_text(each.parts.commit),
+            "host": lambda each: ms_text(each.parts.host),
+            "tokens/s": lambda each: f"{each.tokens_per_second:.0f}",
+            "speed-up": lambda each: ratio_text(each.tokens_per_second, single),
+        },
+    )
+
+
+def _median_parts(parts: Sequence[StepParts]) -> StepParts:
+    return StepParts(*map(statistics.median, zip(*map(astuple, parts), strict=True)))

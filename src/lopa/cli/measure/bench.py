@@ -12,7 +12,7 @@ _SUMMARIES = {
     "costs": "Measure seconds of a forward by size, for --branches auto.",
     "decodes": "Record the sizes of every step of some decodes, for bench simulate.",
     "cold": "Measure seconds from the import of the runtime to the first forward.",
-    "scaling": "Measure steps and tokens per second on several devices, and project more.",
+    "scaling": "Measure steps and tokens per second on several devices.",
     "questions": "Write a set of questions with known answers, for bench quality.",
     "simulate": "Simulate replicas of a server under load, from recorded decodes and costs.",
 }

@@ -1,4 +1,4 @@
-"""lopa-export bench scaling: measures and projects steps and tokens per second on several devices."""
+"""lopa-export bench scaling: measures steps and tokens per second on several devices."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -6,12 +6,9 @@ from pathlib import Path
 import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.figure import check_matplotlib
 from lopa.bench.report import prompt_file
 from lopa.bench.scaling.scaling_measurement import decoders_on_cores
-from lopa.bench.scaling.scaling_plot import png_from_scaling
-from lopa.bench.scaling.scaling_report import scaling_report
-from lopa.bench.scaling.scaling_table import tables_from_scaling
+from lopa.bench.scaling.scaling_report import scaling_report, table_from_scaling
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import counts_from_text, device_timeout_option
 from lopa.cli.program.grouped_command import GroupedCommand
@@ -32,7 +29,6 @@ from lopa.tiny import EVAL
 @option("--branches", type=int, default=8, help="Number of branches per step.")
 @option("--limit", type=click.IntRange(min=1), default=4, help="Maximum number of prompts of each kind.")
 @report_option
-@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of speed against devices.")
 @device_timeout_option
 def command(
     bundle: Path,
@@ -40,24 +36,21 @@ def command(
     branches: int,
     limit: int,
     output: Path | None,
-    plot: Path | None,
     device_timeout: float,
 ) -> None:
-    """Measure steps and tokens per second of BUNDLE on one-core devices, up to the number of this machine's cores.
+    """Measure steps and tokens per second of BUNDLE on one-core devices.
 
-    A model projects the other numbers of devices, and other links (docs/measurements/scale.md).
+    One device is always measured, as the base of the speed-up.
     """
     numbers = counts_from_text(counts)
-    files = ReportOutput(output, plot)
-    if plot is not None:
-        check_matplotlib()
+    files = ReportOutput(output)
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with ExitStack() as opened:
         decoders = decoders_on_cores(opened, bundle, numbers, device_timeout=device_timeout)
-        # The model distributes branches as a whole, so each device computes the rows that its branches share.
+        # Branches with deduplicated rows form one window, which cannot be distributed over devices.
         config = decoders[1].config(strategy="lopa", branches=branches, deduplicate_rows=False)
         files.check("scaling")
         report = scaling_report(
-            decoders, config, items, prompt_file(EVAL, limit), counts=numbers, arguments=command_line(), quiet=quiet()
+            decoders, config, items, prompt_file(EVAL, limit), arguments=command_line(), quiet=quiet()
         )
-    files.write("scaling", report, tables_from_scaling(report), png_from_scaling)
+    files.write("scaling", report, [table_from_scaling(report)])
