@@ -374,12 +374,13 @@ class Engine:
     def reserved(self, count: int) -> Iterator[Reservation]:
         """Reserve `count` places for a `submit_many` inside the context. The caller can prepare its requests there.
 
-        Unused places are released at the end. Raises BadInputError for a number out of range, QueueFullError and
-        EngineClosedError.
+        One free place is enough, and the others may exceed `queue_limit`. Otherwise requests for one place, which are
+        repeated, would always come first. Unused places are released at the end. Raises BadInputError for a number out
+        of range, EngineClosedError, and QueueFullError also for more places than the engine has.
         """
         check_int("count", count, min=1, max=MAX_PARALLEL + MAX_WAITING)
         with self._lock:
-            self._check_capacity(count)
+            self._check_capacity(count if count > self._max_num_seqs + self._queue_limit else 1)
             self._reservations.append(reservation := Reservation(count))
         try:
             yield reservation
@@ -591,7 +592,8 @@ class Engine:
                 )
             unfinished = self._unfinished_places()
             reserved = self._reserved_places(except_for=reservation)
-            if unfinished + reserved + count > self._max_num_seqs + self._queue_limit:
+            has_places = reservation is not None and count <= reservation.places
+            if not has_places and unfinished + reserved + count > self._max_num_seqs + self._queue_limit:
                 reservations = f" and {reserved} reserved" if reserved else ""
                 raise QueueFullError(
                     f"queue full: {unfinished} unfinished{reservations} requests, {count} more submitted",

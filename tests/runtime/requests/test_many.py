@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -217,9 +218,9 @@ def test_reserved_places_are_used_and_count_once(decoder: Decoder, prompt: tuple
             assert (engine.status.running, engine.status.waiting, engine.status.reserved) == (1, 0, 2)
             with pytest.raises(QueueFullError, match="1 unfinished and 2 reserved requests, 2 more submitted"):
                 engine.submit_many(different[:2], config)
-            with pytest.raises(QueueFullError), engine.reserved(2):
-                pass
             other = engine.submit(different[0], config)
+            with pytest.raises(QueueFullError), engine.reserved(1):
+                pass
             with pytest.raises(QueueFullError, match="1 more submitted"):
                 engine.submit(different[1], config)
             with pytest.raises(QueueFullError, match="2 unfinished requests, 3 more submitted"):
@@ -240,6 +241,52 @@ def test_reserved_places_are_used_and_count_once(decoder: Decoder, prompt: tuple
             pass
     with pytest.raises(EngineClosedError), engine.reserved(1):
         pass
+
+
+def test_several_places_need_one_free_place(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """A request for all places is admitted where one place becomes free, as requests for one place are."""
+    config, gate = decoder.config(max_new_tokens=2), Gate()
+    different = [prompt[: 5 + number] for number in range(7)]
+    with Engine(decoder, max_num_seqs=1, queue_limit=3) as engine:
+        with pytest.raises(QueueFullError, match="0 unfinished requests, 5 more"), engine.reserved(5):
+            pass
+        running = [engine.submit(ids, config, on_step=gate) for ids in different[:3]]
+        assert gate.reached.wait(WAIT)
+        with engine.reserved(4) as places:
+            for count in (1, 4):
+                with pytest.raises(QueueFullError), engine.reserved(count):
+                    pass
+            taken = engine.submit_many(different[3:], config, reservation=places)
+        assert (engine.status.running, engine.status.waiting, engine.status.reserved) == (1, 6, 0)
+        with pytest.raises(QueueFullError):
+            engine.submit(prompt, config)
+        gate.open()
+        assert all(handle.result(WAIT).tokens for handle in (*running, *taken))
+
+
+def test_several_answers_do_not_starve(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """Clients that want one answer and retry at once keep every place taken."""
+    config, done = decoder.config(max_new_tokens=1), threading.Event()
+
+    def repeat() -> None:
+        while not done.is_set():
+            with suppress(QueueFullError), engine.reserved(1) as place:
+                engine.submit_many([prompt], config, reservation=place)[0].result(WAIT)
+
+    def ask_for_four() -> int:
+        for _ in range(10_000):
+            with suppress(QueueFullError), engine.reserved(4) as places:
+                return len([each.result(WAIT) for each in engine.submit_many([prompt] * 4, config, reservation=places)])
+            time.sleep(0.001)
+        return 0
+
+    with Engine(decoder, max_num_seqs=2, queue_limit=2) as engine, ThreadPoolExecutor(8) as threads:
+        others = [threads.submit(repeat) for _ in range(7)]
+        try:
+            assert ask_for_four() == 4
+        finally:
+            done.set()
+        assert [each.result(WAIT) for each in others] == [None] * 7
 
 
 def test_no_request_is_rejected_while_others_are_prepared(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -5,8 +5,8 @@ from lopa.serve.http.api_error import ApiError, overloaded, unavailable
 
 
 def check_capacity(engine: Engine, count: int) -> None:
-    """Raise ApiError unless the engine has capacity for `count` more requests: 503 while it accepts none, 429 while it
-    is full."""
+    """Raise ApiError unless the engine has a place for one of `count` more requests, as Engine.reserved does: 503 while
+    it accepts none, 429 while it is full, and 400 for more than it has places."""
     status = engine.status
     if status.failure is not None:
         raise unavailable(f"device failed: {status.failure.received}", "engine_failed")
@@ -15,5 +15,5 @@ def check_capacity(engine: Engine, count: int) -> None:
     capacity = status.max_num_seqs + status.queue_limit
     if count > capacity:
         raise ApiError(400, f"{count} choices requested; this server runs and queues at most {capacity}", param="n")
-    if status.running + status.waiting + status.reserved + count > capacity:
+    if status.running + status.waiting + status.reserved >= capacity:
         raise overloaded(f"queue full: {status.running} running and {status.waiting} waiting requests; retry later")
