@@ -5,8 +5,10 @@ from lopa.serve.http.api_error import ApiError, overloaded, unavailable
 
 
 def check_capacity(engine: Engine, count: int) -> None:
-    """Raise ApiError unless the engine has a place for one of `count` more requests, as Engine.reserved does: 503 while
-    it accepts none, 429 while it is full, and 400 for more than it has places."""
+    """Raise ApiError unless the engine has a place for one of `count` more requests, as Engine.reserved does.
+
+    503: it accepts none. 429: it is full. 400: it has fewer places.
+    """
     status = engine.status
     if status.failure is not None:
         raise unavailable(f"device failed: {status.failure.received}", "engine_failed")
