@@ -75,11 +75,15 @@ def cut(stream_from_reply):
 replace(app, "stream_from_reply", cut)
 """
 GOES_ON = """
-class Careless(app.EventResponse):
-    "Does not end the third stream, which its client leaves, being one of those that take is_nth_call place."
-    def __init__(self, *arguments, on_end, **options):
-        super().__init__(*arguments, on_end=(lambda: None) if next(number) == 3 else on_end, **options)
-app.EventResponse = Careless
+from lopa.runtime.requests.handle import RequestHandle
+left = []
+def careless(cancel):
+    def cancel_all_but_the_first(self):
+        left.extend([] if self._done else [self])
+        if self not in left[:1]:
+            cancel(self)
+    return cancel_all_but_the_first
+replace(RequestHandle, "cancel", careless)
 """
 LOSES_A_PLACE = """
 def losing(submission_of_request):
