@@ -82,16 +82,18 @@ def test_greedy_copies_are_decoded_once(counted: Counted, prompt: tuple[int, ...
     assert counted.decodes == 2
 
 
-@pytest.mark.parametrize("case", ["drawn", "on_step", "seeds"])
+@pytest.mark.parametrize("case", ["drawn", "on_step", "seeds", "salts"])
 def test_different_requests_are_decoded_separately(counted: Counted, prompt: tuple[int, ...], case: str) -> None:
     config = counted.decoder.config(max_new_tokens=6, temperature=1.0 if case == "drawn" else 0.0, seed=3)
     numbers: list[int] = []
     on_step = (lambda number, _: numbers.append(number)) if case == "on_step" else None
     configs = [dataclasses.replace(config, seed=seed) for seed in range(3)] if case == "seeds" else [config] * 3
     expected = [alone(counted.decoder, prompt, each) for each in configs]
+    salts = ("a", "b", None) if case == "salts" else (None,) * 3
     counted.session.forwards.clear()
-    with Engine(counted.decoder) as engine:
-        handles = engine.submit_many([PromptRequest(prompt, each) for each in configs], on_step=on_step)
+    with Engine(counted.decoder, prefix_cache_tokens=0) as engine:
+        requests = [PromptRequest(prompt, each, cache_salt=salt) for each, salt in zip(configs, salts, strict=True)]
+        handles = engine.submit_many(requests, on_step=on_step)
         assert [result_of(handle) for handle in handles] == expected
     assert counted.decodes == 3
     assert set(numbers) == ({0, 1, 2} if case == "on_step" else set())
