@@ -5,7 +5,7 @@ tests/reference/families/README.md and tests/reference/moe/README.md describe th
 
 import gzip
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -55,19 +55,26 @@ def _official(header: Header) -> dict[str, Any]:
         "strategy": "vanilla",
         "cache": "none",
         "block_size": params["block_length"],
-        "block_steps": params["steps"] // blocks,
+        # More steps than positions leave the last ones without a share, when no mask is left.
+        "block_steps": min(params["steps"] // blocks, params["block_length"]),
         "max_new_tokens": params["gen_length"],
         "stop_at_eos": False,
     }
 
 
 def _fast(header: Header) -> dict[str, Any]:
-    """Return the options of Fast-dLLM v1's three functions for LLaDA."""
+    """Return the options of Fast-dLLM v1's three functions for LLaDA.
+
+    Without a threshold they unmask LLaDA's share of each step. With one, `steps` has no effect.
+    """
     params = header["params"]
     caches = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
+    cache = {"cache": caches[params.get("function", "generate")]}
+    if params.get("threshold") is None:
+        return _official(header) | cache
     return {
         "strategy": "threshold",
-        "cache": caches[params.get("function", "generate")],
+        **cache,
         "block_size": params["block_length"],
         "skip_threshold": params["threshold"],
         "max_new_tokens": params["gen_length"],
@@ -243,12 +250,13 @@ def manifest_of(manifest: Manifest, header: Header) -> Manifest:
 def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]], answer: list[int]) -> Comparison:
     """Compare our steps that changed something, and the ids behind the prompt after each step, with the recorded ones.
 
-    Every step of LLaDA2's loops is compared, and then the answer.
+    Every step of LLaDA2's loops is compared, and then the answer. A position that gets the mask token stays masked, so
+    this is no change.
     """
     found = Comparison()
     mask, every = header["mask"], header["loop"] in _EVERY_STEP
-    recorded = [step for step in trace["steps"] if every or step["fills"]]
-    own = [pair for pair in own if every or len(pair[0].unmasked.positions)]
+    recorded = [step for step in trace["steps"] if every or without_mask_tokens(step["fills"], mask)]
+    own = [pair for pair in own if every or (pair[0].unmasked.tokens != mask).any()]
     for number, expected in enumerate(recorded):
         if number == len(own):
             found.mismatch = f"prompt {trace['i']}: {number} unmasking steps, recorded {len(recorded)}"
@@ -275,6 +283,11 @@ def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[i
     return found
 
 
+def without_mask_tokens(fills: Iterable[Sequence[Any]], mask: int) -> list[tuple[int, int]]:
+    """Return position and token of the `fills` that write another token than the mask."""
+    return [(position, token) for position, token, *_ in fills if token != mask]
+
+
 def near_ties(margins: Mapping[str, float | None]) -> list[str]:
     """Return the names of the margins at which another rounding may choose otherwise."""
     return [
@@ -286,8 +299,8 @@ def near_ties(margins: Mapping[str, float | None]) -> list[str]:
 
 def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: int) -> str | None:
     fills = step.unmasked
-    ours = sorted(zip(fills.positions.tolist(), fills.tokens.tolist(), strict=True))
-    theirs = sorted((position, token) for position, token, _ in expected["fills"])
+    ours = sorted(without_mask_tokens(zip(fills.positions.tolist(), fills.tokens.tolist(), strict=True), mask))
+    theirs = sorted(without_mask_tokens(expected["fills"], mask))
     if ours != theirs:
         return f"fills {ours}, recorded {theirs}"
     edits = [list(each) for each in _edits(step)]
@@ -301,8 +314,8 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
         return f"{len(found)} ids behind the prompt, recorded {len(wanted)}; they differ at {where}"
     assert fills.logprobs is not None
     probability_of = dict(zip(fills.positions.tolist(), np.exp(fills.logprobs).tolist(), strict=True))
-    for position, _, probability in expected["fills"]:
-        if abs(probability_of[position] - probability) > PROBABILITY_TOLERANCE:
+    for position, token, probability in expected["fills"]:
+        if token != mask and abs(probability_of[position] - probability) > PROBABILITY_TOLERANCE:
             return f"probability {probability_of[position]} of position {position}, recorded {probability}"
     for probability, (*_, wanted_probability) in zip(
         step.edited.probabilities.tolist(), sorted(expected.get("edits", [])), strict=True

@@ -6,135 +6,154 @@ tests/reference/infill/README.md describes the recordings.
 import gzip
 import json
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.recorded import NEAR_TIE
+from tests.conformance.family_traces import read_family_traces
+from tests.conformance.infill_recordings import (
+    infill_comparisons,
+    infill_files,
+    is_dreamon,
+    options_of_dreamon,
+    options_of_rule,
+)
 from tests.dreamon_checkpoint import HEAD_ROWS
 
-from lopa.runtime import Decoder, Step
-from lopa.runtime.text.text_with_holes import Hole, text_with_holes
+from lopa.runtime import Decoder
+from lopa.runtime.errors import BadInputError
 
-INFILL = Path(__file__).resolve().parents[1] / "reference" / "infill"
-DREAMON_FILES = sorted(INFILL.glob("dreamon_*.jsonl.gz"))
-FILES = sorted(set(INFILL.glob("*.jsonl.gz")) - set(DREAMON_FILES))
-_STRATEGIES = {
-    "one": lambda rule: {"strategy": "vanilla", "confidence": rule["by"]},
-    "threshold": lambda rule: {
-        "strategy": "threshold",
-        "skip_threshold": rule["threshold"],
-        "confidence": "probability",
-    },
-    "entropy_bound": lambda rule: {"strategy": "eb", "gamma": rule["gamma"], "confidence": rule["by"]},
-}
-
-
-def read_traces(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the configuration and the traces of a file."""
-    with gzip.open(path, "rt") as lines:
-        header, *traces = map(json.loads, lines)
-    return header, traces
-
-
-def options_of_rule(rule: dict[str, Any]) -> dict[str, Any]:
-    """Return our options of a recorded rule."""
-    sizes = {"all": {}, "hole": {"block_size": 64}}
-    blocks = sizes[rule["open"]] if isinstance(rule["open"], str) else {"block_size": rule["open"]}
-    return {"cache": "none", **_STRATEGIES[rule["name"]](rule), **blocks} | (
-        {"cache": "blocks"} if rule["name"] == "entropy_bound" else {}
-    )
-
-
-def parts_of_trace(trace: dict[str, Any]) -> list[Any]:
-    """Return the given token ids and the holes of a trace."""
-    ids, edges = trace["ids"], [0, *(edge for hole in trace["holes"] for edge in hole), len(trace["ids"])]
-    pieces = [
-        Hole(end - start) if number % 2 else ids[start:end] for number, (start, end) in enumerate(pairwise(edges))
-    ]
-    return [piece for piece in pieces if isinstance(piece, Hole) or piece]
-
-
-def difference(trace: dict[str, Any], steps: list[Step], filled: list[int]) -> str | None:
-    """Return the first difference of our `steps` and filled ids from a trace, or None. A difference at a near-tie
-    ends the comparison."""
-    for number, recorded in enumerate(trace["steps"]):
-        fills = [tuple(fill[:2]) for fill in recorded["fills"]]
-        unmasked = steps[number].unmasked if number < len(steps) else None
-        found = (
-            [] if unmasked is None else list(zip(unmasked.positions.tolist(), unmasked.tokens.tolist(), strict=True))
-        )
-        after = steps[number + 1].branches[-1].tokens.tolist() if number + 1 < len(steps) else filled
-        if sorted(found) != sorted(fills) or after != recorded.get("window_after", after):
-            if min(recorded["margins"].values()) < NEAR_TIE:
-                return None
-            return f"trace {trace['i']} step {number}: {found} instead of {fills}"
-    if len(steps) != len(trace["steps"]):
-        return f"trace {trace['i']}: {len(steps)} steps instead of {len(trace['steps'])}"
-    return None if filled == trace["filled_ids"] else f"trace {trace['i']}: {filled}"
+FILES = infill_files()
 
 
 @pytest.fixture(scope="module")
-def decoders(family_bundle: Callable[..., Path], export_tiny: Callable[..., Path]) -> Callable[[str], Decoder]:
+def decoder_of(
+    family_bundle: Callable[..., Path], export_tiny: Callable[..., Path], expand_bundle: Path
+) -> Callable[[Path], Decoder]:
     """Return a function that opens the model of a recording."""
 
-    def decoder(name: str) -> Decoder:
-        path = family_bundle("llada") if name.startswith("llada") else export_tiny(with_logits=False, lora=None)
-        return Decoder.open(path, threads=1)
+    def opened(path: Path) -> Decoder:
+        header, _ = read_family_traces(path)
+        if is_dreamon(header):
+            assert tuple(map(tuple, header["head_rows"])) == HEAD_ROWS
+            return Decoder.open(expand_bundle, threads=1)
+        bundle = export_tiny(with_logits=False, lora=None) if header["shift"] else family_bundle("llada")
+        return Decoder.open(bundle, threads=1)
 
-    return decoder
+    return opened
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
-def test_recorded_loops_are_reproduced(path: Path, decoders: Callable[[str], Decoder]) -> None:
-    header, traces = read_traces(path)
-    differences = []
-    with decoders(header["name"]) as decoder:
-        for trace in traces:
-            steps: list[Step] = []
-            prompt = text_with_holes(parts_of_trace(trace))
-            result = decoder.generate(
-                prompt, on_step=lambda _, step, steps=steps: steps.append(step), **options_of_rule(header["rule"])
-            )
-            filled, fills = list(trace["ids"]), iter(result.token_ids)
-            for start, end in trace["holes"]:
-                filled[start:end] = [next(fills) for _ in range(start, end)]
-            differences.append(difference(trace, steps, filled))
-    assert len(differences) == 20
-    assert not any(differences), "\n".join(filter(None, differences))
-
-
-_CONFIDENCES = {"entropy": "neg_entropy", "maskgit_plus": "probability"}
-
-
-@pytest.mark.parametrize("path", DREAMON_FILES, ids=lambda path: path.name.partition(".")[0])
-def test_dreamon_loops_are_reproduced(path: Path, expand_bundle: Path) -> None:
-    header, traces = read_traces(path)
-    params, differences, kinds = header["params"], [], set()
-    assert tuple(map(tuple, header["head_rows"])) == HEAD_ROWS
-    options = {"confidence": _CONFIDENCES[params["alg"]], "drop_after_eos": params["pad_eos_to_right"]}
-    with Decoder.open(expand_bundle, threads=1) as decoder:
-        for trace in traces:
-            steps: list[Step] = []
-            start, end = trace["hole"]
-            hole = Hole(params["min_gen_len"], params["max_gen_len"])
-            parts = [part for part in (trace["ids"][:start], hole, trace["ids"][end:]) if part]
-            result = decoder.fill(parts, on_step=steps.append, **options)
-            differences.append(
-                difference(trace, steps, [*trace["ids"][:start], *result.token_ids, *trace["ids"][end:]])
-            )
-            kinds |= {each["what"] for each in trace["steps"]}
-    assert len(differences) == 20
-    assert kinds == {"fill", "expand", "delete"}
-    assert not any(differences), "\n".join(filter(None, differences))
+def test_recorded_loops_are_reproduced(path: Path, decoder_of: Callable[[Path], Decoder]) -> None:
+    with decoder_of(path) as decoder:
+        found = infill_comparisons(path, decoder)
+    assert len(found) == 20
+    mismatches = [each.mismatch for each in found if each.mismatch is not None]
+    assert not mismatches, "\n".join(mismatches)
 
 
 def test_every_recording_is_there() -> None:
-    assert [path.name.partition(".")[0] for path in DREAMON_FILES] == ["dreamon_entropy_pad", "dreamon_maskgit_nopad"]
     assert [path.name.partition(".")[0] for path in FILES] == [
         "dream_eb05_all",
         "dream_t09_b4",
+        "dreamon_entropy_pad",
+        "dreamon_maskgit_nopad",
         "llada_one_all",
         "llada_t05_hole",
     ]
+    steps = [step for path in FILES for trace in read_family_traces(path)[1] for step in trace["steps"]]
+    assert {step["what"] for step in steps if "what" in step} == {"fill", "expand", "delete"}
+
+
+def changed(path: Path, folder: Path, change: Callable[[dict[str, Any], list[dict[str, Any]]], object]) -> Path:
+    """Return a copy of two traces of a file, changed by `change(header, traces)`."""
+    header, traces = read_family_traces(path)
+    header, traces = json.loads(json.dumps(header)), traces[:2]
+    change(header, traces)
+    copy = folder / path.name
+    with gzip.open(copy, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (header, *traces))
+    return copy
+
+
+def named(name: str) -> Path:
+    return next(path for path in FILES if path.name.startswith(name))
+
+
+def test_differences_are_detected(decoder_of: Callable[[Path], Decoder], tmp_path: Path) -> None:
+    def other_token(_: Any, traces: list[dict[str, Any]]) -> None:
+        traces[1]["steps"][0]["fills"][0][1] += 1
+
+    def other_window(_: Any, traces: list[dict[str, Any]]) -> None:
+        traces[1]["steps"][0]["window_after"][0] += 1
+
+    def one_step_less(_: Any, traces: list[dict[str, Any]]) -> None:
+        del traces[1]["steps"][-1]
+
+    for name, change, text in (
+        ("llada_t05_hole", other_token, "instead of"),
+        ("dreamon_entropy_pad", other_window, "instead of"),
+        ("dreamon_entropy_pad", one_step_less, "steps instead of"),
+    ):
+        with decoder_of(named(name)) as decoder:
+            first, second = infill_comparisons(changed(named(name), tmp_path, change), decoder)
+        assert first.whole
+        assert second.mismatch is not None
+        assert text in second.mismatch
+
+
+def test_a_mask_token_is_no_fill(decoder_of: Callable[[Path], Decoder], tmp_path: Path) -> None:
+    """A loop that writes the mask token beside others goes on. One that writes nothing else repeats it for ever."""
+
+    def beside(_: Any, traces: list[dict[str, Any]]) -> None:
+        step = traces[1]["steps"][0]
+        start, end = traces[1]["holes"][0]
+        left = next(each for each in range(start, end) if each not in [fill[0] for fill in step["fills"]])
+        step["fills"].append([left, 2, 0.6])
+
+    def only(_: Any, traces: list[dict[str, Any]]) -> None:
+        steps = traces[1]["steps"]
+        steps[1:] = [{**steps[1], "fills": [[steps[1]["fills"][0][0], 2, 0.9]]}] * 5
+
+    with decoder_of(named("dream_t09_b4")) as decoder:
+        found = infill_comparisons(changed(named("dream_t09_b4"), tmp_path, beside), decoder)
+    assert all(each.whole for each in found)
+    with decoder_of(named("dreamon_entropy_pad")) as decoder:
+        first, second = infill_comparisons(changed(named("dreamon_entropy_pad"), tmp_path, only), decoder)
+    assert first.whole
+    assert (second.mismatch, second.diverged_at, second.steps) == (None, 1, 2)
+    assert second.named is not None
+    assert "only mask tokens" in second.named
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        (
+            {"name": "entropy_bound", "gamma": 0.5, "by": "neg_entropy", "open": "hole"},
+            {"strategy": "eb", "gamma": 0.5, "confidence": "neg_entropy", "block_add_threshold": 1.0},
+        ),
+        (
+            {"name": "one", "by": "margin", "open": 4},
+            {"strategy": "vanilla", "cache": "none", "confidence": "margin", "block_size": 4},
+        ),
+    ],
+)
+def test_options_of_rules(rule: dict[str, Any], options: dict[str, Any]) -> None:
+    assert options_of_rule(rule).items() >= options.items()
+
+
+def test_options_of_dreamon() -> None:
+    params = {"alg": "topk_margin", "pad_eos_to_right": True, "min_gen_len": 4, "max_gen_len": 16, "temperature": 0}
+    assert options_of_dreamon(params) == {"confidence": "margin", "drop_after_eos": True}
+
+
+def test_unknown_rules_are_rejected() -> None:
+    with pytest.raises(BadInputError, match="the rule 'p2'"):
+        options_of_rule({"name": "p2", "open": "all"})
+    with pytest.raises(BadInputError, match="the confidence 'random'"):
+        options_of_rule({"name": "one", "by": "random", "open": "all"})
+    with pytest.raises(BadInputError, match="alg 'p2'"):
+        options_of_dreamon({"alg": "p2"})
+    with pytest.raises(BadInputError, match="number_transfer_tokens 2"):
+        options_of_dreamon({"alg": "entropy", "number_transfer_tokens": 2})

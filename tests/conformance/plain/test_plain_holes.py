@@ -3,7 +3,7 @@
 Random networks with every family's layers and both shifts, random holes, both orders and several rules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,44 @@ from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles, Span
 
-RULES: dict[str, tuple[dict[str, Any], Rule]] = {
-    "one": ({"strategy": "vanilla"}, best(1)),
-    "threshold 0.4": ({"strategy": "threshold", "skip_threshold": 0.4}, above(0.4)),
-    "threshold 0.8": ({"strategy": "threshold", "skip_threshold": 0.8}, above(0.8)),
+RuleOfShares = Callable[[Array], tuple[list[int], float]]
+"""Function from the distributions [n, V] at masked positions, ascending, to positions to write and the margin."""
+
+
+def of_best(rule: Rule) -> RuleOfShares:
+    """Return `rule` of the probabilities of the best tokens that may be written."""
+    return lambda shares: rule(np.delete(shares, MASK, axis=1).max(axis=1))
+
+
+def within_bound(gamma: float, *, by_entropy: bool) -> RuleOfShares:
+    """Return the rule that writes the first positions by rank whose entropies, without the largest, sum to at most
+    `gamma`."""
+
+    def chosen(shares: Array) -> tuple[list[int], float]:
+        entropies = -(shares * np.log(shares)).sum(axis=1)
+        ranks = entropies if by_entropy else -np.delete(shares, MASK, axis=1).max(axis=1)
+        order = np.argsort(ranks, kind="stable").tolist()
+        count, closest = 0, np.inf
+        for number in range(1, len(order) + 1):
+            first = entropies[order[:number]]
+            total = first.sum() - first.max()
+            closest = min(closest, abs(total - gamma))
+            if total > gamma:
+                break
+            count = number
+        gaps = np.diff(ranks[order])
+        return sorted(order[:count]), min(closest, gaps[count - 1] if count <= len(gaps) else np.inf)
+
+    return chosen
+
+
+_BOUND: dict[str, Any] = {"strategy": "eb", "block_add_threshold": 1.0}
+RULES: dict[str, tuple[dict[str, Any], RuleOfShares]] = {
+    "one": ({"strategy": "vanilla"}, of_best(best(1))),
+    "threshold 0.4": ({"strategy": "threshold", "skip_threshold": 0.4}, of_best(above(0.4))),
+    "threshold 0.8": ({"strategy": "threshold", "skip_threshold": 0.8}, of_best(above(0.8))),
+    "bound 0.6": (_BOUND | {"gamma": 0.6, "confidence": "neg_entropy"}, within_bound(0.6, by_entropy=True)),
+    "bound 2": (_BOUND | {"gamma": 2.0}, within_bound(2.0, by_entropy=False)),
 }
 
 
@@ -65,9 +99,9 @@ def plain_fill(network: PlainNetwork, case: Case, shift: int) -> tuple[list[int]
         forwards += 1
         opened = _opened(case, masked)
         shares = probabilities(logits[opened - shift])
+        chosen, margin = RULES[case.rule][1](shares)
         shares[:, MASK] = 0.0
         ordered = np.sort(shares, axis=1)
-        chosen, margin = RULES[case.rule][1](ordered[:, -1])
         closest = min(closest, margin, *(ordered[chosen, -1] - ordered[chosen, -2]))
         tokens[opened[chosen]] = shares[chosen].argmax(axis=1)
         masked[opened[chosen]] = False
@@ -146,7 +180,9 @@ def first_confidence(network: PlainNetwork, case: Case, shift: int) -> float:
 def test_the_most_confident_length_is_filled(seed: int, speculative: bool, manifest: Manifest) -> None:
     compared, chosen = 0, set()
     for model, drawn, shift in cases(manifest, seed + 200):
-        longest = replace(drawn, block=None)
+        # Lengths are compared by the confidence of the request.
+        rule = "threshold 0.4" if "confidence" in RULES[drawn.rule][0] else drawn.rule
+        longest = replace(drawn, block=None, rule=rule)
         lengths = [each for by in (4, 2, 1) if (each := shortened(longest, by)).holes != longest.holes] + [longest]
         values = [first_confidence(model.plain, each, shift) for each in lengths]
         best = int(np.argmax(values))
@@ -193,5 +229,6 @@ def test_lookahead_takes_fewer_forwards(manifest: Manifest) -> None:
     steps = dict.fromkeys((1, 4, 8), 0)
     for model, case, _ in cases(manifest, 3):
         for branches in steps:
-            steps[branches] += fill(model, replace(case, block=None), strategy="lopa", branches=branches)[1]
+            case = replace(case, block=None, rule="threshold 0.8")
+            steps[branches] += fill(model, case, strategy="lopa", branches=branches)[1]
     assert steps[1] > steps[4] >= steps[8]
