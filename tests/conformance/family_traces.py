@@ -5,6 +5,7 @@ tests/reference/families/README.md and tests/reference/moe/README.md describe th
 
 import gzip
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -361,7 +362,9 @@ def all_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]
 
     every = trace["steps"] and "block" in trace["steps"][0]
     with _recorded_draws(proposal):
-        while decoding.stop_reason is None:
+        # A loop that raised an error may have no end in ours: the model proposes the mask token for ever.
+        last = len(trace["steps"]) if "error" in trace else math.inf
+        while decoding.stop_reason is None and reached <= last:
             step = decoding.step()
             reached += bool(every or len(step.unmasked.positions))
             found.append((step, decoding.generated().tolist()))

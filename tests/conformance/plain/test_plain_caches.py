@@ -61,9 +61,13 @@ class Model:
     requests: Iterator[int]
 
 
-def model_of(manifest: Manifest, layers: str, *, shift: int, seed: int) -> Model:
+def model_of(
+    manifest: Manifest, layers: str, *, shift: int, seed: int, weights: dict[str, Array] | None = None
+) -> Model:
+    """Return a model with `layers` and `weights`, by default random ones."""
     sizes = LAYERS[layers]
-    weights = random_weights(sizes, seed, sharpness=3.0, mask=MASK)
+    if weights is None:
+        weights = random_weights(sizes, seed, sharpness=3.0, mask=MASK)
     dimensions = ModelDimensions(
         vocab_size=sizes.vocabulary,
         hidden_size=sizes.hidden,
