@@ -3,6 +3,8 @@
 tests/reference/infill/README.md describes the recordings.
 """
 
+import json
+import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +42,14 @@ _DREAMON_PARAMS: Mapping[str, tuple[object, ...] | None] = {
 def infill_files(folder: Path = INFILL) -> list[Path]:
     """Return the recordings in `folder`."""
     return sorted(folder.glob("*.jsonl.gz"))
+
+
+def bundle_name_of_infill(path: Path) -> str:
+    """Return a name of the model of a recording: llada, dream or dreamon, whose name has a checksum of its head."""
+    header, _ = read_family_traces(path)
+    if is_dreamon(header):
+        return f"dreamon-{zlib.crc32(json.dumps(header['head_rows']).encode()):08x}"
+    return "dream" if header["shift"] else "llada"
 
 
 def is_dreamon(header: Header) -> bool:

@@ -9,26 +9,42 @@ With --traces, it replays the recordings FOLDER/FAMILY/traces/*.jsonl.gz of othe
 tests/reference/moe). BUNDLE is then a folder of their bundles. A missing BUNDLE/FAMILY is exported from the checkpoint
 FOLDER/FAMILY, or from that of tests/reference.
 
+Recordings FOLDER/*.jsonl.gz fill holes (tests/reference/infill). Their bundles are BUNDLE/llada, BUNDLE/dream and
+BUNDLE/dreamon-CRC, of the changed rows of the head. They are exported if they are missing.
+
 {} in DEVICE stands for the index of a session: ascend:{} becomes ascend:0, ascend:1 and so on.
 """
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
-from tests.conformance.family_traces import FAMILIES, MIXTURES, checkpoint_of, family_comparisons, family_trace_files
+from tests.conformance.family_traces import (
+    FAMILIES,
+    MIXTURES,
+    checkpoint_of,
+    family_comparisons,
+    family_trace_files,
+    read_family_traces,
+)
+from tests.conformance.infill_recordings import bundle_name_of_infill, infill_comparisons, infill_files
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
+from tests.dreamon_checkpoint import checkpoint_with_expand
 
 from lopa.bench.machine import date_now, machine_line, machine_now
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
+from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import LopaError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.batch import SharingTest
+from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.tiny import CHECKPOINT
 
 _HEADER = (
     *("configuration", "devices", "traces", "steps", "near-ties", "near-ties of routing"),
@@ -59,7 +75,8 @@ _Recording = tuple[str, Bundle, Callable[[Session], Found]]
 @click.option(
     "--traces",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Recordings of other families, FOLDER/FAMILY/traces/*.jsonl.gz; BUNDLE is a folder of their bundles.",
+    help="Recordings of other families, FOLDER/FAMILY/traces/*.jsonl.gz, or of holes, FOLDER/*.jsonl.gz. BUNDLE is a "
+    "folder of their bundles.",
 )
 def main(
     bundle: Path,
@@ -118,9 +135,12 @@ def _recordings(
             compared = partial(comparisons_of_file, file, manifest=bundle.manifest, limit=limit, sharing=sharing)
             yield file.name.split(".")[0], bundle, compared
         return
-    files = family_trace_files(traces)
-    if not files:
-        raise click.UsageError(f"{traces} has no FAMILY/traces/*.jsonl.gz")
+    files, holes = family_trace_files(traces), infill_files(traces)
+    if not (files or holes):
+        raise click.UsageError(f"{traces} has no FAMILY/traces/*.jsonl.gz and no *.jsonl.gz")
+    for file in holes:
+        bundle = _open(_infill_bundle(path, file), dialect)
+        yield file.name.split(".")[0], bundle, partial(_fill, file, bundle, limit)
     for file in files:
         family = checkpoint_of(file)
         bundle = _open(_export_if_missing(path / family.name, family), dialect)
@@ -128,12 +148,26 @@ def _recordings(
         yield f"{family.name} {file.name.split('.')[0]}", bundle, compared
 
 
+def _fill(file: Path, bundle: Bundle, limit: int | None, session: Session) -> Found:
+    return infill_comparisons(file, Decoder(bundle, session, Tokenizer.open(bundle)), limit=limit)
+
+
+def _infill_bundle(folder: Path, file: Path) -> Path:
+    """Return the bundle in `folder` of the model of a recording of holes, exported if it does not exist."""
+    path = folder / bundle_name_of_infill(file)
+    if path.exists() or not path.name.startswith("dreamon"):
+        return _export_if_missing(path, CHECKPOINT if path.name == "dream" else FAMILIES / path.name)
+    with tempfile.TemporaryDirectory() as made:
+        head_rows = read_family_traces(file)[0]["head_rows"]
+        return _export_if_missing(path, checkpoint_with_expand(Path(made) / "checkpoint", head_rows))
+
+
 def _open(path: Path, dialect: Dialect | None) -> Bundle:
     return Bundle.open(path) if dialect is None else Bundle.open(path).with_dialect(dialect)
 
 
 def _export_if_missing(path: Path, family: Path) -> Path:
-    """Return the bundle `path`, exported from the checkpoint of `family` if it does not exist."""
+    """Return the bundle `path`, exported from the checkpoint `family` if it does not exist."""
     if not path.exists():
         from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 
