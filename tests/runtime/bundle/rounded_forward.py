@@ -51,13 +51,15 @@ class Rounding:
     """True if a norm rounds before its weight."""
     rotary_products: bool = False
     """True if the products of the rotation are rounded before they are added."""
+    split_products: bool = False
+    """True if a product of matrices adds two rounded halves."""
 
 
 ROUNDINGS = tuple(
-    Rounding(fused, scores, weights, norm_first, rotary)
+    Rounding(fused, scores, weights, more, more, more)
     for fused in (False, True)
     for scores, weights in ((False, False), (False, True), (True, True))
-    for norm_first, rotary in ((False, False), (True, True))
+    for more in (False, True)
 )
 
 
@@ -109,13 +111,12 @@ class RoundedForward:
             rows = stored_from_float32(key, BFLOAT16), stored_from_float32(value, BFLOAT16)
             new_rows += rows
             attended = self._attention(query, prefix.arrays[2 * i : 2 * i + 2], (key, value), mask, wrong)
-            x = rounded(x + between(product(attended, self._weight(f"{name}attention.output.weight"))))
+            x = rounded(x + between(self._product(attended, f"{name}attention.output")))
             normal = self._normal(f"{name}mlp_norm", x, wrong)
-            gate, up, down = (self._weight(f"{name}mlp.{part}.weight") for part in ("gate", "up", "down"))
-            inner = rounded(self._silu(rounded(product(normal, gate))) * rounded(product(normal, up)))
-            x = rounded(x + between(product(inner, down)))
+            gate, up = (rounded(self._product(normal, f"{name}mlp.{part}")) for part in ("gate", "up"))
+            x = rounded(x + between(self._product(rounded(self._silu(gate) * up), f"{name}mlp.down")))
         sampled = np.take_along_axis(x, batch.logits_index[..., None], axis=2)
-        logits = rounded(product(self._normal("final_norm", sampled, self._mistakes), self._weight("head.weight")))
+        logits = rounded(self._product(self._normal("final_norm", sampled, self._mistakes), "head"))
         return statistics_from_logits(logits, batch.temperature, keep_logits=False), tuple(new_rows)
 
     def forget_prefix(self) -> None:
@@ -133,13 +134,20 @@ class RoundedForward:
             return rounded(rounded(rms_norm(x, np.ones_like(weight), eps)) * weight)
         return rounded(rms_norm(x, weight, eps))
 
+    def _product(self, x: Float32, name: str) -> Float32:
+        weight = self._weight(f"{name}.weight")
+        if not self._rounding.split_products:
+            return product(x, weight)
+        half = len(weight) // 2
+        return rounded(product(x[..., :half], weight[:half])) + rounded(product(x[..., half:], weight[half:]))
+
     def _silu(self, x: Float32) -> Float32:
         if self._rounding.fused:
             return silu(x)
         return rounded(x * rounded(np.float32(1) / (np.float32(1) + np.exp(-x))))
 
     def _heads(self, name: str, x: Float32, heads: int) -> Float32:
-        projected = product(x, self._weight(f"{name}.weight"))
+        projected = self._product(x, name)
         if self._sizes.qkv_bias:
             between = exact if self._rounding.fused else rounded
             projected = between(projected) + self._weight(f"{name}.bias")
@@ -160,7 +168,8 @@ class RoundedForward:
         wrong: Mistakes,
     ) -> Float32:
         requests, branches, heads, width, size = query.shape
-        early, late = (tuple(float32_from_stored(part)[:, None, :, None] for part in prefix), tuple(part[:, :, :, None] for part in window))
+        early = tuple(float32_from_stored(part)[:, None, :, None] for part in prefix)
+        late = tuple(part[:, :, :, None] for part in window)
         grouped = query.reshape(requests, branches, window[0].shape[2], -1, width, size)
         scores = np.concatenate([product(grouped, part[0].swapaxes(-1, -2)) for part in (early, late)], axis=-1)
         scores = scores * np.float32(wrong.score_scale / size**0.5)
@@ -168,4 +177,6 @@ class RoundedForward:
         weights = rounded(weights) if self._rounding.weights else weights
         kept = early[1].shape[-2]
         mixed = rounded(product(weights[..., :kept], early[1]) + product(weights[..., kept:], late[1]))
-        return mixed.reshape(requests, branches, heads, width, size).swapaxes(2, 3).reshape(requests, branches, width, -1)
+        return (
+            mixed.reshape(requests, branches, heads, width, size).swapaxes(2, 3).reshape(requests, branches, width, -1)
+        )

@@ -91,9 +91,9 @@ def test_recorded_traces(planned: bool, count: int, devices: int, tiny_bundle: P
     session.close()
 
 
-def test_graphs_do_not_change_results(devices: int, tiny_half: Path, tmp_path: Path) -> None:
-    """Compare captured and uncaptured runs of the same shape buckets in float16."""
-    bundle = with_buckets(tiny_half, tmp_path / "b", BUCKETS)
+def test_graphs_do_not_change_results(devices: int, tiny_bfloat16: Path, tmp_path: Path) -> None:
+    """Compare captured and uncaptured runs of the same shape buckets in bfloat16."""
+    bundle = with_buckets(tiny_bfloat16, tmp_path / "b", BUCKETS)
     with_graphs = open_session(bundle, "cuda:0")
     (bundle.path / BUCKETS_NAME).unlink()
     without = open_session(bundle, "cuda:0")
