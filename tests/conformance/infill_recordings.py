@@ -34,6 +34,7 @@ _DREAMON_PARAMS: Mapping[str, tuple[object, ...] | None] = {
     "temperature": (0,),
     "top_p": (None, 1, 1.0),
     "delete_eos_token": (True,),
+    "number_transfer_tokens": (1,),
     **dict.fromkeys(("pad_eos_to_right", "min_gen_len", "max_gen_len", "steps")),
 }
 """Known values of each option; None for any value."""
@@ -81,7 +82,7 @@ def options_of_dreamon(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return our options of DreamOn's loop. Raises BadInputError for an unknown option or value."""
     for name, value in params.items():
         values = _DREAMON_PARAMS.get(name, ())
-        if values is not None and value not in values:
+        if values is not None and value not in values and (value or values):
             raise _unknown(f"{name} {value!r}", ", ".join(map(repr, values)) or ", ".join(_DREAMON_PARAMS))
     return {"confidence": _confidence(params["alg"]), "drop_after_eos": params["pad_eos_to_right"]}
 

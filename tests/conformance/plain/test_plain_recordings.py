@@ -1,20 +1,27 @@
 """Recordings that a plain loop makes in float64, compared as those of the published code are.
 
 Random networks run Fast-dLLM's loop with `steps` alone and with a threshold, with each of its caches. Some networks
-propose the mask token.
+propose the mask token. The recorded checkpoints run DreamOn's loop with each `alg`, and the entropy bound with one hole
+at a time.
 """
 
+import gzip
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.family_traces import all_steps, compared, config_of
+from tests.conformance.family_traces import all_steps, compared, config_of, read_family_traces
+from tests.conformance.infill_recordings import INFILL, infill_comparisons
 from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_network import Array, PlainNetwork, random_weights
-from tests.conformance.plain.test_plain_caches import LAYERS, MASK, Model, model_of, probabilities
+from tests.conformance.plain.test_plain_caches import LAYERS, MASK, Model, model_of, plain_of_bundle, probabilities
+from tests.conformance.plain.test_plain_holes import within_bound
 from tests.plans import plan_of
 
+from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.decoding import Decoding
@@ -121,3 +128,108 @@ def test_fast_dllm(function: str, threshold: float | None, manifest: Manifest) -
             seen |= {"error"} & trace.keys()
     assert compared_steps > 100
     assert seen
+
+
+def dreamon_trace(network: PlainNetwork, header: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return what DreamOn's loop does with a recorded text: one token a step, ranked by `alg`.
+
+    The expand token becomes two masks, unless the hole has its longest length or has expanded that often. An end of
+    text leaves the hole, with pad_eos_to_right all masks behind it do.
+    """
+    params, expand, end = header["params"], header["expand"], header["delete"]
+    (start, stop), ids = recorded["hole"], recorded["ids"]
+    hole: list[int] = [MASK] * params["min_gen_len"]
+    expansions, trace = params["max_gen_len"], {"i": recorded["i"], "steps": list[Any]()}
+    while MASK in hole:
+        window = [*ids[:start], *hole, *ids[stop:]]
+        logits, _ = network.rows(np.array(window), np.arange(len(window)), np.ones((len(window),) * 2, np.bool_))
+        masked = [number for number, token in enumerate(hole) if token == MASK]
+        own = logits[np.array(masked) + start - 1]
+        if len(hole) == params["max_gen_len"] or not expansions:
+            own[:, expand] = -1e9
+        shares = probabilities(own)
+        ordered = np.sort(shares, axis=1)
+        ranks = {
+            "topk_margin": ordered[:, -1] - ordered[:, -2],
+            "maskgit_plus": ordered[:, -1],
+            "entropy": (shares * np.log(np.maximum(shares, 1e-10))).sum(axis=1),
+        }[params["alg"]]
+        best = int(ranks.argmax())
+        place, token = masked[best], int(shares[best].argmax())
+        margins = {"token": float(ordered[best, -1] - ordered[best, -2])}
+        if len(masked) > 1:
+            margins["rank"] = float(ranks[best] - np.delete(ranks, best).max())
+        step = {"fills": [[start + place, token, float(ordered[best, -1])]], "margins": margins}
+        dropped = {place} if token == end else set[int]()
+        if dropped and params["pad_eos_to_right"]:
+            dropped |= {number for number in masked if number > place}
+        hole[place] = token
+        if token == expand:
+            hole[place : place + 1] = [MASK, MASK]
+            expansions -= 1
+        hole = [token for number, token in enumerate(hole) if number not in dropped]
+        trace["steps"].append(step | {"window_after": [*ids[:start], *hole, *ids[stop:]]})
+    return trace | {"filled_ids": [*ids[:start], *hole, *ids[stop:]], "ids": ids, "hole": [start, stop]}
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("alg", ["topk_margin", "entropy", "maskgit_plus"])
+def test_dreamon(alg: str, drops: bool, expand_bundle: Path, tmp_path: Path) -> None:
+    header, recorded = read_family_traces(INFILL / "dreamon_entropy_pad.jsonl.gz")
+    changed = {**header, "params": {**header["params"], "alg": alg, "pad_eos_to_right": drops}}
+    with Decoder.open(expand_bundle, ["numpy"]) as decoder:
+        network = plain_of_bundle(decoder.bundle)
+        traces = [dreamon_trace(network, changed, each) for each in recorded[:5]]
+        if (alg, drops) == ("entropy", True):  # the plain loop does what the published one did
+            assert [each["filled_ids"] for each in traces] == [each["filled_ids"] for each in recorded[:5]]
+        found = infill_comparisons(file_of(tmp_path, changed, traces), decoder)
+    assert not [each.mismatch for each in found if each.mismatch is not None]
+    assert sum(each.whole for each in found) >= 4
+
+
+def file_of(folder: Path, header: Any, traces: list[dict[str, Any]]) -> Path:
+    path = folder / "made.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (header, *traces))
+    return path
+
+
+def bound_trace(network: PlainNetwork, header: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return what the entropy bound does with a recorded text whose holes are opened in turn."""
+    rule, tokens = header["rule"], np.array(recorded["ids"])
+    size = len(tokens) if rule["open"] == "hole" else rule["open"]
+    chosen_by = within_bound(rule["gamma"], by_entropy=rule["by"] == "neg_entropy")
+    masked, trace = np.zeros(len(tokens), np.bool_), {**recorded, "steps": list[Any]()}
+    for start, end in recorded["holes"]:
+        tokens[start:end], masked[start:end] = MASK, True
+    for hole_start, hole_end in recorded["holes"]:
+        for start in range(hole_start, hole_end, size):
+            own = slice(start, min(start + size, hole_end))
+            while masked[own].any():
+                every = np.arange(len(tokens))
+                logits, _ = network.rows(tokens, every, np.ones((len(tokens),) * 2, np.bool_))
+                positions = start + np.flatnonzero(masked[own])
+                shares = probabilities(logits[positions - header["shift"]])
+                chosen, margin = chosen_by(shares)
+                ordered = np.sort(shares[chosen], axis=1)
+                written = shares[chosen].argmax(axis=1)
+                tokens[positions[chosen]], masked[positions[chosen]] = written, False
+                fills = zip(positions[chosen].tolist(), written.tolist(), ordered[:, -1].tolist(), strict=True)
+                margins = {"bound": margin, "token": float((ordered[:, -1] - ordered[:, -2]).min())}
+                trace["steps"].append({"fills": [list(fill) for fill in fills], "margins": margins})
+    return trace | {"filled_ids": tokens.tolist()}
+
+
+@pytest.mark.parametrize(("opened", "by"), [("hole", "neg_entropy"), ("hole", "probability"), (3, "neg_entropy")])
+def test_entropy_bound_in_turn(opened: str | int, by: str, export_tiny: Callable[..., Path], tmp_path: Path) -> None:
+    header, recorded = read_family_traces(INFILL / "dream_eb05_all.jsonl.gz")
+    changed = {**header, "rule": {"name": "entropy_bound", "gamma": 0.5, "by": by, "open": opened}}
+    several = [each for each in recorded if len(each["holes"]) > 1][:5]
+    with Decoder.open(export_tiny(with_logits=False, lora=None), ["numpy"]) as decoder:
+        network = plain_of_bundle(decoder.bundle)
+        traces = [bound_trace(network, changed, each) for each in several]
+        found = infill_comparisons(file_of(tmp_path, changed, traces), decoder)
+        together = infill_comparisons(file_of(tmp_path, header, traces), decoder)
+    assert not [each.mismatch for each in found if each.mismatch is not None]
+    assert sum(each.whole for each in found) >= 4
+    assert any(each.mismatch is not None for each in together), "holes in turn must differ from all at once"

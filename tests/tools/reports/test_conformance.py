@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from click.testing import CliRunner
-from tests.conformance.family_traces import FAMILIES
+from tests.conformance.family_traces import FAMILIES, read_family_traces
+from tests.conformance.infill_recordings import INFILL, bundle_name_of_infill, infill_files
 from tools.reports.conformance import main
 
 
@@ -26,3 +27,33 @@ def test_a_changed_decision_is_reported(family_bundle: Callable[..., Path], tmp_
     empty = CliRunner().invoke(main, [str(bundle.parent), "cpu", "--traces", str(tmp_path / "sdar")])
     assert empty.exit_code == 2
     assert "has no FAMILY/traces" in empty.stderr
+
+
+def test_recordings_of_holes_are_replayed(family_bundle: Callable[..., Path], tmp_path: Path) -> None:
+    with gzip.open(INFILL / "llada_t05_hole.jsonl.gz", "rt") as lines:
+        header, first, second = (json.loads(next(lines)) for _ in range(3))
+    second["steps"][0]["fills"][0][1] += 1
+    with gzip.open(tmp_path / "mine.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (header, first, second))
+    bundles = str(family_bundle("llada").parent)
+    done = CliRunner().invoke(main, [bundles, "cpu", "--traces", str(tmp_path)])
+    assert done.exit_code == 1, done.output
+    assert f"| mine | 1 | 2 | {len(first['steps']) + 1} | 0 | 0 | 0 | 1 | 0 |" in done.stdout
+    assert f"mine on 1: trace {second['i']} step 0: [(" in done.stderr
+    header["rule"]["name"] = "p2"
+    with gzip.open(tmp_path / "mine.jsonl.gz", "wt") as file:
+        file.write(json.dumps(header) + "\n")
+    unknown = CliRunner().invoke(main, [bundles, "cpu", "--traces", str(tmp_path)])
+    assert unknown.exit_code == 1
+    assert "a recording with the rule 'p2'" in unknown.stderr
+
+
+def test_models_of_recordings_of_holes(tmp_path: Path) -> None:
+    names = {path.name.split(".")[0]: bundle_name_of_infill(path) for path in infill_files()}
+    assert names["llada_one_all"] == "llada"
+    assert names["dream_t09_b4"] == "dream"
+    assert names["dreamon_entropy_pad"] == names["dreamon_maskgit_nopad"]
+    header, _ = read_family_traces(INFILL / "dreamon_entropy_pad.jsonl.gz")
+    with gzip.open(tmp_path / "other.jsonl.gz", "wt") as file:
+        file.write(json.dumps({**header, "head_rows": header["head_rows"][:1]}) + "\n")
+    assert bundle_name_of_infill(tmp_path / "other.jsonl.gz") not in names.values()
