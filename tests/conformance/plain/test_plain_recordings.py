@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.conformance.family_traces import all_steps, compared, config_of, read_family_traces
@@ -27,7 +28,8 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.decoding import Decoding
 
 FUNCTIONS = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
-NO_END = 23
+NO_END = 1000
+"""A token that no network has."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,8 @@ def fast_trace(network: PlainNetwork, header: dict[str, Any], prompt: list[int])
     params = header["params"]
     block, new, threshold = params["block_length"], params["gen_length"], params.get("threshold")
     setting = Setting(FUNCTIONS[params["function"]], "full", "prompt", 0, len(prompt), block)
-    caches, trace = PlainCaches(network, setting), {"i": 0, "prompt_ids": prompt, "steps": list[Any]()}
+    caches = PlainCaches(network, setting)
+    trace: dict[str, Any] = {"i": 0, "prompt_ids": prompt, "steps": list[Any]()}
     tokens = np.array([*prompt, *[MASK] * new])
     unmasked = np.arange(len(tokens)) < len(prompt)
     for start in range(len(prompt), len(tokens), block):
@@ -61,7 +64,7 @@ def fast_trace(network: PlainNetwork, header: dict[str, Any], prompt: list[int])
             masked = start + np.flatnonzero(~unmasked[start : start + block])
             shares = probabilities(caches.logits([State(tokens, unmasked)], None, 0)[0][masked])
             chosen, margins = best_positions(shares, counts.pop(0) if threshold is None else None, threshold)
-            step = {"margins": margins, "fills": list[Any]()}
+            step: dict[str, Any] = {"margins": margins, "fills": list[Any]()}
             for place in chosen:
                 token = int(shares[place].argmax())
                 tokens[masked[place]], unmasked[masked[place]] = token, token != MASK
@@ -233,3 +236,72 @@ def test_entropy_bound_in_turn(opened: str | int, by: str, export_tiny: Callable
     assert not [each.mismatch for each in found if each.mismatch is not None]
     assert sum(each.whole for each in found) >= 4
     assert any(each.mismatch is not None for each in together), "holes in turn must differ from all at once"
+
+
+def sampled_trace(
+    network: PlainNetwork, header: dict[str, Any], prompt: list[int], rng: np.random.Generator, *, says_nothing: bool
+) -> dict[str, Any]:
+    """Return what SDAR's loop does with a prompt when it draws the tokens, the mask token too.
+
+    A step that writes only the mask token is recorded without fills, or with `says_nothing` not at all. A block that
+    has masked positions after its last step ends the loop with an error.
+    """
+    params = header["params"]
+    block, steps = params["block_length"], params["denoising_steps"]
+    total = -(-(len(prompt) + params["gen_length"]) // block) * block
+    tokens = np.array([*prompt, *[MASK] * (total - len(prompt))])
+    unmasked = np.arange(total) < len(prompt)
+    trace: dict[str, Any] = {"i": 0, "prompt_ids": prompt, "steps": list[Any]()}
+    setting = Setting("blocks", "block_causal", "absolute", 0, len(prompt), block)
+    for start in range(len(prompt) // block * block, total, block):
+        counts = shares_of_steps(block, steps)
+        while not unmasked[start : start + block].all():
+            if not counts:
+                return trace | {"error": "IndexError"}
+            state = State(tokens[: start + block], unmasked[: start + block])
+            masked = start + np.flatnonzero(~unmasked[start : start + block])
+            shares = probabilities(PlainCaches(network, setting).logits([state], None, 0)[0][masked])
+            drawn = np.array([rng.choice(len(each), p=each) for each in shares])
+            p = np.take_along_axis(shares, drawn[:, None], 1)[:, 0]
+            above = np.flatnonzero(p > params["confidence_threshold"]).tolist()
+            count = counts.pop(0)
+            chosen = above if len(above) >= count else np.argsort(-p, kind="stable")[:count].tolist()
+            margins = {"threshold": float(np.abs(p - params["confidence_threshold"]).min())}
+            if len(p) > 1:
+                margins["rank"] = float(np.diff(np.sort(p)).min())
+            tokens[masked[chosen]], unmasked[masked[chosen]] = drawn[chosen], drawn[chosen] != MASK
+            fills = [[int(masked[i]), int(drawn[i]), float(p[i])] for i in chosen if drawn[i] != MASK]
+            if fills or not says_nothing:
+                proposal = [list(each) for each in zip(masked.tolist(), drawn.tolist(), p.tolist(), strict=True)]
+                state_after = tokens[len(prompt) : start + block].tolist()
+                trace["steps"].append({"fills": fills, "state": state_after, "proposal": proposal, "margins": margins})
+    return trace
+
+
+@pytest.mark.parametrize("says_nothing", [False, True])
+def test_drawn_mask_tokens(says_nothing: bool, manifest: Manifest) -> None:
+    """A drawn mask token leaves its position masked, alone or beside others."""
+    steps, masks = 0, 0
+    with_logits = msgspec.structs.replace(manifest, with_logits=True)
+    for seed in range(24):
+        model, rng = network_of(with_logits, seed), np.random.default_rng(seed)
+        block = int(rng.integers(2, 9))
+        params = {"gen_length": 3 * block, "block_length": block, "denoising_steps": block, "confidence_threshold": 0.2}
+        params |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "remasking_strategy": "low_confidence_dynamic"}
+        header = {"loop": "block_diffusion_generate", "params": params, "mask": MASK, "eos": NO_END, "greedy": False}
+        prompt = rng.integers(3, 23, int(rng.integers(1, 14))).tolist()
+        trace = sampled_trace(model.plain, header, prompt, rng, says_nothing=says_nothing)
+        tokens = msgspec.structs.replace(model.manifest.special_tokens, eos=NO_END)
+        own = msgspec.structs.replace(model.manifest, special_tokens=tokens)
+        decoding = Decoding(model.session, seed, np.array(prompt), plan_of(config_of(header)), own)
+        found = compared(trace, header, all_steps(decoding, trace), decoding.committed().tolist())
+        model.session.release(seed)
+        assert found.mismatch is None, (seed, found.mismatch)
+        steps += found.steps
+        for step in trace["steps"]:
+            written = [
+                token for position, token, _ in step["proposal"] if step["state"][position - len(prompt)] == MASK
+            ]
+            masks += bool(step["fills"]) and MASK in written
+    assert steps > 60
+    assert masks > 3, "steps that write the mask token and another"
