@@ -46,8 +46,8 @@ def fast_trace(network: PlainNetwork, header: dict[str, Any], prompt: list[int])
     """Return what the loop does with a prompt.
 
     Without a threshold a step writes its share of the most probable tokens. A block that has masked positions after its
-    last step ends the loop with an error. With a threshold a step writes all tokens that reach it, at least one, and
-    the loop ends with an error when a step changes nothing.
+    last step ends the loop with an error. With a threshold a step writes all tokens that reach it, at least one. The
+    loop then ends with an error when a step changes nothing.
     """
     params = header["params"]
     block, new, threshold = params["block_length"], params["gen_length"], params.get("threshold")
@@ -286,8 +286,9 @@ def test_drawn_mask_tokens(says_nothing: bool, manifest: Manifest) -> None:
     for seed in range(24):
         model, rng = network_of(with_logits, seed), np.random.default_rng(seed)
         block = int(rng.integers(2, 9))
-        params = {"gen_length": 3 * block, "block_length": block, "denoising_steps": block, "confidence_threshold": 0.2}
-        params |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "remasking_strategy": "low_confidence_dynamic"}
+        params: dict[str, Any] = {"gen_length": 3 * block, "block_length": block, "denoising_steps": block}
+        params |= {"remasking_strategy": "low_confidence_dynamic", "confidence_threshold": 0.2}
+        params |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
         header = {"loop": "block_diffusion_generate", "params": params, "mask": MASK, "eos": NO_END, "greedy": False}
         prompt = rng.integers(3, 23, int(rng.integers(1, 14))).tolist()
         trace = sampled_trace(model.plain, header, prompt, rng, says_nothing=says_nothing)

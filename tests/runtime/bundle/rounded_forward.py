@@ -39,7 +39,7 @@ def exact(x: Float32) -> Float32:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Where a device rounds, beside the results that the graph stores in any case."""
+    """The places at which a device rounds, beside the results that the graph stores in any case."""
 
     fused: bool = False
     """True if a product and its bias, a residual and its norm, and the gated activation are one kernel."""
