@@ -15,9 +15,10 @@ from tests.cli.command import PROMPT
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import whole_model
-from lopa.runtime.device_families import FAMILIES, find_device, is_on_processor, parse_device
+from lopa.runtime.device_families import FAMILIES, find_device, full_device_name, is_on_processor, parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, branch_choice, merged_options
+from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.runtime.sessions.session import forward_from_bundle
 
 OPTIONS = merged_options(GenerationConfig())
@@ -62,6 +63,7 @@ main()
         ("openvino:GPU.1", "openvino", "GPU.1", False),
         ("openvino:NPU:auto", "openvino", "NPU:auto", False),
         ("cuda:12", "cuda", "12", False),
+        ("cuda:1:tf32", "cuda", "1:tf32", False),
         ("tensorrt:0", "tensorrt", "0", False),
         ("tensorrt-rtx:3", "tensorrt-rtx", "3", False),
         ("ascend:0", "ascend", "0", False),
@@ -87,12 +89,15 @@ def test_parsed_names(text: str, family: str, rest: str, is_processor: bool) -> 
             "cpu:",
             "cpu0",
             "cpu:0-",
-            "cuda",
             "cuda:",
             "cuda:x",
             "cuda:-1",
             "cuda:٣",
             "cuda:12345",
+            "cuda:tf16",
+            "cuda:0:",
+            "cuda:0:bf16",
+            "tensorrt:0:tf32",
         ),
         *(
             "cuda:0\n",
@@ -113,6 +118,27 @@ def test_invalid_names(text: str) -> None:
         parse_device(text)
     family = FAMILIES.get(text.partition(":")[0])
     assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
+
+
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.has_numbers])
+def test_a_name_without_a_number_means_the_first_device(family: str) -> None:
+    assert parse_device(family) == parse_device(f"{family}:0")
+    assert parse_device(family).number == 0
+    assert full_device_name(family) == f"{family}:0"
+    with pytest.raises(BadInputError, match=f"devices '{family}' and '{family}:0' are the same"):
+        check_devices([family, f"{family}:0"])
+    check_devices([family, f"{family}:1"])
+
+
+def test_numbered_families() -> None:
+    numbered = [name for name, family in FAMILIES.items() if family.has_numbers]
+    assert numbered == ["cuda", "tensorrt", "tensorrt-rtx", "ascend", "webgpu"]
+    assert full_device_name("cuda+cuda:1:tf32") == "cuda:0+cuda:1:tf32"
+    assert full_device_name("cuda:tf32") == "cuda:0:tf32"
+    for name in ("cpu", "cpu:0-3", "openvino:CPU:bf16", "qnn", "mpi:cuda", "custom"):
+        assert full_device_name(name) == name
+    with pytest.raises(BadInputError, match="are the same"):
+        check_devices(["cuda:0", "cuda:0:tf32"])
 
 
 def test_a_device_of_another_family_is_rejected() -> None:

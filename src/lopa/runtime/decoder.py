@@ -47,8 +47,8 @@ from lopa.runtime.revision import Revision, revised
 from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.scoring.requested_choices import choices_from_option
-from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.runtime.signature import check_signature, trust_from_files
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.text.chat_template import NO_KWARGS

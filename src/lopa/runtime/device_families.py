@@ -15,7 +15,9 @@ from lopa.runtime.install_hint import Ability, pip_command, pip_install
 
 STAGE_SEPARATOR = "+"
 """Separator between the devices of a pipeline's stages."""
-_NUMBER = r":\d{1,4}"
+_NUMBER = r"(:\d{1,4})?"
+"""Suffix of devices with a number. A name without it means device 0."""
+_TF32 = "tf32"
 ALLOW_SOFTWARE_GPU = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
 """Environment variable of ONNX Runtime's WebGPU plug-in: 1 allows adapters that compute on the processor. The plug-in
 reads it when it is registered."""
@@ -63,7 +65,12 @@ class DeviceFamily:
     @property
     def label(self) -> str:
         """Name for all devices of the family: "cpu", "cuda:N"."""
-        return f"{self.name}:N" if self.suffix == _NUMBER else self.name
+        return f"{self.name}:N" if self.has_numbers else self.name
+
+    @property
+    def has_numbers(self) -> bool:
+        """True if the family's names contain the number of a device, 0 if it is left out."""
+        return self.suffix.startswith(_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -72,12 +79,20 @@ class DeviceName:
 
     family: DeviceFamily
     rest: str
-    """Part after the first colon, empty without one."""
+    """Part after the first colon, empty without one. It begins with the number if the family has numbers."""
+
+    def __str__(self) -> str:
+        return f"{self.family.name}:{self.rest}" if self.rest else self.family.name
 
     @property
     def number(self) -> int:
         """Number of the device. Raises ValueError if the family's names contain no number."""
-        return int(self.rest)
+        return int(self.rest.partition(":")[0])
+
+    @property
+    def uses_tf32(self) -> bool:
+        """True if float32 products may be computed in TF32."""
+        return self.rest.endswith(f":{_TF32}")
 
     @property
     def is_processor(self) -> bool:
@@ -145,9 +160,9 @@ _TABLE = (
     DeviceFamily(
         name="cuda",
         description="ONNX Runtime's CUDA provider on GPU N",
-        syntax="cuda:N",
-        suffix=_NUMBER,
-        examples=("cuda:0",),
+        syntax="cuda:N (append :tf32 for products in TF32, with log-probabilities off by 0.07)",
+        suffix=rf"{_NUMBER}(:{_TF32})?",
+        examples=("cuda:0", "cuda:0:tf32"),
         session_module="lopa.runtime.cuda.cuda_session",
         stage_module="lopa.runtime.sessions.onnxruntime_session",
         status_module="lopa.runtime.cuda.cuda_status",
@@ -288,6 +303,8 @@ def find_device(device: str) -> DeviceName | None:
     family = FAMILIES.get(name)
     if family is None or re.fullmatch(family.suffix, device.removeprefix(name), re.ASCII) is None:
         return None
+    if family.has_numbers and not rest[:1].isdigit():
+        rest = f"0:{rest}" if rest else "0"
     return DeviceName(family, rest)
 
 
@@ -310,10 +327,15 @@ def unknown_device(device: str, *families: str) -> BadInputError:
     name = device.partition(":")[0]
     meant = [FAMILIES[each] for each in families or (name,) if each in FAMILIES]
     expected = " or ".join(family.syntax for family in meant) or "one of " + ", ".join(FAMILIES)
-    if meant and all(family.suffix == _NUMBER for family in meant):
+    if meant and all(family.has_numbers for family in meant):
         expected += " with N the number of the device"
     example = meant[0].examples[0] if meant else "cpu"
     return BadInputError(f"unknown device {device!r}", expected=expected, remedy=f"use a name such as {example}")
+
+
+def full_device_name(device: str) -> str:
+    """Return `device` with number 0 in each stage that leaves out the number: "cuda" becomes "cuda:0"."""
+    return STAGE_SEPARATOR.join(str(find_device(stage) or stage) for stage in stages_of_device(device))
 
 
 def stages_of_device(device: str) -> list[str]:

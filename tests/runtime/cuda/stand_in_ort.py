@@ -20,7 +20,7 @@ from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-OPTIONS = {"device_id", "user_compute_stream", "do_copy_in_default_stream", "enable_cuda_graph"}
+OPTIONS = {"device_id", "user_compute_stream", "do_copy_in_default_stream", "enable_cuda_graph", "use_tf32"}
 _TYPES = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
@@ -88,9 +88,11 @@ class StandInSession:
         require(
             options.get("do_copy_in_default_stream", "1") == "1", "copies on separate streams race with the forward"
         )
+        require(options.get("use_tf32") in ("0", "1"), "use_tf32 left to its default, which is 1")
+        self.tf32 = options["use_tf32"] == "1"
         self.machine, self.path = machine, path
         machine.cudart.require_alone("opening a graph")
-        self.device = int(options["device_id"])
+        self.device = int(options.get("device_id", 0))
         self.stream = int(options["user_compute_stream"])
         require(machine.cudart.stream_device(self.stream) == self.device, "a stream of another device")
         self.with_graphs = options.get("enable_cuda_graph", "0") == "1"

@@ -19,7 +19,7 @@ def test_windows_are_rounded_up_for_fused_attention(
     window: int, expected: int, with_buckets: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
     memory = CudaMemory(load_cuda(), 0)
-    engine = CudaForward(Bundle.open(tiny_bundle), memory, BUCKETS if with_buckets else [])
+    engine = CudaForward(Bundle.open(tiny_bundle), "cuda:0", memory, BUCKETS if with_buckets else [])
     shape = engine.bucket_for(Sizes(2, 3, window, 128, 5))
     engine.close()
     memory.close()

@@ -259,7 +259,7 @@ def test_bfloat16_rows_are_bound_as_bfloat16(
 
     monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: FakeSession())
     memory = CudaMemory(CudaCalls(machine.cudart), 0)
-    engine = CudaForward(bundle, memory, [])
+    engine = CudaForward(bundle, "cuda:0", memory, [])
     shape = bucket(1, 2, 30, 64)
     sizes = engine.sizes_of(shape)
     names = [each.name for each in (*plain.get_inputs(), *plain.get_outputs())]

@@ -31,6 +31,7 @@ class BoundForward:
         self.path = str(bundle.graph)
         self.options = {
             "device_id": "0",
+            "use_tf32": "0",
             "user_compute_stream": str(self.stream),
             "enable_cuda_graph": str(int(graphs)),
             **options,

@@ -15,8 +15,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.bound_forward import BoundForward
-from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.typed_session import TypedSession
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 

@@ -31,7 +31,7 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeSource
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.device_families import parse_device, stages_of_device
+from lopa.runtime.device_families import full_device_name, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.hub.hub_bundle import check_own_bundle
@@ -136,7 +136,7 @@ def command(
         check_matplotlib()
     # An engine is compiled for the buckets of a plan, so no engine can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))
-    seconds = bucket_costs(opened, device, costs)
+    seconds = bucket_costs(opened, full_device_name(device), costs)
     recorded = [recording_from_trace(path, opened) for path in traces]
     target = opened.path / BUCKETS_NAME if output is None else output
     for path in (target, plot):

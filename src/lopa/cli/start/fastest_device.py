@@ -6,9 +6,10 @@ from contextlib import ExitStack, closing
 from lopa.bench.forward.comparison import SideResult, compare_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import LopaError, MissingBackendError
+from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.openvino.openvino_session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.typed_session import TypedSession
 
 _OPENVINO, _OPENVINO_AUTO = "openvino:CPU", "openvino:CPU:auto"
 _SHAPE = ForwardShape(1, 32, 64, 32)
@@ -27,13 +28,17 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for device in devices:
-            try:
-                sessions[device] = open_session(bundle, device)
-            except LopaError as error:
-                if report_all or isinstance(error, MissingBackendError):
-                    yield f"{device}: not measured: {error.received.splitlines()[0]}"
-                continue
-            opened.callback(sessions[device].close)
+            with ExitStack() as own:
+                try:
+                    session = TypedSession(open_session(bundle, device))
+                    own.callback(session.close)
+                    compare_forwards({device: session}, bundle.manifest, [_SHAPE], 1)  # a device may open and then fail
+                except LopaError as error:
+                    if report_all or not isinstance(error, BadInputError):
+                        yield f"{device}: not measured: {error.received.splitlines()[0]}"
+                    continue
+                sessions[device] = session
+                opened.push(own.pop_all())
         if not sessions:
             return
         results = compare_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)

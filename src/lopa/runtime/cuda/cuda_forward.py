@@ -23,10 +23,10 @@ from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
+from lopa.runtime.sessions.cuda_provider import PROVIDER, cuda_providers, session_on_providers
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
+from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
-PROVIDER = "CUDAExecutionProvider"
-_ERRORS_ONLY = 3
 _NO_GRAPH = -1
 """Value of ONNX Runtime's gpu_graph_id for a run without a graph. 0 is reserved."""
 _WINDOW_STEP = 4
@@ -40,8 +40,9 @@ _BFLOAT16_IN_ONNX = 16
 class CudaForward:
     """Forward on ONNX Runtime's CUDA provider, for shape buckets and any other shape."""
 
-    def __init__(self, bundle: Bundle, memory: CudaMemory, buckets: Sequence[ShapeBucket]) -> None:
-        """Open the bundle's graph for the device and stream of `memory`. Without `buckets` there are no CUDA graphs.
+    def __init__(self, bundle: Bundle, device: str, memory: CudaMemory, buckets: Sequence[ShapeBucket]) -> None:
+        """Open the bundle's graph on "cuda:N" or "cuda:N:tf32", whose memory and stream `memory` has. Without `buckets`
+        there are no CUDA graphs.
 
         Raises MissingBackendError if the provider does not start, and BadInputError if the graph cannot be opened.
         """
@@ -53,7 +54,7 @@ class CudaForward:
         self._arrays = GraphArrays(bundle.manifest)
         self._table = BucketTable(buckets) if buckets else None
         self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)
-        self._session: Any = _session_of_bundle(bundle, memory, with_graphs=bool(buckets))
+        self._session: Any = _session_of_bundle(bundle, device, memory, with_graphs=bool(buckets))
         self._graphs: dict[tuple[ShapeBucket, tuple[int, ...]], tuple[Any, Any]] = {}
         """Binding and options of each captured run. A graph uses the addresses of its capture."""
         self._other = self._session.io_binding()
@@ -134,20 +135,18 @@ def _run_options(graph: int | None) -> ort.RunOptions:
     return options
 
 
-def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool) -> Any:
-    cuda = {
-        "device_id": str(memory.device),
-        "user_compute_stream": str(memory.stream),
-        "do_copy_in_default_stream": "1",
-        "enable_cuda_graph": "1" if with_graphs else "0",
-    }
+def _session_of_bundle(bundle: Bundle, device: str, memory: CudaMemory, *, with_graphs: bool) -> Any:
+    providers = cuda_providers(
+        device,
+        user_compute_stream=str(memory.stream),
+        do_copy_in_default_stream="1",
+        enable_cuda_graph="1" if with_graphs else "0",
+    )
     options = ort.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = ERRORS_ONLY
     try:
         with CAPTURE_LOCK.shared():
-            session = ort.InferenceSession(
-                str(bundle.graph), options, providers=[(PROVIDER, cuda), ("CPUExecutionProvider", {})]
-            )
+            session = session_on_providers(bundle.graph, options, providers)
     except Exception as error:
         graphs = f", or remove {BUCKETS_NAME} to run without CUDA graphs" if with_graphs else ""
         raise BadInputError(

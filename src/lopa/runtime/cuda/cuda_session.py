@@ -24,7 +24,7 @@ from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
-    """Open the bundle's graph on "cuda:N". `threads` applies to CPUs only.
+    """Open the bundle's graph on "cuda:N" or "cuda:N:tf32". `threads` applies to CPUs only.
 
     Raises BadInputError for another device, an unusable graph or an unusable plan. Raises MissingBackendError if ONNX
     Runtime's CUDA provider or cuda-bindings is missing. Raises CudaError (exit code 3) if the device does not respond.
@@ -48,7 +48,7 @@ def _open_on_thread(
         shape = cache_shape_from_manifest(bundle.manifest)
         if bundle.manifest.plugins:
             memory.use_row_kernel(row_kernel_from_plugins(number, shape))
-        engine = CudaForward(bundle, memory, buckets)
+        engine = CudaForward(bundle, device, memory, buckets)
         stack.callback(engine.close)
         session = DeviceSession(
             engine,

@@ -24,9 +24,9 @@ from lopa.runtime.mpi.mpi_messages import (
     rows_from_bytes,
     rows_size,
 )
-from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.typed_session import TypedSession
 
 
 def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:

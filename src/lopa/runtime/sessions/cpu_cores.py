@@ -75,6 +75,9 @@ def _conflict(first: str, second: str) -> str | None:
     cores, others = cores_from_device(first), cores_from_device(second)
     if first == second:
         return f"device {first!r} twice"
+    one, other = find_device(first), find_device(second)
+    if one and other and one.family is other.family and one.family.has_numbers and one.number == other.number:
+        return f"devices {first!r} and {second!r} are the same"
     if cores and others and set(cores) & set(others):
         return f"devices {first!r} and {second!r} share core {_join(sorted(set(cores) & set(others)))}"
     wholes = [device for device in (first, second) if uses_all_cores(device)]

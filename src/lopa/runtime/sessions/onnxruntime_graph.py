@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 
@@ -26,13 +25,15 @@ from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
+from lopa.runtime.sessions.cuda_provider import PROVIDER, Providers, check_tf32, cuda_providers, session_on_providers
 from lopa.runtime.sessions.exact_int8 import multiply_exactly
+from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
-_ERRORS_ONLY, _FATAL_ONLY = 3, 4
+_FATAL_ONLY = 4
 _DEQUANTIZED_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
 """Option for products with dequantized matrices on CPUs. Unset, ONNX Runtime 1.31 rounds the other factor to 8 bits."""
 _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
-CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU_PROVIDER = "CPUExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
 _open_lock = threading.RLock()
@@ -54,7 +55,8 @@ if hasattr(os, "register_at_fork"):
 def open_part_graph(
     bundle: Bundle, part: ModelPart, device: str, threads: int | None, *, exact: bool = False
 ) -> ort.InferenceSession:
-    """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3") or "cuda:N".
+    """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3"), "cuda:N" or
+    "cuda:N:tf32".
 
     If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. `exact`:
     open the graph itself instead of a twin, and leave activations unrounded in products with dequantized matrices,
@@ -92,8 +94,11 @@ def open_part_graph(
 
 
 def check_types(bundle: Bundle, device: str) -> None:
-    """Raise BadInputError for a bfloat16 bundle that ONNX Runtime cannot run on `device`."""
-    if parse_device(device).family.name == "cpu" and bundle.manifest.dtype == "bfloat16":
+    """Raise BadInputError for a number format that `device` cannot run, or on which its suffix has no effect."""
+    family = parse_device(device).family.name
+    if family == "cuda":
+        check_tf32(bundle, device)
+    if family == "cpu" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
             expected="float32 or float16, because ONNX Runtime has no bfloat16 operators on CPUs",
@@ -114,25 +119,23 @@ def quiet_run() -> ort.RunOptions:
     return options
 
 
-def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
+def _providers_from_device(device: str) -> Providers:
     """Return the execution providers, preferred first. Raises like `open_part_graph`."""
-    cpu: tuple[str, dict[str, Any]] = (CPU_PROVIDER, {})
-    name = parse_device(device, "cpu", "cuda")
-    if name.family.name == "cpu":
+    if parse_device(device, "cpu", "cuda").family.name == "cpu":
         check_cpu_device(device, available_cores())
-        return [cpu]
+        return [(CPU_PROVIDER, {})]
     check_cuda_provider(device)
     load_cuda_libraries()
-    return [(_CUDA, {"device_id": name.rest}), cpu]
+    return cuda_providers(device)
 
 
 def check_cuda_provider(device: str) -> None:
     """Raise MissingBackendError if this ONNX Runtime has no CUDA provider."""
     available = ort.get_available_providers()
-    if _CUDA not in available:
+    if PROVIDER not in available:
         raise MissingBackendError(
             f"device {device!r}, but the installed ONNX Runtime has only {', '.join(available)}",
-            expected=f"an ONNX Runtime with {_CUDA}",
+            expected=f"an ONNX Runtime with {PROVIDER}",
             remedy=f"{FAMILIES['cuda'].ability.remedy()} (for CUDA 13 and cuDNN 9), or use cpu",
         )
 
@@ -170,7 +173,7 @@ class _GraphKey:
     files: tuple[tuple[int, ...], ...]
     """Device, inode, size and modification time of graph and weights."""
     provider: str
-    device: str | None
+    options: tuple[tuple[str, str], ...]
     threads: _Threading
     exact: bool
 
@@ -178,9 +181,9 @@ class _GraphKey:
 def _shared_graph(
     graph: Path,
     weights: Path,
-    providers: list[tuple[str, dict[str, Any]]],
+    providers: Providers,
     threads: _Threading,
-    opening: Callable[[Path, list[tuple[str, dict[str, Any]]], _Threading], ort.InferenceSession],
+    opening: Callable[[Path, Providers, _Threading], ort.InferenceSession],
     *,
     exact: bool,
 ) -> ort.InferenceSession:
@@ -192,7 +195,7 @@ def _shared_graph(
     states = [path.stat() for path in (graph, weights)]
     files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
     name, options = providers[0]
-    key = _GraphKey(files, name, options.get("device_id"), threads, exact)
+    key = _GraphKey(files, name, tuple(options.items()), threads, exact)
     with _open_lock:
         session = _open_graphs.get(key)
         if session is None:
@@ -202,7 +205,7 @@ def _shared_graph(
 
 def _open_graph(
     graph: Path,
-    providers: list[tuple[str, dict[str, Any]]],
+    providers: Providers,
     threads: _Threading,
     *,
     exact: bool,
@@ -226,7 +229,7 @@ def _open_graph(
     this mode permanently on the calling thread too, so `denormals_as_zero` restores the thread.
     """
     options = ort.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = ERRORS_ONLY
     options.enable_mem_reuse = reuse_memory
     options.enable_mem_pattern = False
     options.enable_cpu_mem_arena = False
@@ -244,7 +247,7 @@ def _open_graph(
         kernels.add_operators(options)
     try:
         with denormals_as_zero():
-            session = ort.InferenceSession(str(graph), options, providers=providers)
+            session = session_on_providers(graph, options, providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",

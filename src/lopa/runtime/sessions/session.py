@@ -11,9 +11,10 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.timeline import Timeline
-from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, parse_device
+from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, full_device_name, parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.bound_forward import BoundForward
+from lopa.runtime.sessions.device_errors import converted_device_errors
 
 
 class Session(Protocol):
@@ -132,14 +133,17 @@ def open_session(
     """Open `bundle` on `device`: "cpu", "cuda:0", or a pipeline such as "cuda:0+cuda:1".
 
     The stages of a pipeline record their work in `timeline`. Raises BadInputError for an unknown device, and for
-    a bundle that changed since it was opened. Raises MissingBackendError if its library or the device is missing.
+    a bundle that changed since it was opened. Raises MissingBackendError if its library or the device is missing, and
+    EngineFailedError if the device fails in another way. OSError and MemoryError pass unchanged.
     """
-    if STAGE_SEPARATOR in device:
-        open_pipeline: PipelineFactory = importlib.import_module(PIPELINE).open_session
-        session = open_pipeline(bundle, device, threads=threads, timeline=timeline)
-    else:
-        factory: SessionFactory = importlib.import_module(parse_device(device).family.session_module).open_session
-        session = factory(bundle, device, threads=threads)
+    device = full_device_name(device)
+    with converted_device_errors(device, "opening", unchanged=(OSError, MemoryError)):
+        if STAGE_SEPARATOR in device:
+            open_pipeline: PipelineFactory = importlib.import_module(PIPELINE).open_session
+            session = open_pipeline(bundle, device, threads=threads, timeline=timeline)
+        else:
+            factory: SessionFactory = importlib.import_module(parse_device(device).family.session_module).open_session
+            session = factory(bundle, device, threads=threads)
     try:
         bundle.check_unchanged()
     except BaseException:

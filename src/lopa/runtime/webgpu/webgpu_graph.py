@@ -9,12 +9,12 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from lopa.runtime.graph_encoding import encoded_model, encoded_node, encoded_value
+from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
 Array = npt.NDArray[Any]
 
 DEVICE = "gpu"
 """ONNX Runtime's name of a plug-in's device memory."""
-_ERRORS_ONLY = 3
 
 
 def session_from_graph(
@@ -26,7 +26,7 @@ def session_from_graph(
     Runtime's exceptions, also if the provider does not start.
     """
     options = ort.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = ERRORS_ONLY
     options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (matrices or {}).items()}
     if values:

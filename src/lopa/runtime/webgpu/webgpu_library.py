@@ -10,11 +10,10 @@ import onnxruntime as ort
 
 from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES, parse_device
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.sessions.ort_log import errors_only
 
 PROVIDER = "WebGpuExecutionProvider"
 _PACKAGE = "onnxruntime_ep_webgpu"
-_ERRORS_ONLY, _WARNINGS = 3, 2
-"""Severities of ONNX Runtime's log. The second is its default."""
 _lock = threading.Lock()
 _is_registered = False
 
@@ -59,10 +58,10 @@ def _register() -> None:
         raise MissingBackendError(
             f"ONNX Runtime {ort.__version__} has no plug-ins", expected="ONNX Runtime 1.31 or newer", remedy=remedy
         )
-    ort.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every software adapter
     try:
         plugin = importlib.import_module(_PACKAGE)
-        ort.register_execution_provider_library(PROVIDER, plugin.get_library_path())
+        with errors_only():  # it warns of every software adapter
+            ort.register_execution_provider_library(PROVIDER, plugin.get_library_path())
     except ImportError as error:
         raise MissingBackendError(
             "the WebGPU plug-in of ONNX Runtime is not installed",
@@ -75,5 +74,3 @@ def _register() -> None:
             expected="libvulkan.so.1, and an ONNX Runtime that fits the plug-in",
             remedy=f"install a Vulkan loader such as libvulkan1, and {remedy}",
         ) from error
-    finally:
-        ort.set_default_logger_severity(_WARNINGS)

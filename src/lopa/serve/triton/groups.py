@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lopa.runtime.checked_values import check_int, shown
-from lopa.runtime.device_families import find_device, parse_device, stages_of_device
+from lopa.runtime.device_families import find_device, full_device_name, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.cpu_cores import check_devices
 
@@ -41,14 +41,14 @@ def groups_from_devices(devices: Sequence[str], instances: int) -> tuple[Instanc
     groups: dict[str, InstanceGroup] = {}
     for text in devices:
         parse_engine_devices(text)
-        if list(devices).count(text) > 1:
+        if [*map(full_device_name, devices)].count(full_device_name(text)) > 1:
             raise BadInputError(
                 f"--device {text} twice",
                 expected="each device once",
                 remedy="use --instances N for several engines on one device",
             )
         device = find_device(text)
-        if device is None or not device.family.is_nvidia_gpu:
+        if device is None or not device.family.is_nvidia_gpu or device.uses_tf32:  # a group has no suffixes
             name = re.sub(r"[^A-Za-z0-9]+", "_", text)
             kind: Kind = "KIND_CPU" if device is not None and device.is_processor else "KIND_MODEL"
             group = InstanceGroup(name, kind, text, (), count)
