@@ -26,6 +26,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_AUTO_BRANCHES
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
+from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.tiny import EVAL
 
 BUDGET = 600.0
@@ -247,14 +248,14 @@ def _random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Ge
 
     The numbers are negative, so they differ from the decoder's.
     """
-    requests = {length: -1 - number for number, length in enumerate(lengths)}
+    requests, session = {length: -1 - number for number, length in enumerate(lengths)}, TypedSession(decoder.session)
     try:
         for length, request in requests.items():
-            decoder.session.append_rows(request, random_prefix_rows(decoder.bundle.manifest, length, rng))
+            session.append_rows(request, random_prefix_rows(decoder.bundle.manifest, length, rng))
         yield requests
     finally:
         for request in requests.values():
-            decoder.session.release(request)
+            session.release(request)
 
 
 def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
@@ -265,9 +266,9 @@ def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: n
 
 
 def _seconds_of_one(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
-    batch = random_window(decoder.bundle.manifest, request, shape, rng)
+    batch, session = random_window(decoder.bundle.manifest, request, shape, rng), TypedSession(decoder.session)
     began = time.perf_counter()
-    decoder.session.forward(batch)
+    session.forward(batch)
     return time.perf_counter() - began
 
 

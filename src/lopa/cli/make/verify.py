@@ -37,6 +37,7 @@ from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.runtime.signature import check_signature, trust_from_files
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine
@@ -210,8 +211,8 @@ def agreement_of_engine(
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
     with (
-        closing(open_session(bundle, against)) as reference,
-        closing(session_from_engine(bundle, device, found)) as candidate,
+        closing(TypedSession(open_session(bundle, against))) as reference,
+        closing(TypedSession(session_from_engine(bundle, device, found))) as candidate,
     ):
         decoder = Decoder(bundle, reference, tokenizer)
         own = decoder.plan(decoder.config(max_new_tokens=_GATE_TOKENS))

@@ -203,7 +203,10 @@ def _devices() -> Iterator[DeviceStatus]:
             continue
         if family.status_module is not None:
             find: Callable[[str], list[DeviceStatus]] = importlib.import_module(family.status_module).find_devices
-            yield from find(family.name)
+            try:
+                yield from find(family.name)
+            except Exception as error:  # a vendor's library may raise anything
+                yield DeviceStatus(family.label, f"{type(error).__name__}: {error}")
         elif missing := _missing(family.ability, _parts(family.ability)):
             state = f"needs {', '.join(missing)}: {family.ability.remedy()}"
             yield DeviceStatus(family.label, state, is_here=False)

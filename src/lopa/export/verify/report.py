@@ -24,6 +24,7 @@ from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
 from lopa.runtime.sessions.onnxruntime_session import open_session as open_exact_session
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, session_from_engine
 
@@ -132,6 +133,7 @@ def _report_from_graph(
     session = _session_to_check(bundle, device)
     if session is None:
         return Report(0, ())
+    session = TypedSession(session)
     try:
         return report_from_session(
             session,
@@ -147,10 +149,10 @@ def _report_from_graph(
 
 def _rounding(bundle: Bundle, device: str) -> str | None:
     """Return the rounding of a device that differs from the bundle's type, as a key of TOLERANCES."""
-    if rounds_to_bfloat16(device):
-        return "bfloat16"
-    found = find_device(device)
-    family = None if found is None else found.family.name
+    stages = [found for stage in stages_of_device(device) if (found := find_device(stage))]
+    if rounds_to_bfloat16(device) or (bundle.manifest.quantization is None and any(each.uses_tf32 for each in stages)):
+        return "bfloat16"  # TF32 rounds less, but more than float16's tolerance
+    family = stages[0].family.name if len(stages) == 1 else None
     if family == "webgpu" and bundle.manifest.dtype == "float16":
         return FLOAT16_SUMS
     return "float16" if family == "qnn" else None

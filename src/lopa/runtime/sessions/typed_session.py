@@ -66,5 +66,5 @@ class TypedSession:
 
     def close(self) -> None:
         """Close the wrapped session."""
-        with converted_device_errors(self.device):
+        with converted_device_errors(self.device, "closing"):
             self._session.close()

@@ -17,7 +17,6 @@ from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_si
 from lopa.runtime.bundle.graph_signature import ArrayForm
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
-from lopa.runtime.webgpu.webgpu_graph import DEVICE
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 
 _WINDOW_STEP = 16
@@ -85,7 +84,7 @@ class WebGpuForward:
 
     def _device_array(self, form: ArrayForm, buffer: Buffer) -> tuple[Any, ...]:
         """Return the arguments of IOBinding that describe an array at the start of a buffer."""
-        return DEVICE, 0, form.dtype.type, form.shape, self.memory.handle(buffer.address)
+        return *self.memory.place, form.dtype.type, form.shape, self.memory.handle(buffer.address)
 
     def close(self) -> None:
         """Free the graph."""

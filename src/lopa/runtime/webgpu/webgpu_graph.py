@@ -13,8 +13,8 @@ from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
 Array = npt.NDArray[Any]
 
-DEVICE = "gpu"
-"""ONNX Runtime's name of a plug-in's device memory."""
+DEVICE = "webgpu"
+"""ONNX Runtime's name of memory without a vendor, such as the plug-in's. "gpu" means NVIDIA's in builds for CUDA."""
 
 
 def session_from_graph(

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime as ort
 
 from lopa.runtime.accelerator.device_memory import Array, DeviceMemory, RowPlace
+from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.webgpu.row_graphs import (
     CHANGED,
@@ -67,8 +68,19 @@ class WebGpuMemory:
     packs_arrays = False  # an array is bound by its buffer's handle, without an offset
 
     def __init__(self, device: Any) -> None:
-        """Compile the graphs that access pieces. `device` is an OrtEpDevice of the WebGPU plug-in."""
-        self._vendor = device.memory_info(ort.OrtDeviceMemoryType.DEFAULT).device_vendor_id
+        """Compile the graphs that access pieces. `device` is an OrtEpDevice of the WebGPU plug-in.
+
+        Raises MissingBackendError if ONNX Runtime has no name for its memory.
+        """
+        self._info = device.memory_info(ort.OrtDeviceMemoryType.DEFAULT)
+        if self._info.device_vendor_id != ort.OrtDeviceVendorId.NONE:
+            raise MissingBackendError(
+                f"the WebGPU plug-in's memory belongs to vendor {self._info.device_vendor_id:#x}",
+                expected="memory without a vendor, as in onnxruntime-ep-webgpu 0.4.0",
+                remedy="install the version of onnxruntime-ep-webgpu in constraints.txt",
+            )
+        self.place = DEVICE, self._info.device_id
+        """Name and number of the memory, as IOBinding takes them."""
         self._allocations: dict[int, _Allocation] = {}
         self._next = 1
         self._read, self._write = (session_from_graph(graph(), device) for graph in (read_graph, write_graph))
@@ -91,7 +103,7 @@ class WebGpuMemory:
     def allocate(self, size: int) -> int:
         """Allocate a buffer. Its content is undefined."""
         words = -(-size // _WORD.itemsize)
-        value = ort.OrtValue.ortvalue_from_shape_and_type([words], _WORD.type, DEVICE, 0, self._vendor)
+        value = ort.OrtValue.ortvalue_from_shape_and_type([words], _WORD.type, memory_info=self._info)
         address, self._next = self._next * _DISTANCE, self._next + 1
         self._allocations[address] = _Allocation(value, words)
         return address
@@ -113,7 +125,7 @@ class WebGpuMemory:
         allocation, start, unit = self._piece(source, words.size)
         self.transfers.downloaded += target.nbytes
         binding = self._read.io_binding()
-        _bind_table(binding, SOURCE, allocation, unit)
+        self._bind_table(binding, SOURCE, allocation, unit)
         binding.bind_cpu_input(FROM, np.arange(start, start + words.size // unit))
         binding.bind_output(ROWS, "cpu")
         self._read.run_with_iobinding(binding, self._options)
@@ -136,7 +148,7 @@ class WebGpuMemory:
             unit = math.gcd(to.words, start.words, *_in_words([size, *steps, *chain.from_iterable(pairs)]))
             targets, sources = zip(*pairs, strict=True)
             binding = self._copy.io_binding()
-            _bind_table(binding, SOURCE, start, unit)
+            self._bind_table(binding, SOURCE, start, unit)
             to_rows = _row_numbers(targets, target.head_step, size, heads, unit)
             from_rows = _row_numbers(sources, source.head_step, size, heads, unit)
             self._change(self._copy, to, unit, {FROM: from_rows, TO: to_rows[:, None]}, binding)
@@ -182,18 +194,17 @@ class WebGpuMemory:
     ) -> None:
         """Run a graph of row_graphs that changes `target` in place."""
         binding = session.io_binding() if binding is None else binding
-        _bind_table(binding, TARGET, target, unit)
+        self._bind_table(binding, TARGET, target, unit)
         for name, array in inputs.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
             self.transfers.uploaded += array.nbytes
         shape = (target.words // unit, unit)
-        binding.bind_output(CHANGED, DEVICE, 0, _WORD.type, shape, target.handle)
+        binding.bind_output(CHANGED, *self.place, _WORD.type, shape, target.handle)
         session.run_with_iobinding(binding, self._options)
 
-
-def _bind_table(binding: Any, name: str, allocation: _Allocation, unit: int) -> None:
-    shape = (allocation.words // unit, unit)
-    binding.bind_input(name, DEVICE, 0, _WORD.type, shape, allocation.handle)
+    def _bind_table(self, binding: Any, name: str, allocation: _Allocation, unit: int) -> None:
+        shape = (allocation.words // unit, unit)
+        binding.bind_input(name, *self.place, _WORD.type, shape, allocation.handle)
 
 
 def _in_words(sizes: Iterable[int]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import onnxruntime as ort
+
 from lopa.runtime.device_families import DeviceStatus
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.webgpu.webgpu_graph import can_run
@@ -23,4 +25,15 @@ def find_devices(family: str) -> list[DeviceStatus]:
 def _state(adapter: Any) -> str:
     if not can_run(adapter):
         return "no Vulkan driver, such as mesa-vulkan-drivers with libvulkan1"
-    return f"ready ({'software, on the processor' if is_software(adapter) else adapter.device.vendor})"
+    return f"ready ({'software, on the processor' if is_software(adapter) else _name(adapter.device)})"
+
+
+def _name(device: Any) -> str:
+    """Return the name of an OrtHardwareDevice, or what ONNX Runtime knows of it. On Linux it knows only PCI ids."""
+    vendors = {each.value: each.name for each in ort.OrtDeviceVendorId if each}
+    known = (
+        device.metadata.get("Description"),
+        device.vendor or vendors.get(device.vendor_id, device.vendor_id and f"vendor {device.vendor_id:#06x}"),
+        device.device_id and f"device {device.device_id:#06x}",
+    )
+    return known[0] or ", ".join(filter(None, known)) or "GPU without a name"

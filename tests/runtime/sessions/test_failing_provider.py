@@ -1,0 +1,137 @@
+"""A provider that raises at any call fails with a typed error in every command, never with an unexpected one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa.cli.main import main
+from lopa.cli.start import doctor
+from lopa.cli.start.fastest_device import lines_of_fastest
+from lopa.runtime import Decoder, EngineFailedError
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.device_families import DeviceStatus
+from lopa.runtime.sessions import numpy_session
+from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.webgpu import webgpu_status
+
+ERROR = "RuntimeError: the driver is confused"
+METHODS = ("open", "forward", "commit", "read_rows", "append_rows", "shorten", "prefix_length", "release", "close")
+_real_open: Callable[..., Session] = numpy_session.open_session
+
+
+class Raising:
+    """A session of which one method raises what a vendor's library raises."""
+
+    def __init__(self, session: Session, method: str) -> None:
+        self._session, self._method = session, method
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            return self._raise
+        return getattr(self._session, name)
+
+    def _raise(self, *_: object) -> None:
+        raise RuntimeError("the driver is confused")
+
+
+@pytest.fixture(params=METHODS)
+def failing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make one method of sessions on "numpy" fail. Return its name."""
+
+    def broken(bundle: Bundle, device: str, *, threads: int | None) -> Any:
+        session = Raising(_real_open(bundle, device, threads=threads), request.param)
+        if request.param == "open":
+            session._raise()
+        return session
+
+    monkeypatch.setattr(numpy_session, "open_session", broken)
+    return str(request.param)
+
+
+def test_each_method_is_typed(failing: str, tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    if failing == "open":
+        with pytest.raises(EngineFailedError, match=f"numpy failed while opening: {ERROR}"):
+            open_session(bundle, "numpy")
+        return
+    session = TypedSession(open_session(bundle, "numpy"))
+    arguments = {"commit": 3, "read_rows": 3, "append_rows": 2, "shorten": 2, "close": 0}.get(failing, 1)
+    doing = "closing" if failing == "close" else "decoding"
+    with pytest.raises(EngineFailedError, match=f"numpy failed while {doing}: {ERROR}"):
+        getattr(session, failing)(*[0] * arguments)
+
+
+def test_decoder(failing: str, tiny_bundle: Path) -> None:
+    def decode() -> None:
+        with Decoder.open(tiny_bundle, devices=["numpy"]) as decoder:
+            decoder.generate("1+1=", max_new_tokens=4)
+
+    if failing in ("open", "forward", "commit", "release"):
+        with pytest.raises(EngineFailedError, match=ERROR):
+            decode()
+    else:
+        decode()  # a session that cannot be closed is logged
+
+
+def test_doctor(failing: str, tiny_bundle: Path) -> None:
+    """A device that opens and then fails gets a line, and the others are timed."""
+    lines = lines_of_fastest(Bundle.open(tiny_bundle), ("cpu", "numpy"), report_all=False)
+    if failing == "close":
+        with pytest.raises(EngineFailedError, match=ERROR):
+            list(lines)
+        return
+    found = list(lines)
+    if failing in ("open", "forward", "append_rows", "release"):
+        assert f"failed while {'opening' if failing == 'open' else 'decoding'}: {ERROR}" in found[0]
+        assert found[0].startswith("numpy: not measured: numpy failed")
+        assert found[-1] == "cpu is the only device that opens"
+    else:
+        assert found[1].startswith("numpy: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor",),
+        ("generate", "--device", "numpy", "--max-new-tokens", "4"),
+        ("verify", "--device", "numpy"),
+        ("bench", "costs", "--device", "numpy"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_command_ends_unexpectedly(
+    command: tuple[str, ...],
+    failing: str,
+    tiny_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    early = {"verify": ("open", "forward", "commit"), "bench": ("open", "append_rows")}.get(command[0], METHODS)
+    if failing not in early:
+        pytest.skip("the command would run to its end, which takes long")
+    monkeypatch.setattr(doctor, "timed_devices", lambda _: ["cpu", "numpy"])
+    more = ["1+1="] if command[0] == "generate" else []
+    more += ["-o", str(tmp_path / "costs.json")] if command[0] == "bench" else []
+    with pytest.raises(SystemExit) as caught:
+        main([*command, str(tiny_bundle), *more])
+    output = "".join(capsys.readouterr())
+    assert caught.value.code in (0, 1, 3), output  # 1 is verify's result
+    assert "unexpected" not in output
+    assert ERROR in output or caught.value.code == 0
+
+
+def test_doctor_reports_a_family_whose_search_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def confused(_: str) -> list[DeviceStatus]:
+        raise RuntimeError("the driver is confused")
+
+    monkeypatch.setattr(webgpu_status, "find_devices", confused)
+    with pytest.raises(SystemExit) as caught:
+        main(["doctor"])
+    assert caught.value.code == 0
+    assert f"webgpu:N: {ERROR}" in capsys.readouterr().out
