@@ -137,7 +137,7 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     bucket = ShapeBucket(**_BUCKET, seconds=1.0)
     other = ShapeBucket(**_BUCKET | {"branches": 3}, seconds=0.0)
     memory = CudaMemory(CudaCalls(cuda), 0)
-    engine = CudaForward(bundle, memory, [bucket])
+    engine = CudaForward(bundle, "cuda:0", memory, [bucket])
     print(f"onnxruntime-gpu {onnxruntime.__version__}: {bundle.path.name} opens for CUDA graphs")
 
     def calls_of_forward(shape: ShapeBucket) -> list[str]:

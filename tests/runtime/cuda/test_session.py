@@ -276,6 +276,26 @@ def test_bfloat16_rows_are_bound_as_bfloat16(
     memory.close()
 
 
+@pytest.mark.parametrize(
+    ("device", "name", "number", "tf32"),
+    [
+        ("cuda", "cuda:0", 0, False),
+        ("cuda:2", "cuda:2", 2, False),
+        ("cuda:1:tf32", "cuda:1:tf32", 1, True),
+        ("cuda:tf32", "cuda:0:tf32", 0, True),
+    ],
+)
+def test_tf32_is_off_unless_the_device_names_it(
+    device: str, name: str, number: int, tf32: bool, bundle: Bundle, machine: StandInOrt
+) -> None:
+    """ONNX Runtime's own default is on."""
+    session = open_session(bundle, device)
+    (opened,) = machine.sessions
+    assert (session.device, opened.device, opened.tf32) == (name, number, tf32)
+    forward_on(session)
+    session.close()
+
+
 def test_missing_cuda_bindings_raise(tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
     with pytest.raises(MissingBackendError, match="cuda-bindings"):

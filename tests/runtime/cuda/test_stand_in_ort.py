@@ -153,6 +153,14 @@ def options_of(**options: Any) -> Callable[[BoundForward], object]:
     return open_with
 
 
+def options_without(name: str) -> Callable[[BoundForward], object]:
+    def open_without(forward: BoundForward) -> None:
+        del forward.options[name]
+        forward.open()
+
+    return open_without
+
+
 WRONG: dict[str, tuple[str, Callable[[BoundForward], object]]] = {
     "number 0": ("0 is reserved", lambda f: f.run(0)),
     "an input elsewhere": ("with other addresses", lambda f: run_elsewhere(f, "input_ids")),
@@ -164,6 +172,7 @@ WRONG: dict[str, tuple[str, Callable[[BoundForward], object]]] = {
     "memory of another device": ("another device", memory_of_another_device),
     "stream of another device": ("another device", stream_of_another_device),
     "copies that race": ("race", options_of(do_copy_in_default_stream="0")),
+    "products in TF32 by default": ("use_tf32 left to its default", options_without("use_tf32")),
     "a call during a capture": ("while another thread captures", call_during_a_capture),
     "a forward during a capture": ("a forward while another thread captures", forward_during_a_capture),
     "opening during a capture": ("opening a graph while another thread captures", opening_during_a_capture),

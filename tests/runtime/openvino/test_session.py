@@ -194,6 +194,18 @@ def test_settings_that_affect_results_are_explicit(tiny_bundle: Path) -> None:
     opened.close()
 
 
+def test_a_gpu_rounds_nothing_unasked() -> None:
+    """A GPU's defaults are float16 and rows of 8 bits. No OpenVINO GPU was at hand to run it."""
+    for name in ("GPU", "GPU.1"):
+        found = settings(OpenVinoDevice(name, None), None)
+        assert found == {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        }
+    assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in settings(OpenVinoDevice("NPU", None), None)  # has no such property
+
+
 def test_pinning_and_hyper_threading_do_not_change_results(
     tiny_bundle: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

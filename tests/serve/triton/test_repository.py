@@ -39,6 +39,15 @@ def test_repository_has_config_model_and_bundle(
     assert names(tmp_path / "new" / "models") == ["tiny"], "nothing else is left"
 
 
+def test_a_device_with_a_suffix_keeps_it() -> None:
+    """Groups of GPUs have numbers only."""
+    first, other = groups_from_devices(["cuda", "cuda:1:tf32"], 1)
+    assert (first.kind, first.devices, first.gpus) == ("KIND_GPU", "cuda", (0,))
+    assert (other.kind, other.devices, other.gpus) == ("KIND_MODEL", "cuda:1:tf32", ())
+    with pytest.raises(BadInputError, match="--device cuda twice"):
+        groups_from_devices(["cuda", "cuda:0"], 1)
+
+
 def test_command_options_are_in_the_config(tiny_bundle: Path, write_model: Callable[..., Path], tmp_path: Path) -> None:
     options = (
         "--link --model m --max-num-seqs 3 --queue 0 --threads 2 --max-tokens 9 --max-branches 4 --max-seconds 1.5"

@@ -153,17 +153,19 @@ def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
     The defaults use bfloat16 if the processor supports it, and round rows to 8 bits in products with integer weights.
     They also pin threads to cores that another session may use.
     """
-    common = {
+    common: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": "bf16" if requested.rounding == "bf16" else "f32",
         "PERFORMANCE_HINT": "LATENCY",
     }
+    if requested.name.startswith("NPU"):
+        return common
+    common["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _BLOCK if requested.rounding == "int8" else 0
     if requested.name != "CPU":
         return common
     return common | {
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # with 0, OpenVINO chooses
         "ENABLE_CPU_PINNING": False,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if requested.rounding == "int8" else 0,
     }
 
 
