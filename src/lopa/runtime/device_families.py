@@ -17,7 +17,6 @@ STAGE_SEPARATOR = "+"
 """Separator between the devices of a pipeline's stages."""
 _NUMBER = r"(:\d{1,4})?"
 """Suffix of devices with a number. A name without it means device 0."""
-_TF32 = "tf32"
 ALLOW_SOFTWARE_GPU = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
 """Environment variable of ONNX Runtime's WebGPU plug-in: 1 allows adapters that compute on the processor. The plug-in
 reads it when it is registered."""
@@ -92,7 +91,7 @@ class DeviceName:
     @property
     def uses_tf32(self) -> bool:
         """True if float32 products may be computed in TF32."""
-        return self.rest.endswith(f":{_TF32}")
+        return self.rest.endswith(":tf32")
 
     @property
     def is_processor(self) -> bool:
@@ -161,7 +160,7 @@ _TABLE = (
         name="cuda",
         description="ONNX Runtime's CUDA provider on GPU N",
         syntax="cuda:N (append :tf32 for products in TF32, with log-probabilities off by 0.07)",
-        suffix=rf"{_NUMBER}(:{_TF32})?",
+        suffix=rf"{_NUMBER}(:tf32)?",
         examples=("cuda:0", "cuda:0:tf32"),
         session_module="lopa.runtime.cuda.cuda_session",
         stage_module="lopa.runtime.sessions.onnxruntime_session",

@@ -6,7 +6,7 @@ import pytest
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify.cases import SHAPES, Sequences, cases_from_manifest
-from lopa.export.verify.report import report_from_bundle
+from lopa.export.verify.report import _rounding, report_from_bundle
 from lopa.export.verify.session_check import NumpyReference, WholeForward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -61,6 +61,21 @@ def test_float16_agrees_within_its_own_tolerance(tmp_path: Path) -> None:
     assert [error.tolerance for error in report.errors] == [3e-2] * 20
     rows = [error for error in report.errors if error.output.startswith("window_key_values")]
     assert all(1e-5 < error.difference.relative < 1e-2 for error in rows)
+
+
+def test_tf32_has_a_tolerance_of_its_own(tiny_bundle: Path, tiny_quantized: Path) -> None:
+    """No GPU runs here. Rounding of 10 bits passes bfloat16's tolerance, and would not pass float32's."""
+    plain, quantized = Bundle.open(tiny_bundle), Bundle.open(tiny_quantized)
+    for device, expected in {
+        "cuda:0": None,
+        "cuda:0:tf32": "bfloat16",
+        "cuda:0+cuda:1": None,
+        "cuda:0+cuda:1:tf32": "bfloat16",
+        "qnn": "float16",
+        "openvino:CPU:bf16": "bfloat16",
+    }.items():
+        assert _rounding(plain, device) == expected
+    assert _rounding(quantized, "cuda:0:tf32") is None  # its matrices have a larger tolerance
 
 
 def test_an_adapter_needs_its_base(tiny_bundle: Path) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced, trace_files
@@ -127,6 +128,14 @@ def test_only_inputs_and_statistics_are_transferred(portable: Bundle) -> None:
     rows = 2 * sizes.layers * sizes.kv_heads * 64 * sizes.head_size * 4
     assert memory.transfers.uploaded - before[1] < rows
     session.close()
+
+
+def test_memory_is_bound_as_what_it_is() -> None:
+    adapter = webgpu_device(DEVICE)
+    info = adapter.memory_info(ort.OrtDeviceMemoryType.DEFAULT)
+    name, number = WebGpuMemory(adapter).place
+    bound = ort.OrtDevice.make(name, number)._get_c_device()
+    assert (bound.vendor_id(), bound.device_id()) == (info.device_vendor_id, info.device_id)
 
 
 def test_memory_is_freed(portable: Bundle) -> None:

@@ -28,17 +28,15 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for device in devices:
-            with ExitStack() as own:
-                try:
-                    session = TypedSession(open_session(bundle, device))
-                    own.callback(session.close)
-                    compare_forwards({device: session}, bundle.manifest, [_SHAPE], 1)  # a device may open and then fail
-                except LopaError as error:
-                    if report_all or not isinstance(error, BadInputError):
-                        yield f"{device}: not measured: {error.received.splitlines()[0]}"
-                    continue
-                sessions[device] = session
-                opened.push(own.pop_all())
+            try:
+                session = TypedSession(open_session(bundle, device))
+                opened.callback(session.close)
+                compare_forwards({device: session}, bundle.manifest, [_SHAPE], 1)  # a device may open and then fail
+            except LopaError as error:
+                if report_all or not isinstance(error, BadInputError):
+                    yield f"{device}: not measured: {error.received.splitlines()[0]}"
+                continue
+            sessions[device] = session
         if not sessions:
             return
         results = compare_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)

@@ -45,11 +45,10 @@ def check_tf32(bundle: Bundle, device: str) -> None:
             remedy=f"use --device cuda:{name.number}",
         )
     if override and bundle.manifest.dtype == "float32" and (override != "0") != name.uses_tf32:
-        other = f"cuda:{name.number}" if name.uses_tf32 else f"cuda:{name.number}:tf32"
         raise BadInputError(
             f"device {device!r} with {_OVERRIDE}={override} in the environment",
             expected=f"{_OVERRIDE} unset, or 0 without :tf32; NVIDIA's libraries follow it, whatever a program sets",
-            remedy=f"unset {_OVERRIDE}, or use --device {other}",
+            remedy=f"unset {_OVERRIDE}, or use --device cuda:{name.number}{'' if name.uses_tf32 else ':tf32'}",
         )
 
 

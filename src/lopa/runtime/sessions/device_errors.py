@@ -29,9 +29,7 @@ def converted_device_errors(
     exceptions that end the process pass unchanged."""
     try:
         yield
-    except (LopaError, *unchanged):
-        raise
     except Exception as error:
-        if is_from_signal_handler(error):
+        if isinstance(error, (LopaError, *unchanged)) or is_from_signal_handler(error):
             raise
         raise engine_failure(device, error, doing) from error

@@ -7,8 +7,6 @@ import onnxruntime as ort
 
 ERRORS_ONLY = 3
 """Severity of a logger that prints errors and no warnings."""
-_WARNINGS = 2
-"""ONNX Runtime's default severity."""
 
 
 @contextmanager
@@ -20,4 +18,4 @@ def errors_only() -> Iterator[None]:
     try:
         yield
     finally:
-        ort.set_default_logger_severity(_WARNINGS)
+        ort.set_default_logger_severity(2)  # warnings and errors

@@ -15,7 +15,6 @@ import numpy as np
 import onnxruntime as ort
 
 from lopa.runtime.accelerator.device_memory import Array, DeviceMemory, RowPlace
-from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.webgpu.row_graphs import (
     CHANGED,
@@ -68,17 +67,8 @@ class WebGpuMemory:
     packs_arrays = False  # an array is bound by its buffer's handle, without an offset
 
     def __init__(self, device: Any) -> None:
-        """Compile the graphs that access pieces. `device` is an OrtEpDevice of the WebGPU plug-in.
-
-        Raises MissingBackendError if ONNX Runtime has no name for its memory.
-        """
+        """Compile the graphs that access pieces. `device` is an OrtEpDevice of the WebGPU plug-in."""
         self._info = device.memory_info(ort.OrtDeviceMemoryType.DEFAULT)
-        if self._info.device_vendor_id != ort.OrtDeviceVendorId.NONE:
-            raise MissingBackendError(
-                f"the WebGPU plug-in's memory belongs to vendor {self._info.device_vendor_id:#x}",
-                expected="memory without a vendor, as in onnxruntime-ep-webgpu 0.4.0",
-                remedy="install the version of onnxruntime-ep-webgpu in constraints.txt",
-            )
         self.place = DEVICE, self._info.device_id
         """Name and number of the memory, as IOBinding takes them."""
         self._allocations: dict[int, _Allocation] = {}

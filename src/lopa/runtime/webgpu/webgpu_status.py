@@ -31,9 +31,6 @@ def _state(adapter: Any) -> str:
 def _name(device: Any) -> str:
     """Return the name of an OrtHardwareDevice, or what ONNX Runtime knows of it. On Linux it knows only PCI ids."""
     vendors = {each.value: each.name for each in ort.OrtDeviceVendorId if each}
-    known = (
-        device.metadata.get("Description"),
-        device.vendor or vendors.get(device.vendor_id, device.vendor_id and f"vendor {device.vendor_id:#06x}"),
-        device.device_id and f"device {device.device_id:#06x}",
-    )
-    return known[0] or ", ".join(filter(None, known)) or "GPU without a name"
+    vendor = device.vendor or vendors.get(device.vendor_id, device.vendor_id and f"vendor {device.vendor_id:#06x}")
+    ids = ", ".join(filter(None, (vendor, device.device_id and f"device {device.device_id:#06x}")))
+    return device.metadata.get("Description") or ids or "GPU without a name"
