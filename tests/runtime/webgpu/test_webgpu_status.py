@@ -5,6 +5,7 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
+from onnxruntime.capi.onnxruntime_inference_collection import get_vendor_id_for_device_type
 
 from lopa.runtime.webgpu import webgpu_status
 from lopa.runtime.webgpu.webgpu_graph import DEVICE
@@ -36,6 +37,7 @@ def test_an_adapter_is_named_by_the_fields_that_exist(adapter: Any, name: str, m
 
 def test_memory_is_bound_by_a_name_that_means_no_vendor() -> None:
     """Builds for CUDA read "gpu" as memory of NVIDIA, and then find no copy to the plug-in's."""
+    assert get_vendor_id_for_device_type(DEVICE) == ort.OrtDeviceVendorId.NONE  # None would mean the build's own
     device = ort.OrtDevice.make(DEVICE, 0)._get_c_device()
     assert device.vendor_id() == ort.OrtDeviceVendorId.NONE
     assert device.device_type() == ort.OrtDevice.make("gpu", 0)._get_c_device().device_type()
