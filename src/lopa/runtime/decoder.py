@@ -25,7 +25,7 @@ from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, is_from_signal_handler
-from lopa.runtime.files.stamp import HeldFolder, Stamp
+from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -49,7 +49,7 @@ from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.typed_session import TypedSession
-from lopa.runtime.signature import check_signature, trust_from_files
+from lopa.runtime.signature import CheckedFolder, check_signature, trust_from_files
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.text.chat_template import NO_KWARGS
 from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
@@ -133,13 +133,13 @@ class Decoder:
         """
         folder, held = folder_of_bundle(path), None
         with ExitStack() as named:
-            stamps: Mapping[str, Stamp] = {}
+            checked = CheckedFolder({}, {})
             if trusted_keys is not None:
                 trust, held = trust_from_files(trusted_keys), HeldFolder(folder)
                 named.enter_context(held.errors_by_name())
-                stamps = check_signature(held.path, trust).stamps
+                checked = check_signature(held.path, trust)
             opened = Bundle.from_folder(folder if held is None else held.path)
-            opened = replace(opened, stamps={**opened.stamps, **stamps})
+            opened = replace(opened, stamps={**opened.stamps, **checked.stamps}, signed=checked.digests)
             bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
             tokenizer = native_section(Tokenizer.open)(bundle)
             if chat_template is not None:

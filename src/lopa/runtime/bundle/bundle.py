@@ -28,6 +28,8 @@ class Bundle:
     """Stamps of the manifest and of the files that it lists, from the moment they were checked."""
     manifest_sha256: str = field(default="", compare=False, repr=False)
     """Digest of the manifest's file as it was read."""
+    signed: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """The hex sha256 of the files that a trusted signature covers, by name; empty without one."""
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
@@ -136,6 +138,20 @@ class Bundle:
     def file(self, name: str) -> Path:
         """Return the path of file `name` (relative, forward slashes). Raises BadInputError if it leaves the folder."""
         return listed_file_path(self.path, name, whole="bundle", remedy=_REMEDY)
+
+    def content(self, name: str, *, expected: str, remedy: str) -> bytes:
+        """Return the content of the file `name`.
+
+        Raises BadInputError for a file that cannot be read, and for one that the trusted signature does not cover.
+        """
+        text = bytes_from_file(self.path / name, expected=expected, remedy=remedy)
+        if self.signed and self.signed.get(name) != hashlib.sha256(text).hexdigest():
+            raise BadInputError(
+                f"{self.path / name} is not the file that was signed when the bundle was opened",
+                expected="the folder as it was signed",
+                remedy="remove it, or sign the bundle again and open it again",
+            )
+        return text
 
     @property
     def digests(self) -> dict[str, str]:

@@ -16,9 +16,10 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.record import Reasons, Record, record_from_file
+from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.device_families import spans_processes
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import bytes_from_file
 
 COSTS_SCHEMA = 2
 _MAX_SECONDS = 1e6
@@ -67,10 +68,8 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
     remedy = _remedy(bundle, device, threads)
     if not path.is_file():
         raise BadInputError(f"{path} does not exist", expected="a cost table for this device", remedy=remedy)
-    try:
-        costs = costs_from_file(path)
-    except BadInputError as error:
-        raise BadInputError(error.received, expected=error.expected, remedy=remedy) from error
+    text = bundle.content(path.name, expected="a cost table", remedy=remedy)
+    costs = _costs_from_json(text, source=str(path), remedy=remedy)
     return CostTable(check_costs(costs, bundle, device, threads, source=str(path)))
 
 
@@ -162,8 +161,12 @@ def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
 
 def costs_from_file(path: Path) -> DeviceCosts:
     """Return the costs in a file, for any device or bundle. Raises BadInputError if they cannot be read."""
-    checks = [_find_grid_errors]
-    return record_from_file(path, DeviceCosts, what="a cost table", schema=COSTS_SCHEMA, remedy=_REMEDY, checks=checks)
+    return _costs_from_json(bytes_from_file(path, expected="a cost table", remedy=_REMEDY), source=str(path))
+
+
+def _costs_from_json(text: bytes, *, source: str, remedy: str = _REMEDY) -> DeviceCosts:
+    form = {"what": "a cost table", "schema": COSTS_SCHEMA}
+    return record_from_json(text, DeviceCosts, source=source, **form, remedy=remedy, checks=[_find_grid_errors])
 
 
 def _find_grid_errors(costs: DeviceCosts) -> Reasons:

@@ -213,7 +213,7 @@ def _start_process(bundle: Bundle, limits: GrammarLimits) -> tuple[subprocess.Po
     control, theirs = socket.socketpair()
     code = f"import sys; sys.path[:] = sys.argv[3:]; import runpy; runpy.run_module({_MAIN!r}, run_name='__main__')"
     arguments = [str(theirs.fileno()), str(bundle.path), *sys.path]
-    own = {"chat_template": bundle.manifest.chat_template, "digests": bundle.digests}
+    own = {"chat_template": bundle.manifest.chat_template, "digests": bundle.digests, "signed": dict(bundle.signed)}
     settings = json.dumps({"limits": asdict(limits), **own}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with theirs, ExitStack() as undo:

@@ -14,11 +14,13 @@ import signal
 import socket
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_source import GrammarRequest
@@ -44,10 +46,13 @@ def main(control_fd: int, bundle_path: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent process
     # Both sides need the same template, because it decides which tokens have symbols in an ending.
-    bundle = edit_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
+    opened = replace(Bundle.open(Path(bundle_path)), signed=settings["signed"])
+    bundle = edit_bundle(opened, chat_template=settings["chat_template"])
     vocabulary = vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
     bundle.check_unchanged()
-    if bundle.digests != settings["digests"]:  # tokens of another vocabulary would be wrong without an error
+    digest = bundle.manifest_sha256
+    if bundle.digests != settings["digests"] or bundle.signed.get(MANIFEST_NAME, digest) != digest:
+        # tokens of another vocabulary would be wrong without an error
         sys.exit(f"{bundle.path} was replaced by another bundle since it was opened")
     vocabulary.prepare()
     check_grammar(_WARM_UP, vocabulary, limits)

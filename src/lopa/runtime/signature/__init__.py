@@ -4,7 +4,7 @@
 library cryptography. `folder_signature` compares a folder with its statement.
 """
 
-from lopa.runtime.signature.folder_signature import check_signature, sign_folder
+from lopa.runtime.signature.folder_signature import CheckedFolder, check_signature, sign_folder
 from lopa.runtime.signature.keys import Signer, signer_from_files, trust_from_files
 
-__all__ = ["Signer", "check_signature", "sign_folder", "signer_from_files", "trust_from_files"]
+__all__ = ["CheckedFolder", "Signer", "check_signature", "sign_folder", "signer_from_files", "trust_from_files"]

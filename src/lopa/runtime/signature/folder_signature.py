@@ -57,7 +57,8 @@ def sign_folder(folder: Path, signer: Signer, expected: Mapping[str, str] | None
 class CheckedFolder:
     """A folder that is as it was signed."""
 
-    file_count: int
+    digests: Mapping[str, str]
+    """The hex sha256 of every file by its path, except the signature's."""
     stamps: Mapping[str, Stamp]
     """Stamps of the folder and of everything in it, to compare after its files were opened (check_stamps)."""
 
@@ -93,7 +94,7 @@ def check_signature(folder: Path, trust: Trust) -> CheckedFolder:
         raise CheckFailedError(
             f"{folder} differs from its signature: {listed}", expected="the folder as it was signed", remedy=_SIGN_AGAIN
         )
-    return CheckedFolder(len(found), stamps)
+    return CheckedFolder(found, stamps)
 
 
 def _digests(folder: Path, stamps: dict[str, Stamp] | None = None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
-from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input, object_from_json
+from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
 from lopa.runtime.template.text import get_marks
 from lopa.runtime.text.chat_template import NO_KWARGS, check_template, is_markup, text_from_messages
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
@@ -71,7 +71,7 @@ class Tokenizer:
         """
         expected, remedy = "the tokenizer files that lopa-export onnx wrote", "export the checkpoint again"
         path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
-        text = bytes_from_file(path, expected=expected, remedy=remedy)
+        text = bundle.content(TOKENIZER_NAME, expected=expected, remedy=remedy)
         backend = tokenizer_from_text(text, path, expected=expected, remedy=remedy)
         named = bundle.manifest.special_tokens
         tokens = [*((name, getattr(named, name)) for name in ROLES), *(("stop", token) for token in named.stops)]
@@ -84,7 +84,7 @@ class Tokenizer:
                 expected="a tokenizer with the special tokens of the manifest",
                 remedy=remedy,
             )
-        settings_text = bytes_from_file(settings_path, expected=expected, remedy=remedy)
+        settings_text = bundle.content(TOKENIZER_CONFIG_NAME, expected=expected, remedy=remedy)
         settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
         if bundle.manifest.chat_template is not None:
             settings = {**settings, "chat_template": bundle.manifest.chat_template}
