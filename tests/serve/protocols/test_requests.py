@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lopa.serve.openai.field_error import FieldError
-from lopa.serve.protocols.messages_request import chat_body_from_messages, request_from_messages
+from lopa.serve.protocols.messages_request import fields_from_messages, request_from_messages
 from lopa.serve.protocols.responses_request import request_from_responses
 from lopa.serve.serve_limits import ServeLimits
 
@@ -103,13 +103,13 @@ def test_blocks_of_a_message_become_messages() -> None:
             {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
             {"tool_choice": "auto", "parallel_tool_calls": False},
         ),
-        ({"stop_sequences": ["a"], "top_k": 3}, {"stop": ["a"], "top_k": 3}),
+        ({"stop_sequences": ["a"]}, {"stop": ["a"]}),
         ({"metadata": {"user_id": "x"}, "service_tier": "auto", "anthropic_beta": ["x"]}, {}),
     ],
 )
 def test_fields_of_messages(given: dict[str, Any], expected: dict[str, Any]) -> None:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}
-    made = chat_body_from_messages({**body, **given})
+    made = fields_from_messages({**body, **given})
     assert {name: value for name, value in made.items() if name not in body and value is not None} == expected
 
 

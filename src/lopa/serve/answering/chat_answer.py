@@ -95,7 +95,7 @@ def chat_prompt(engine: Engine | Decoder, requested: AnswerRequest, config: Gene
     with field_errors(_TOOLS):
         # Marking and rendering takes far longer than this check.
         engine.tokenizer.check_length(sum(len(msgspec.json.encode(each).decode()) for each in tools or ()))
-    param = requested.param_name("reasoning_effort")
+    param = requested.param_name(chat.reasons_param)
     messages, begun = _begun_answer(requested)
     try:
         ids = engine.prompt_from_messages(

@@ -11,9 +11,16 @@ from lopa.runtime.text.reasoning_marks import CLOSING
 from lopa.serve.chat.tool_definition import ToolRequest, tools_from_body
 from lopa.serve.openai.field_error import FieldError, field_errors
 
-FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort")
-"""Fields of a chat body that this module reads."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_REASONING = {
+    "reasoning_effort": "one of " + ", ".join(_EFFORTS),
+    "reasoning": "an object with an effort among " + ", ".join(_EFFORTS) + ", without enabled, exclude and max_tokens",
+    "thinking": "an object with the type enabled, disabled or adaptive, without budget_tokens",
+    "enable_thinking": "true or false",
+}
+"""Fields of several servers that switch reasoning on or off, with their values."""
+FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", *_REASONING)
+"""Fields of a chat body that this module reads."""
 _SWITCHES: Mapping[str, tuple[Any, Any]] = {
     "enable_thinking": (True, False),
     "thinking": (True, False),
@@ -30,6 +37,8 @@ class ChatOptions:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     reasons: bool | None = None
     """True or False to switch reasoning on or off, None for the template's default."""
+    reasons_param: str = "reasoning_effort"
+    """Name of the field that `reasons` comes from."""
 
     @property
     def callable_tools(self) -> ToolRequest | None:
@@ -47,15 +56,33 @@ def chat_options_from_body(body: Mapping[str, Any]) -> ChatOptions:
             expected="an object with variables of the chat template",
             remedy='e.g. {"enable_thinking": false}',
         )
-    effort = body.get("reasoning_effort")
+    switches = {name: is_on for name in _REASONING if (is_on := _reasons(name, body.get(name))) is not None}
+    first = next(iter(switches), "reasoning_effort")
+    for name, is_on in switches.items():
+        if is_on != switches[first]:
+            received = f"{first} {shown(body[first])} and {name} {shown(body[name])}"
+            raise FieldError(name, received, expected="one of the two", remedy=f"remove {name}")
+    return ChatOptions(tools_from_body(body), kwargs or {}, switches.get(first), first)
+
+
+def _reasons(name: str, value: Any) -> bool | None:
+    """Return whether the field `name` switches reasoning on. Raises FieldError for a value that cannot be used."""
+    effort = value
+    if name == "enable_thinking" and isinstance(value, bool):
+        effort = "high" if value else "none"
+    elif name == "reasoning" and isinstance(value, dict):
+        unused = value.get("max_tokens") is not None or value.get("exclude") or value.get("enabled") is False
+        effort = value if unused else value.get("effort")
+    elif name == "thinking" and isinstance(value, dict) and value.get("budget_tokens") is None:
+        effort = {"enabled": "high", "disabled": "none", "adaptive": None}.get(str(value.get("type")), value)
     if effort is not None and effort not in _EFFORTS:
         raise FieldError(
-            "reasoning_effort",
-            f"reasoning_effort {shown(effort)}",
-            expected="one of " + ", ".join(_EFFORTS),
-            remedy="correct it; none switches reasoning off, and thinking_token_budget limits it",
+            name,
+            f"{name} {shown(value)}",
+            expected=_REASONING[name],
+            remedy="correct it; reasoning_effort none switches reasoning off, and thinking_token_budget limits it",
         )
-    return ChatOptions(tools_from_body(body), kwargs or {}, None if effort is None else effort != "none")
+    return None if effort is None else effort != "none"
 
 
 def kwargs_for_template(options: ChatOptions, template: str, *, param: str) -> dict[str, Any]:

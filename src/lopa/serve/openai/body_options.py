@@ -14,7 +14,7 @@ from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config import OPTIONS
 from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
+from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, TEXT_ONLY, is_neutral
 from lopa.serve.openai.response_format import option_from_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -70,6 +70,8 @@ _IGNORED = frozenset(
         "guided_decoding_backend",
         "priority",
         "request_id",
+        *("session_id", "prediction", "verbosity", "prompt_cache_options", "prompt_cache_retention", "stream_interval"),
+        *("spaces_between_special_tokens", "truncation_side", "media_io_kwargs", "mm_processor_kwargs"),
     )
 )
 
@@ -115,9 +117,11 @@ def options_from_body(
         if name == "best_of" and value == body.get("n"):
             continue  # all answers that are decoded are returned
         if name in _NEUTRAL_ONLY:
-            _check_neutral(name, value, _NEUTRAL_ONLY[name])
+            check_neutral(name, value, _NEUTRAL_ONLY[name])
+        elif endpoint == COMPLETIONS and name in TEXT_ONLY:
+            check_neutral(name, value, TEXT_ONLY[name] if _is_text(body.get(prompt_field)) else (True, False))
         elif name in NEUTRAL:
-            _check_neutral(name, value, NEUTRAL[name])
+            check_neutral(name, value, NEUTRAL[name])
         elif name in MAPPED:
             with field_errors(name):
                 for option, option_value in MAPPED[name](value).items():
@@ -178,15 +182,21 @@ def lopa_options_from_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return lopa_object or {}
 
 
-def _check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
-    if is_neutral(value, neutral):
+def _is_text(prompts: object) -> bool:
+    """Return False for a list of token ids, and for a list of such lists."""
+    return not (isinstance(prompts, list) and prompts and not isinstance(prompts[0], str))
+
+
+def check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
+    """Raise FieldError for a value of the field `name` that is neither null nor among `neutral`."""
+    if value is None or is_neutral(value, neutral):
         return
     choices = [json.dumps(each) for each in neutral] + ["null"]
     raise FieldError(
         name,
         f"{name} {str(value)[:80]} is not supported",
         expected=f"{' or '.join(choices)}, or no such field",
-        remedy="remove it, or write one line per answer" if name == "n" else HINTS.get(name, "remove it"),
+        remedy="remove it, or send a request for each answer" if name == "n" else HINTS.get(name, "remove it"),
     )
 
 

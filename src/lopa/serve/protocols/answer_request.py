@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from lopa.runtime.checked_values import shown
 from lopa.serve.chat.chat_options import FIELDS, ChatOptions, chat_options_from_body
 from lopa.serve.chat.tool_results import order_tool_results
-from lopa.serve.openai.body_options import CHATS
+from lopa.serve.openai.body_options import CHATS, check_neutral
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.prompt_error import replace_words
 from lopa.serve.openai.request import CompletionRequest, request_from_body
 from lopa.serve.serve_limits import ServeLimits
+
+Fields = Mapping[str, Any]
+"""Fields of a body by their names."""
+_NOT_IN_REPLY: Mapping[str, tuple[object, ...]] = {"n": (1,), "logprobs": (False,), "top_logprobs": (0,)}
+"""Fields of a chat that replies of other protocols cannot follow, with the values that change nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,28 @@ def request_from_openai(
     with field_errors(base.param):
         own["messages"] = order_tool_results(base.messages)
     return AnswerRequest(**own, chat=chat, body=body)
+
+
+def request_from_own_fields(
+    body: Fields, own: Fields, names: Mapping[str, str], endpoint: str, limits: ServeLimits, defaults: Fields
+) -> AnswerRequest:
+    """Return the request in a body of another protocol, whose replies have one choice and no log-probabilities.
+
+    `own` has the fields of a chat that the protocol's own fields stand for, and `names` the protocol's names of such
+    fields. All other fields are read as those of a chat. Raises FieldError for an invalid field, in the client's names.
+    """
+    for name, neutral in _NOT_IN_REPLY.items():
+        check_neutral(name, body.get(name), neutral)
+    for name in names.keys() & own.keys():
+        if body.get(name) not in (None, own[name]):
+            received = f"{name} {shown(body[name])} beside {names[name]}"
+            raise FieldError(name, received, expected=names[name], remedy=f"remove {name}")
+    names = {name: client for name, client in names.items() if body.get(name) is None}
+    with renamed_fields(names):
+        found = request_from_openai({**body, **own}, CHATS, limits, defaults)
+    for name in ("logprobs", "top_logprobs"):
+        check_neutral(found.options.params.get(name, name), found.options.values.get(name), _NOT_IN_REPLY[name])
+    return replace(found, endpoint=endpoint, body=body, names=names)
 
 
 @contextmanager

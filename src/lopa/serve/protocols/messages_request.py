@@ -1,7 +1,6 @@
 """Requests of Anthropic's /v1/messages, read as OpenAI chats. This module does not depend on bundles."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -10,10 +9,10 @@ import msgspec
 from lopa.runtime.checked_values import check_bool, check_int, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_POSITIONS
-from lopa.serve.openai.body_options import CACHE_SALT, CHATS, LOPA_FIELD, MESSAGES
+from lopa.serve.openai.body_options import MESSAGES
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.protocols.answer_request import AnswerRequest, renamed_fields, request_from_openai
+from lopa.serve.protocols.answer_request import AnswerRequest, request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
 
 NAMES: Mapping[str, str] = MappingProxyType(
@@ -22,11 +21,11 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "response_format": "output_config",
         "thinking_token_budget": "thinking",
         "reasoning_effort": "thinking",
+        "reasoning": "output_config",
         "parallel_tool_calls": "tool_choice",
     }
 )
 """Anthropic's names of the fields of OpenAI's chats."""
-_SAME = ("model", "temperature", "top_p", "top_k", "stream", "stream_options", "max_tokens", CACHE_SALT, LOPA_FIELD)
 _UNSUPPORTED: Mapping[str, ErrorCode | None] = MappingProxyType(
     {
         "container": None,
@@ -56,14 +55,12 @@ def request_from_messages(
             expected="a number of tokens",
             remedy="add it, as Anthropic's API requires",
         )
-    with renamed_fields(NAMES):
-        found = request_from_openai(chat_body_from_messages(body), CHATS, limits, defaults)
-    return replace(found, endpoint=MESSAGES, body=body, names=NAMES)
+    return request_from_own_fields(body, fields_from_messages(body), NAMES, MESSAGES, limits, defaults)
 
 
-def chat_body_from_messages(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of /v1/messages as the body of a chat. Fields that would change the answer are errors."""
-    made: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
+def fields_from_messages(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a chat that Anthropic's own stand for. Fields that would change the answer are errors."""
+    made: dict[str, Any] = {"thinking": None}
     for name, code in _UNSUPPORTED.items():
         if body.get(name) is not None:
             raise FieldError(
@@ -77,12 +74,12 @@ def chat_body_from_messages(body: Mapping[str, Any]) -> dict[str, Any]:
         made["tools"] = _tools(body.get("tools"))
     with field_errors("tool_choice"):
         made |= _tool_choice(body.get("tool_choice"))
+    with field_errors("output_config"):
+        made |= _output_config(body.get("output_config"))
     with field_errors("thinking"):
         made |= _thinking(body.get("thinking"), body.get("max_tokens"))
     if body.get("stop_sequences") is not None:
         made["stop"] = body["stop_sequences"]
-    with field_errors("output_config"):
-        made |= _output_config(body.get("output_config"))
     return made
 
 
@@ -226,7 +223,7 @@ def _thinking(value: Any, max_tokens: Any) -> dict[str, Any]:
         return {}
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "disabled":
-        return {"reasoning_effort": "none"}
+        return {"reasoning_effort": "none", "reasoning": None}
     if kind == "adaptive":
         return {}
     if kind != "enabled":
@@ -255,12 +252,14 @@ def _output_config(value: Any) -> dict[str, Any]:
             expected='an object with a format {"type": "json_schema", "schema": OBJECT}',
             remedy="correct output_config",
         )
+    made = {} if value.get("effort") is None else {"reasoning": {"effort": value["effort"]}}
     if form is None:
-        return {}
+        return made
     if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
         raise BadInputError(
             f"output_config has the format {shown(form)}",
             expected='{"type": "json_schema", "schema": OBJECT}',
             remedy="correct the format",
         )
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": form["schema"]}}}
+    schema = {"name": "answer", "schema": form["schema"]}
+    return {**made, "response_format": {"type": "json_schema", "json_schema": schema}}

@@ -1,15 +1,14 @@
 """Requests of OpenAI's /v1/responses, read as chats. Nothing is stored. This module does not depend on bundles."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.body_options import CACHE_SALT, CHATS, LOPA_FIELD, RESPONSES
+from lopa.serve.openai.body_options import RESPONSES, check_neutral
 from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.protocols.answer_request import AnswerRequest, renamed_fields, request_from_openai
+from lopa.serve.protocols.answer_request import AnswerRequest, request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
 
 NAMES: Mapping[str, str] = MappingProxyType(
@@ -17,17 +16,12 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "messages": "input",
         "max_tokens": "max_output_tokens",
         "response_format": "text",
-        "reasoning_effort": "reasoning",
-        "logprobs": "top_logprobs",
     }
 )
 """Names of the fields of OpenAI's chats in responses."""
-_SAME = (
-    "model", "temperature", "top_p", "stream", "stream_options", "parallel_tool_calls", "seed", "stop", "top_k",
-    "chat_template_kwargs", "thinking_token_budget", CACHE_SALT, LOPA_FIELD,
-)  # fmt: skip
-_STATEFUL = ("previous_response_id", "conversation", "prompt")
-"""Fields that refer to what a server has stored."""
+_STATEFUL = ("previous_response_id", "previous_response", "previous_input_messages", "conversation", "prompt")
+"""Fields that stand for a part of the input, most of them stored by the server."""
+_LOGPROBS = "message.output_text.logprobs"
 _FUNCTION = "function"
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 _ASSISTANT, _REASONING = "assistant", "reasoning_content"
@@ -39,12 +33,10 @@ def request_from_responses(
     body: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> AnswerRequest:
     """Return the request in the body of /v1/responses. Raises FieldError for an invalid field."""
-    with renamed_fields(NAMES):
-        found = request_from_openai(_chat_body(body), CHATS, limits, defaults)
-    return replace(found, endpoint=RESPONSES, body=body, names=NAMES)
+    return request_from_own_fields(body, _fields_of_chat(body), NAMES, RESPONSES, limits, defaults)
 
 
-def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in _STATEFUL:
         if body.get(name) is not None:
             raise FieldError(
@@ -61,7 +53,9 @@ def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
                 expected=str(neutral).lower(),
                 remedy=f"remove {name}",
             )
-    made: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
+    if _LOGPROBS in str(body.get("include")):
+        check_neutral("include", _LOGPROBS, ())
+    made: dict[str, Any] = {}
     instructions = body.get("instructions")
     if instructions is not None and not isinstance(instructions, str):
         raise FieldError(
@@ -77,8 +71,6 @@ def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     made["tool_choice"] = _tool_choice(body.get("tool_choice"))
     with field_errors("text"):
         made |= _text_format(body.get("text"))
-    with field_errors("reasoning"):
-        made |= _reasoning(body.get("reasoning"))
     return made
 
 
@@ -188,13 +180,3 @@ def _text_format(value: Any) -> dict[str, Any]:
     if isinstance(form, dict) and form.get("type") == "json_schema":
         return {"response_format": {"type": "json_schema", "json_schema": form}}
     return {"response_format": form}
-
-
-def _reasoning(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise BadInputError(
-            f"reasoning is {shown(value)}", expected="an object with an effort", remedy="correct reasoning"
-        )
-    return {} if value.get("effort") is None else {"reasoning_effort": value["effort"]}
