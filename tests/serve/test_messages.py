@@ -115,6 +115,12 @@ def test_thinking_is_a_block_of_its_own(thinking: Any) -> None:
     assert [each.index for each in events if each.type == "content_block_stop"] == [0, 1]
     off = _create(thinking, thinking={"type": "disabled"})
     assert [each.type for each in off.content] == ["text"]
+    for by_others in ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert _create(thinking, extra_body=by_others).content == off.content
+    counted = thinking.messages.count_tokens(
+        model="tiny", messages=CHAT, thinking={"type": "enabled", "budget_tokens": 4096}
+    )
+    assert counted.input_tokens == whole.usage.input_tokens
     history = [*CHAT, {"role": "assistant", "content": [each.to_dict() for each in whole.content]}, *CHAT]
     assert _create(thinking, messages=history).content
 

@@ -1,6 +1,7 @@
 """OpenAI's /v1/responses with OpenAI's own client, which validates every field of answers and events."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,6 +133,8 @@ def test_structured_output(thinking: Any) -> None:
     }
     form = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
     assert 0 <= json.loads(_create(thinking, text=form).output_text)["n"] <= 9
+    vllm = {"structured_outputs": {"regex": "[0-9]{2}"}, "enable_thinking": False}
+    assert re.fullmatch("[0-9]{2}", _create(thinking, extra_body=vllm).output_text)
 
 
 def test_a_request_as_codex_sends_it(client: Any, tool_server: Server) -> None:

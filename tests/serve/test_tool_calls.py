@@ -221,8 +221,14 @@ def test_reasoning_is_apart_and_can_be_limited_and_switched_off(reasoning_server
     on, off = (_whole(reasoning_server, chat_template_kwargs={"enable_thinking": each}) for each in (True, False))
     assert on["message"]["reasoning_content"] == on["message"]["reasoning"]
     assert "reasoning_content" not in off["message"]
-    by_effort = _whole(reasoning_server, reasoning_effort="none")
-    assert by_effort["message"] == off["message"]
+    names: list[dict[str, Any]] = [
+        {"reasoning_effort": "none"},
+        {"enable_thinking": False},
+        {"thinking": {"type": "disabled"}},
+        {"reasoning": {"effort": "none"}},
+    ]
+    for each in names:
+        assert _whole(reasoning_server, **each)["message"] == off["message"]
     body = {"model": "tiny", "messages": CHAT, "max_tokens": 60, **ON, "thinking_token_budget": 6}
     limited = reasoning_server.http.post("/v1/chat/completions", json=body).json()
     used = limited["usage"]["completion_tokens_details"]["reasoning_tokens"]

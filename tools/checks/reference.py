@@ -111,7 +111,16 @@ def metrics() -> str:
     return table(("metric", "type", "labels besides `model`", "meaning"), rows)
 
 
-_EXPLAINED = {"model", "n", "stream", "stream_options"}
+_EXPLAINED = {
+    "model",
+    "n",
+    "stream",
+    "stream_options",
+    "thinking",
+    "reasoning",
+    "enable_thinking",
+    "add_special_tokens",
+}
 _COMMON = {"--quiet", "--verbose", "--help", "--help-all"}
 _COMPLETION = "a completion, as one response or as a stream"
 _PATHS: Mapping[str, str] = {

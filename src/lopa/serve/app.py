@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from lopa.runtime.plan import MAX_POSITIONS
 from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.complete_results import await_choices
 from lopa.serve.answering.pending_service import PendingService, pending_from_open
@@ -183,7 +184,8 @@ class _Endpoints:
         service = self._service
         body = await object_from_body(request, service.limits)
         try:
-            requested = _read_request(MESSAGES, {"max_tokens": 1, **body}, service)
+            longest = service.limits.max_tokens or MAX_POSITIONS
+            requested = _read_request(MESSAGES, {"max_tokens": longest, **body}, service)
             self._check_model(requested.model, [service.name])
             loop = asyncio.get_running_loop()
             with renamed_fields(requested.names):

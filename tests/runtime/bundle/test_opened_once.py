@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.bundle.test_costs import costs_of
 
 from lopa.runtime import decoder as decoder_module
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, CheckFailedError, GrammarHelperError
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -92,18 +94,23 @@ def test_session_of_a_bundle_that_was_replaced(tiny_bundle: Path, other_bundle: 
         open_session(bundle, "numpy")
 
 
-@pytest.fixture
-def signed(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Return a signed copy of tiny_bundle, and the public key."""
+def sign(folder: Path, tmp_path: Path) -> Path:
+    """Sign a bundle, and return the public key."""
     pytest.importorskip("cryptography")
     from tests.runtime.signature.certificates import write_keys
 
     from lopa.runtime.signature import sign_folder, signer_from_files
 
-    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "signed"))
     private, public = write_keys(tmp_path, "signer")
     sign_folder(folder, signer_from_files(private, None))
-    return folder, public
+    return public
+
+
+@pytest.fixture
+def signed(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Return a signed copy of tiny_bundle, and the public key."""
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "signed"))
+    return folder, sign(folder, tmp_path)
 
 
 @pytest.mark.parametrize("step", STEPS[:-1])
@@ -196,6 +203,49 @@ def test_another_bundle_with_equal_sizes_and_times(
     happen_after("Bundle.from_folder", replace_first, monkeypatch)
     with pytest.raises(BadInputError, match=r"manifest.json changed while it was opened"):
         Decoder.open(folders[0], threads=1)
+
+
+@pytest.mark.parametrize("is_signed", [False, True], ids=["added", "changed"])
+def test_cost_table_that_the_signature_does_not_cover(
+    tiny_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_signed: bool
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (folder / "costs.cpu.json").unlink(missing_ok=True)
+    costs = json_from_record(costs_of(Bundle.open(folder)))
+    if is_signed:
+        (folder / "costs.cpu.json").write_bytes(costs)
+    public = sign(folder, tmp_path)
+    with Decoder.open(folder, threads=1, trusted_keys=[public]) as decoder:
+        (folder / "costs.cpu.json").write_bytes(costs + b" ")
+        for _ in range(2):  # the refusal is not forgotten
+            with pytest.raises(BadInputError, match="is not the file that was signed"):
+                decoder.generate(PROMPT, max_new_tokens=8, branches="auto")
+        assert not decoder.has_costs
+        assert "is not the file that was signed" in caplog.text
+        unsigned = decoder.generate(PROMPT, max_new_tokens=48, branches=4).text
+    with Decoder.open(folder, threads=1) as decoder:
+        assert decoder.has_costs
+        assert decoder.generate(PROMPT, max_new_tokens=48, branches=4).text == unsigned
+    if is_signed:
+        (folder / "costs.cpu.json").write_bytes(costs)
+        with Decoder.open(folder, threads=1, trusted_keys=[public]) as decoder:
+            assert decoder.has_costs
+
+
+@pytest.mark.skipif(not is_helper_supported(), reason="this system has no fork, or no limits for a process")
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "manifest.json"])
+def test_helper_reads_only_what_the_signature_covers(signed: tuple[Path, Path], name: str) -> None:
+    folder, public = signed
+    content = (folder / name).read_bytes()
+    assert b"\n" in content
+    options: dict[str, Any] = {"threads": 1, "grammar_limits": GrammarLimits(), "trusted_keys": [public]}
+    with Decoder.open(folder, **options) as decoder:
+        (folder / name).write_bytes(content.replace(b"\n", b" ", 1))
+        with pytest.raises(GrammarHelperError, match=r"is not the file that was signed|was replaced by"):
+            decoder.generate(PROMPT, regex="[0-9]{2}", max_new_tokens=8)
+        (folder / name).write_bytes(content)
+        (folder / "empty").mkdir()
+        assert decoder.generate(PROMPT, regex="[0-9]{2}", max_new_tokens=8).text.isdigit()
 
 
 @pytest.mark.parametrize("kind", ["weights", "graph", "tokenizer.json", "manifest.json"])

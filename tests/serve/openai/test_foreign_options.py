@@ -73,6 +73,27 @@ def test_equivalent_fields_are_mapped(endpoint: str, ignore_unknown: bool) -> No
         assert set(found.params.values()) <= set(body)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "prompt", "accepted"),
+    [
+        (CHATS, [], [False]),
+        (COMPLETIONS, "text", [True]),
+        (COMPLETIONS, ["a", "b"], [True]),
+        (COMPLETIONS, [5, 6], [True, False]),
+        (COMPLETIONS, [[5], [6]], [True, False]),
+    ],
+)
+def test_special_tokens_are_added_as_in_vllm(endpoint: str, prompt: Any, accepted: list[bool]) -> None:
+    for value in (True, False):
+        body = {"messages": prompt, "prompt": prompt, "add_special_tokens": value}
+        if value in accepted:
+            assert options_from_body(body, endpoint, ignore_unknown=True).values == {}
+            continue
+        with pytest.raises(FieldError, match="as token ids") as error:
+            options_from_body(body, endpoint, ignore_unknown=True)
+        assert error.value.param == "add_special_tokens"
+
+
 @pytest.mark.parametrize(("body", "param"), REJECTED, ids=lambda value: str(value)[:60])
 def test_unsupported_values_are_rejected_by_name(body: dict[str, Any], param: str) -> None:
     for endpoint in (CHATS, COMPLETIONS):

@@ -1,11 +1,16 @@
 """Bodies of messages and responses, read as chats."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from lopa.serve.chat.chat_options import FIELDS
+from lopa.serve.openai.body_options import CHATS
 from lopa.serve.openai.field_error import FieldError
+from lopa.serve.openai.foreign_options import NEUTRAL
+from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
 from lopa.serve.protocols.messages_request import fields_from_messages, request_from_messages
 from lopa.serve.protocols.responses_request import request_from_responses
 from lopa.serve.serve_limits import ServeLimits
@@ -111,6 +116,165 @@ def test_fields_of_messages(given: dict[str, Any], expected: dict[str, Any]) -> 
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}
     made = fields_from_messages({**body, **given})
     assert {name: value for name, value in made.items() if name not in body and value is not None} == expected
+
+
+_MESSAGE = {"role": "user", "content": "q"}
+_READ: dict[str, Callable[..., AnswerRequest]] = {
+    "chats": lambda **fields: request_from_openai({"model": "m", "messages": [_MESSAGE], **fields}, CHATS, _LIMITS),
+    "messages": lambda **fields: request_from_messages(
+        {"model": "m", "max_tokens": 9, "messages": [_MESSAGE], **fields}, _LIMITS
+    ),
+    "responses": lambda **fields: request_from_responses({"model": "m", "input": [_MESSAGE], **fields}, _LIMITS),
+}
+_OTHERS = ["messages", "responses"]
+
+
+@pytest.mark.parametrize("name", _OTHERS)
+@pytest.mark.parametrize(
+    ("fields", "option", "value"),
+    [
+        ({"seed": 5}, "seed", 5),
+        ({"stop": ["a"]}, "stop", ["a"]),
+        ({"top_k": 3}, "top_k", 3),
+        ({"ignore_eos": True}, "stop_at_eos", False),
+        ({"structured_outputs": {"regex": "[0-9]"}}, "regex", "[0-9]"),
+        ({"guided_regex": "[0-9]"}, "regex", "[0-9]"),
+        ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
+        ({"thinking_token_budget": 4}, "reasoning_budget", 4),
+    ],
+)
+def test_fields_of_chats_are_read_by_every_protocol(name: str, fields: dict[str, Any], option: str, value: Any) -> None:
+    found = _READ[name](**fields)
+    assert (found.options.values[option], found.options.params[option]) == (value, next(iter(fields)))
+
+
+@pytest.mark.parametrize("name", _READ)
+@pytest.mark.parametrize("field", sorted({*NEUTRAL, "presence_penalty", "frequency_penalty", "logit_bias"} - {*FIELDS}))
+def test_fields_without_an_equivalent_are_refused_by_every_protocol(name: str, field: str) -> None:
+    for value in (None, *NEUTRAL.get(field, ())):
+        assert _READ[name](**{field: value}).messages == [_MESSAGE]
+    with pytest.raises(FieldError, match="is not supported") as error:
+        _READ[name](**{field: "something else"})
+    assert error.value.param == field
+
+
+@pytest.mark.parametrize("name", _OTHERS)
+@pytest.mark.parametrize(
+    ("field", "value", "neutral"),
+    [("n", 2, 1), ("logprobs", True, False), ("top_logprobs", 2, 0), ("max_completion_tokens", 5, None)],
+)
+def test_what_a_reply_cannot_show_is_refused(name: str, field: str, value: Any, neutral: Any) -> None:
+    assert _READ[name](**{field: neutral}).copies == 1
+    with pytest.raises(FieldError) as error:
+        _READ[name](**{field: value})
+    assert error.value.param == field
+    if "logprobs" in field:
+        with pytest.raises(FieldError) as error:
+            _READ[name](lopa={field: value})
+        assert error.value.param == f"lopa.{field}"
+
+
+def test_log_probabilities_of_responses_are_refused_by_name() -> None:
+    others = ["reasoning.encrypted_content", "web_search_call.action.sources"]
+    for given in (None, [], others):
+        assert _READ["responses"](include=given).messages == [_MESSAGE]
+    with pytest.raises(FieldError, match="use /v1/chat/completions with logprobs") as error:
+        _READ["responses"](include=[*others, "message.output_text.logprobs"])
+    assert error.value.param == "include"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "param"),
+    [
+        ("responses", {"max_output_tokens": 9, "max_tokens": 5}, "max_tokens"),
+        ("responses", {"messages": []}, "messages"),
+        (
+            "responses",
+            {"text": {"format": {"type": "text"}}, "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
+        ("responses", {"reasoning": {"effort": "none"}, "reasoning_effort": "low"}, "reasoning"),
+        ("responses", {"previous_input_messages": [_MESSAGE]}, "previous_input_messages"),
+        ("messages", {"stop_sequences": ["a"], "stop": ["b"]}, "stop"),
+        ("messages", {"thinking": {"type": "disabled"}, "reasoning_effort": "low"}, "reasoning_effort"),
+        ("messages", {"output_config": {"effort": "huge"}}, "output_config"),
+        ("messages", {"output_config": {"effort": "low"}, "reasoning": {"effort": "none"}}, "reasoning"),
+        ("chats", {"enable_thinking": False, "thinking": {"type": "enabled"}}, "enable_thinking"),
+    ],
+)
+def test_contradictions_are_refused(name: str, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(FieldError) as error:
+        _READ[name](**fields)
+    assert error.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "reasons"),
+    [
+        ("chats", {"enable_thinking": False}, False),
+        ("chats", {"enable_thinking": True, "reasoning_effort": "low"}, True),
+        ("chats", {"thinking": {"type": "disabled"}}, False),
+        ("chats", {"thinking": {"type": "enabled"}}, True),
+        ("chats", {"thinking": {"type": "adaptive"}}, None),
+        ("chats", {"reasoning": {"effort": "none"}}, False),
+        ("chats", {"reasoning": {"enabled": True, "exclude": False, "max_tokens": None}}, None),
+        ("responses", {"reasoning": {"effort": "medium", "summary": "auto"}}, True),
+        ("responses", {"reasoning": {"effort": "none"}}, False),
+        ("responses", {"enable_thinking": False}, False),
+        ("messages", {"output_config": {"effort": "low"}}, True),
+        ("messages", {"output_config": {"effort": "high"}, "thinking": {"type": "adaptive"}}, True),
+        ("messages", {"output_config": {"effort": "high"}, "thinking": {"type": "disabled"}}, False),
+        ("messages", {"thinking": {"type": "enabled", "budget_tokens": 5}, "output_config": {"effort": "max"}}, True),
+    ],
+)
+def test_reasoning_is_switched_by_the_names_of_several_servers(
+    name: str, fields: dict[str, Any], reasons: bool | None
+) -> None:
+    assert _READ[name](**fields).chat.reasons is reasons
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("enable_thinking", each) for each in (0, "false", {})),
+        *(("thinking", each) for each in (True, {}, {"type": []}, {"type": "enabled", "budget_tokens": 5})),
+        *(
+            ("reasoning", each)
+            for each in (5, {"effort": []}, {"exclude": True}, {"enabled": False}, {"max_tokens": 9})
+        ),
+    ],
+)
+def test_switches_of_reasoning_that_cannot_be_used(field: str, value: Any) -> None:
+    with pytest.raises(FieldError) as error:
+        _READ["chats"](**{field: value})
+    assert error.value.param == field
+
+
+def test_fields_that_clients_add_are_accepted() -> None:
+    common = {"metadata": {}, "store": True, "user": "u", "service_tier": "auto", "parallel_tool_calls": True}
+    messages = {
+        "betas": ["x"],
+        "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
+        "cache_control": {"type": "ephemeral"},
+        "inference_geo": "us",
+        "speed": "standard",
+        "fallbacks": [],
+        "mcp_servers": None,
+    }
+    responses = {
+        "client_metadata": {"x": "y"},
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "key",
+        "safety_identifier": "s",
+        "text": {"verbosity": "low"},
+        "truncation": "disabled",
+        "background": False,
+        "max_tool_calls": 3,
+        "top_logprobs": 0,
+    }
+    chats = {"verbosity": "low", "prediction": {"type": "content", "content": "x"}, "session_id": "s", "chat_id": "c"}
+    for name, own in (("messages", messages), ("responses", responses), ("chats", chats)):
+        assert _READ[name](**common, **own).messages == [_MESSAGE]
 
 
 def test_the_salt_of_the_prefix_cache_is_kept() -> None:

@@ -191,4 +191,4 @@ if __name__ == "__main__":
     try:
         main(int(sys.argv[1]), sys.argv[2])
     except LopaError as refused:
-        sys.exit(str(refused))
+        sys.exit(" ".join(str(refused).split()))  # its reader shows one line

@@ -100,6 +100,7 @@ HINTS = {
     **dict.fromkeys(("allowed_token_ids", "bad_words", "min_tokens"), "use a regex or a grammar"),
     **dict.fromkeys(("logprobs", "top_logprobs", "include"), "use /v1/chat/completions with logprobs"),
     **dict.fromkeys(("include_reasoning", "separate_reasoning"), "set reasoning_effort to none, or remove it"),
+    "max_completion_tokens": "use max_output_tokens in /v1/responses, and max_tokens in /v1/messages",
     "add_special_tokens": "send the prompt as token ids, which get no special tokens",
     "chat_template": "start the server with --chat-template",
     "prompt_logprobs": "use /v1/score",

@@ -17,8 +17,8 @@ from lopa.serve.serve_limits import ServeLimits
 
 Fields = Mapping[str, Any]
 """Fields of a body by their names."""
-_NOT_IN_REPLY: Mapping[str, tuple[object, ...]] = {"n": (1,), "logprobs": (False,), "top_logprobs": (0,)}
-"""Fields of a chat that replies of other protocols cannot follow, with the values that change nothing."""
+_NOT_READ = {"n": (1,), "logprobs": (False,), "top_logprobs": (0,), "max_completion_tokens": ()}
+"""Fields of a chat that other protocols lack or cannot show in a reply, with the values that change nothing."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def request_from_own_fields(
     `own` has the fields of a chat that the protocol's own fields stand for, and `names` the protocol's names of such
     fields. All other fields are read as those of a chat. Raises FieldError for an invalid field, in the client's names.
     """
-    for name, neutral in _NOT_IN_REPLY.items():
+    for name, neutral in _NOT_READ.items():
         check_neutral(name, body.get(name), neutral)
     for name in names.keys() & own.keys():
         if body.get(name) not in (None, own[name]):
@@ -72,7 +72,7 @@ def request_from_own_fields(
     with renamed_fields(names):
         found = request_from_openai({**body, **own}, CHATS, limits, defaults)
     for name in ("logprobs", "top_logprobs"):
-        check_neutral(found.options.params.get(name, name), found.options.values.get(name), _NOT_IN_REPLY[name])
+        check_neutral(found.options.params.get(name, name), found.options.values.get(name), _NOT_READ[name])
     return replace(found, endpoint=endpoint, body=body, names=names)
 
 
