@@ -236,12 +236,18 @@ def test_reasoning_is_switched_by_the_names_of_several_servers(
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("enable_thinking", each) for each in (0, "false", {})),
-        *(("thinking", each) for each in (True, {}, {"type": []}, {"type": "enabled", "budget_tokens": 5})),
-        *(
-            ("reasoning", each)
-            for each in (5, {"effort": []}, {"exclude": True}, {"enabled": False}, {"max_tokens": 9})
-        ),
+        ("enable_thinking", 0),
+        ("enable_thinking", "false"),
+        ("enable_thinking", {}),
+        ("thinking", True),
+        ("thinking", {}),
+        ("thinking", {"type": []}),
+        ("thinking", {"type": "enabled", "budget_tokens": 5}),
+        ("reasoning", 5),
+        ("reasoning", {"effort": []}),
+        ("reasoning", {"exclude": True}),
+        ("reasoning", {"enabled": False}),
+        ("reasoning", {"max_tokens": 9}),
     ],
 )
 def test_switches_of_reasoning_that_cannot_be_used(field: str, value: Any) -> None:

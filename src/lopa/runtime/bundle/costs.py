@@ -165,8 +165,8 @@ def costs_from_file(path: Path) -> DeviceCosts:
 
 
 def _costs_from_json(text: bytes, *, source: str, remedy: str = _REMEDY) -> DeviceCosts:
-    form = {"what": "a cost table", "schema": COSTS_SCHEMA}
-    return record_from_json(text, DeviceCosts, source=source, **form, remedy=remedy, checks=[_find_grid_errors])
+    what, schema, checks = "a cost table", COSTS_SCHEMA, [_find_grid_errors]
+    return record_from_json(text, DeviceCosts, source=source, what=what, schema=schema, remedy=remedy, checks=checks)
 
 
 def _find_grid_errors(costs: DeviceCosts) -> Reasons:

@@ -191,4 +191,6 @@ if __name__ == "__main__":
     try:
         main(int(sys.argv[1]), sys.argv[2])
     except LopaError as refused:
-        sys.exit(" ".join(str(refused).split()))  # its reader shows one line
+        # One line, as its reader shows, and before the end of `refused` closes the socket, which kills this process.
+        sys.stderr.write(" ".join(str(refused).split()) + "\n")
+        sys.exit(1)
