@@ -7,9 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from lopa.export.checkpoint.config import CONFIG_NAME
 from lopa.export.extra import export_extra_needed
-from lopa.export.json_file import json_object_from_file
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 _PIECES = (
@@ -22,28 +20,29 @@ _RANDOM_TEXTS = 200
 
 
 def auto_tokenizer(checkpoint: Path) -> Any:
-    """Return AutoTokenizer of the folder `checkpoint`, which runs no code of it.
+    """Return AutoTokenizer of the folder `checkpoint` as it is, which runs no code of it.
 
-    The class is the one that the files name. One that only the checkpoint's code has is replaced by the class of all
-    tokenizer.json files, or by Qwen2's without such a file. Raises BadInputError for what transformers cannot read, and
-    MissingBackendError if it is not installed.
+    AutoTokenizer chooses the class by all files, also by model_type in config.json. A class that only the checkpoint's
+    code has is replaced by the class of all tokenizer.json files, or by Qwen2's without such a file. Raises
+    BadInputError for what transformers cannot read, and MissingBackendError if it is not installed.
     """
     with export_extra_needed("reading a tokenizer with transformers"):
-        from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast, Qwen2Tokenizer
-    values = json_object_from_file(checkpoint / CONFIG_NAME, remedy="copy the checkpoint again")
-    named = values.get("tokenizer_class")
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with errors_as_bad_input(
         f"transformers cannot read the tokenizer of {checkpoint}",
-        expected="tokenizer files that AutoTokenizer.from_pretrained accepts",
-        remedy="copy the tokenizer's files again",
+        expected="tokenizer files that AutoTokenizer.from_pretrained accepts, for a class of the tokenizers library",
+        remedy="copy the tokenizer's files again, or set tokenizer_class to PreTrainedTokenizerFast",
     ):
+        has_file = (checkpoint / "tokenizer.json").is_file()
         try:
-            config = PreTrainedConfig(tokenizer_class=named if isinstance(named, str) else None)
-            return AutoTokenizer.from_pretrained(checkpoint, config=config, **options)
-        except ValueError:  # a class in the checkpoint's own code, or none
-            other = PreTrainedTokenizerFast if (checkpoint / "tokenizer.json").is_file() else Qwen2Tokenizer
-            return other.from_pretrained(checkpoint, **options)
+            found = AutoTokenizer.from_pretrained(checkpoint, **options)
+        except ValueError as error:
+            if has_file and "trust_remote_code" not in str(error):
+                raise
+            found = (PreTrainedTokenizerFast if has_file else Qwen2Tokenizer).from_pretrained(checkpoint, **options)
+        found.backend_tokenizer  # noqa: B018 - classes of other libraries have none
+        return found
 
 
 def find_difference(tokenizer: Tokenizer, theirs: Any) -> str | None:

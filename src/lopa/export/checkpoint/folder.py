@@ -42,6 +42,13 @@ def check_checkpoint_folder(path: Path) -> None:
             raise _without_config(path, names)
         if not {SINGLE_NAME, INDEX_NAME} & names:
             raise _without_weights(path, names)
+        if ADAPTER_CONFIG_NAME in names:
+            raise BadInputError(
+                f"{path} has the adapter {ADAPTER_CONFIG_NAME} beside its weights",
+                expected="a checkpoint without an adapter: transformers would load the adapter's base and apply it",
+                remedy=f"move {ADAPTER_CONFIG_NAME} and {ADAPTER_WEIGHTS_NAME} to a folder of their own, and pass it "
+                "with --lora to merge the adapter",
+            )
 
 
 def check_adapter_folder(path: Path) -> None:
