@@ -13,7 +13,7 @@ from tests.export.checkpoints import CONFIG, edit_config
 from transformers import AutoTokenizer, PreTrainedConfig
 
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
-from lopa.export.checkpoint.auto_tokenizer import auto_tokenizer, find_difference
+from lopa.export.checkpoint.auto_tokenizer import auto_tokenizer, check_tokenizer_class, find_difference
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.runtime.errors import BadInputError
@@ -69,7 +69,10 @@ class Files:
 
 
 def exported(folder: Path) -> TokenizerFiles:
-    return tokenizer_files_from_checkpoint(folder, config_from_checkpoint(folder))
+    """Return the files of an export, which compares them with AutoTokenizer."""
+    files = tokenizer_files_from_checkpoint(folder, config_from_checkpoint(folder, "dream"))
+    check_tokenizer_class(folder, files.tokenizer)
+    return files
 
 
 def opened(files: TokenizerFiles, folder: Path) -> Tokenizer:

@@ -6,7 +6,6 @@ from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from lopa.export.checkpoint.auto_tokenizer import auto_tokenizer, find_difference
 from lopa.export.json_file import shown
 from lopa.runtime.errors import BadInputError
 
@@ -41,8 +40,7 @@ REFUSED = (
 def check_tokenizer_settings(checkpoint: Path, settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[str, ...]:
     """Return a warning for each unknown entry of tokenizer_config.json, unless it is null, false or empty.
 
-    `tokenizer` is the bundle's. Raises BadInputError for an entry that makes another tokenizer in transformers, and
-    unless AutoTokenizer of the folder gives the same ids and texts. Its class may build its own from the vocabulary.
+    `tokenizer` is the bundle's. Raises BadInputError for an entry that makes another tokenizer in transformers.
     """
     given = {name: value for name, value in settings.items() if value not in (None, False, "", [], {})}
     has_file = (checkpoint / "tokenizer.json").is_file()
@@ -54,18 +52,5 @@ def check_tokenizer_settings(checkpoint: Path, settings: Mapping[str, Any], toke
             expected=f"{name} absent or false: it makes another tokenizer",
             remedy="make a tokenizer.json with the checkpoint's own tokenizer and add it to the checkpoint",
         )
-    _check_class(checkpoint, tokenizer)
     unknown = sorted(given.keys() - USED - WITHOUT_EFFECT - {name for name in given if name.endswith("_token")})
     return tuple(f"tokenizer_config.json: {name} is unknown and has no effect" for name in unknown)
-
-
-def _check_class(checkpoint: Path, tokenizer: Tokenizer) -> None:
-    theirs = auto_tokenizer(checkpoint)
-    if difference := find_difference(tokenizer, theirs):
-        raise BadInputError(
-            f"{checkpoint}: {type(theirs).__name__} differs from the checkpoint's tokenizer: {difference}",
-            expected="a tokenizer with the ids and texts of the class that AutoTokenizer of transformers chooses by "
-            "tokenizer_class in tokenizer_config.json, and by tokenizer_class and model_type in config.json",
-            remedy="save the tokenizer again with transformers; or set tokenizer_class to PreTrainedTokenizerFast and "
-            "model_type to the family's",
-        )
