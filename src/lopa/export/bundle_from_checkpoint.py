@@ -12,6 +12,7 @@ import msgspec
 import onnx_ir as ir
 
 from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan_from_checkpoint
+from lopa.export.checkpoint.auto_tokenizer import check_tokenizer_class
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 from lopa.export.cpu_graph.twin import TwinOf, twins_for_cpu
 from lopa.export.graph.expert_forms import with_expert_operators
@@ -98,11 +99,12 @@ def bundle_from_checkpoint(
 def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bundle:
     """Write the bundle of `plan`. Standard graphs get twins for ONNX Runtime's CPU provider (lopa.export.cpu_graph).
 
-    Raises BadInputError for values that the bundle cannot hold, and for a destination that cannot be written. Raises
-    CheckFailedError for a portable graph that breaks its dialect's rules. After an error nothing is left behind, and
-    a bundle to be overwritten is unchanged.
+    Raises BadInputError for values that the bundle cannot hold, for a tokenizer that transformers reads differently,
+    and for a destination that cannot be written. Raises CheckFailedError for a portable graph that breaks its dialect's
+    rules. After an error nothing is left behind, and a bundle to be overwritten is unchanged.
     """
     source, total = plan.source, plan.weights_size
+    check_tokenizer_class(source.checkpoint, source.tokenizer.tokenizer)  # not in the plan: it imports transformers
     if source.tokenizer.assumed_mask:
         mask = source.tokenizer.special_tokens.mask
         report(f"no file names the mask token: using {mask}, the default of {source.config.family.model_names}", 0, 0)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa import __version__
-from lopa.export.checkpoint.auto_tokenizer import check_tokenizer_class
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.checkpoint.lora import (
@@ -87,7 +86,6 @@ def source_from_checkpoint(
     tied = config.tied_embeddings and _is_tied(stored, config)
     base = {name: stored[name] for name in source_shapes(planned)}
     adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, base, config.architecture, tied=tied)
-    check_tokenizer_class(checkpoint, tokenizer.tokenizer)  # last: it imports transformers
     return ExportSource(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 

@@ -43,6 +43,10 @@ def _small(folder: Path) -> Path:
     return small_checkpoint(folder)
 
 
+def _with_adapter(folder: Path) -> Path:
+    return shutil.copytree(ADAPTER, _small(folder), dirs_exist_ok=True)
+
+
 def _without(*names: str) -> Make:
     def made(folder: Path) -> Path:
         for name in names:
@@ -146,6 +150,10 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
         ("config.json and 2 more files are Git LFS pointers", "git lfs pull"),
     ),
     "adapter": (lambda _: ADAPTER, ("d2f_lora is a PEFT adapter, not a checkpoint", f"--lora {ADAPTER}")),
+    "adapter inside": (
+        _with_adapter,
+        ("adapter_config.json beside its weights", "a folder of their own, and pass it with --lora"),
+    ),
     "gguf file": (_alone("dream-q4.gguf"), ("dream-q4.gguf is a GGUF file", "original checkpoint")),
     "gguf folder": (_file("dream-q4.gguf"), ("has GGUF weights only", "original checkpoint")),
     "one safetensors file": (
@@ -235,7 +243,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
     return found
 
 
-VERIFIED = ("empty folder", "pointers", "adapter", "gguf file", "pickled", "lora: checkpoint")
+VERIFIED = ("empty folder", "pointers", "adapter", "adapter inside", "gguf file", "pickled", "lora: checkpoint")
 """Mistakes that `verify --checkpoint` reports in the same words."""
 MEASURED = ("adapter", "wrong shape")
 """Mistakes that `bench speed` reports in the same words."""

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.checkpoint.auto_tokenizer import auto_tokenizer, check_tokenizer_class, find_difference
-from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.export.checkpoint.config import CheckpointConfig, config_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -68,9 +68,9 @@ class Files:
         return folder
 
 
-def exported(folder: Path) -> TokenizerFiles:
+def exported(folder: Path, config: CheckpointConfig | None = None) -> TokenizerFiles:
     """Return the files of an export, which compares them with AutoTokenizer."""
-    files = tokenizer_files_from_checkpoint(folder, config_from_checkpoint(folder, "dream"))
+    files = tokenizer_files_from_checkpoint(folder, config or config_from_checkpoint(folder))
     check_tokenizer_class(folder, files.tokenizer)
     return files
 
@@ -273,6 +273,51 @@ def test_a_class_that_builds_another_tokenizer(tmp_path: Path, name: str) -> Non
     with pytest.raises(BadInputError, match=r"differs from tokenizer\.json: the text") as caught:
         exported(files.write(tmp_path))
     assert name in caught.value.received
+
+
+@pytest.mark.parametrize(
+    ("place", "model_type", "name", "equal"),
+    [
+        ("config", "Dream", None, True),
+        ("config", "Dream", "LlamaTokenizerFast", True),  # byte-level tokenizer.json: not Llama's own class
+        ("config", "internlm2", "Qwen2Tokenizer", True),  # model types whose published class is known to be wrong
+        ("tokenizer", "modernbert", "GPT2Tokenizer", True),
+        ("config", "gpt_oss", "PreTrainedTokenizerFast", True),
+        ("config", "llama", "TokenizersBackend", True),
+        ("config", "qwen2", None, False),
+        ("tokenizer", "qwen2", "PreTrainedTokenizerFast", False),
+        ("tokenizer", "qwen2", "TokenizersBackend", False),
+        ("config", "qwen3", None, False),
+        ("config", "Dream", "Qwen2Tokenizer", False),
+        ("config", "Dream", "Qwen2TokenizerFast", False),
+        ("config", "Dream", "GPT2Tokenizer", False),
+        ("tokenizer", "Dream", "GPT2Tokenizer", False),
+        ("tokenizer", "llama", "Qwen2Tokenizer", False),
+        ("config", "canine", None, False),  # no tokenizer of the tokenizers library
+        ("config", "albert", None, False),  # transformers fails
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers.*")
+def test_the_class_that_all_files_choose(
+    tmp_path: Path, place: str, model_type: str, name: str | None, equal: bool
+) -> None:
+    """Check class and model type in both files: the ids of AutoTokenizer of the folder as it is, or an error."""
+    files = Files()
+    del files.config["tokenizer_class"]
+    folder = files.write(tmp_path)
+    config = config_from_checkpoint(folder)
+    path = folder / ("config.json" if place == "config" else "tokenizer_config.json")
+    edit_config(folder, model_type=model_type)
+    path.write_text(json.dumps(json.loads(path.read_text()) | ({"tokenizer_class": name} if name else {})))
+    if not equal:
+        with pytest.raises(BadInputError, match=r"by tokenizer_class or model_type\) (differs|fails)|cannot read the"):
+            exported(folder, config)
+        return
+    made = tokenizer_from_text(exported(folder, config).tokenizer, folder, expected="", remedy="")
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert find_difference(made, theirs) is None
+    for text in ("naïve e\u0301 It'RE 1", "  a\n\n\t12 ", "<|mask|> <|endoftext|>"):
+        assert made.encode(text).ids == theirs(text).input_ids
 
 
 def test_a_class_that_builds_the_same_tokenizer(tmp_path: Path) -> None:
