@@ -281,7 +281,7 @@ def test_a_class_that_builds_another_tokenizer(tmp_path: Path, name: str) -> Non
         ("config", "Dream", None, True),
         ("config", "Dream", "LlamaTokenizerFast", True),  # byte-level tokenizer.json: not Llama's own class
         ("config", "internlm2", "Qwen2Tokenizer", True),  # model types whose published class is known to be wrong
-        ("tokenizer", "modernbert", "GPT2Tokenizer", True),
+        ("tokenizer", "internlm3", "GPT2Tokenizer", True),
         ("config", "gpt_oss", "PreTrainedTokenizerFast", True),
         ("config", "llama", "TokenizersBackend", True),
         ("config", "qwen2", None, False),

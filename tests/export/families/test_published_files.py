@@ -14,6 +14,7 @@ from tests.export.checkpoints import ONE_LAYER, edit_config, failed_export, smal
 from tests.export.conftest import RECORDED
 from tools.checkpoint.shards import write_shard
 from tools.checkpoint.tensors import ALPHA, RANK, lora_tensors_from_dimensions
+from transformers import Qwen2Tokenizer
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
@@ -276,6 +277,10 @@ def test_an_autoregressive_checkpoint_is_exported_as_requested(
     (checkpoint / "config.json").write_text(json.dumps(settings))
     assert "--family" in failed_export(capsys, checkpoint)
     assert "was requested" in failed_export(capsys, checkpoint, "--family", "llada")
+    # AutoTokenizer makes Qwen2's tokenizer of this model type, whatever tokenizer.json has.
+    with pytest.raises(BadInputError, match=r"Qwen2Tokenizer .* differs from tokenizer\.json"):
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", family="fast-dllm-v2")
+    Qwen2Tokenizer.from_pretrained(checkpoint).save_pretrained(checkpoint)
     made = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", family="fast-dllm-v2")
     assert made.weights.read_bytes() == bundles["fast-dllm-v2"].weights.read_bytes()
     assert made.manifest.decoding == bundles["fast-dllm-v2"].manifest.decoding
