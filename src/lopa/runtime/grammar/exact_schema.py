@@ -10,11 +10,11 @@ import re
 from decimal import ROUND_CEILING, ROUND_DOWN, Context, Decimal
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex
 from lopa.runtime.grammar.schema_patterns import pattern_for_library
+from lopa.runtime.grammar.schema_references import keyword_error, map_schemas, with_definitions
 
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON style unless the schema specifies another. With a single style, much of the text is forced."""
@@ -23,10 +23,6 @@ _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"', "json_allow_general_unicode_esca
 _BLANK = r"[ \t\r\n]*"
 _SPACING = {"item_separator": f"{_BLANK},{_BLANK}", "key_separator": f"{_BLANK}:{_BLANK}", "whitespace_pattern": _BLANK}
 """Expressions of all separators and white space of JSON."""
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-_SCHEMAS = frozenset(("additionalProperties", "items", "additionalItems", "prefixItems", "allOf", "anyOf", "oneOf"))
-_DATA = frozenset(("const", "enum", "default", "examples", "required", "x-guidance"))
-"""Keywords whose values are no schemas."""
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _MONTH_DAY = "(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
@@ -56,16 +52,12 @@ def exact_schema(text: str, *, lenient: bool = False) -> str:
     Raises BadInputError for a keyword whose answers could be invalid.
     """
     schema = json.loads(text, parse_constant=_refuse_constant)
-    written = json.dumps(schema)
-    # A reference may lead to schemas below any keyword.
-    paths = re.findall(r'"\$ref": "([^"]*)"', written)
-    refs = frozenset(unquote(each).replace("~1", "/") for path in paths for each in re.split("[/#]", path))
     try:
-        made = _exact(schema, refs, lenient)
+        made = _exact(with_definitions(schema), "", lenient)
     except RecursionError as error:
-        raise _error("a depth", "beyond Python's recursion limit", "fewer nested schemas") from error
+        raise keyword_error("a depth", "beyond Python's recursion limit", "fewer nested schemas") from error
     if not lenient:
-        _check_document(schema, written)
+        _check_document(schema, json.dumps(schema))
     own = made.get("x-guidance")
     style = {**_STYLE, **(_spacing(own) if isinstance(own, dict) else {}), **_ESCAPES}
     return json.dumps({**made, "x-guidance": {**style, "lenient": lenient, "coerce_one_of": lenient}})
@@ -75,22 +67,17 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"json_schema has {name}, which JSON does not")
 
 
-def _error(keyword: str, found: object, expected: str) -> BadInputError:
-    received = f"json_schema has {keyword} {found!s:.200}, which a grammar cannot guarantee"
-    return BadInputError(received, expected=expected, remedy=f"change or remove {keyword}")
-
-
 def _check_document(schema: dict[str, Any], written: str) -> None:
     if "draft-03" in str(schema.get("$schema")):
-        raise _error("$schema", schema["$schema"], "draft 4, 6, 7, 2019-09 or 2020-12")
+        raise keyword_error("$schema", schema["$schema"], "draft 4, 6, 7, 2019-09 or 2020-12")
     if "draft-04" not in str(schema.get("$schema")) and re.search(r'"exclusiveM(?:in|ax)imum": true', written):
-        raise _error("exclusiveMinimum or exclusiveMaximum", True, "a number, or $schema of draft 4")
+        raise keyword_error("exclusiveMinimum or exclusiveMaximum", True, "a number, or $schema of draft 4")
     factors = [Decimal(each) for each in re.findall(r'"multipleOf": ([\d.e+-]+)', written)]
     if len(factors) > 1 and re.search(r'"(?:allOf|anyOf|oneOf|\$ref)": ', written):
         scale = max(0, *(-int(each.as_tuple().exponent) for each in factors))
         scaled = [int(each.scaleb(scale)) for each in factors]
         if math.lcm(*scaled) * max(scaled) >= 2**32:  # the library combines factors in 32 bits
-            raise _error("multipleOf", " and ".join(map(str, factors)), "factors with a small common multiple")
+            raise keyword_error("multipleOf", " and ".join(map(str, factors)), "factors with a small common multiple")
 
 
 def _spacing(own: dict[str, Any]) -> dict[str, Any]:
@@ -103,23 +90,23 @@ def _spacing(own: dict[str, Any]) -> dict[str, Any]:
         except ValueError:
             is_json = False
         if not is_json:
-            raise _error("x-guidance", f"{name} {own[name]!r}", "white space of JSON")
+            raise keyword_error("x-guidance", f"{name} {own[name]!r}", "white space of JSON")
     return made
 
 
-def _exact(value: Any, refs: frozenset[str], lenient: bool) -> Any:
-    """Return a schema and those in it in their exact form."""
-    if isinstance(value, list):
-        return [_exact(each, refs, lenient) for each in value]
+def _exact(value: Any, draft: str, lenient: bool) -> Any:
+    """Return a schema and those in it in their exact form. `draft` is the `$schema` around it."""
     if not isinstance(value, dict):
         return value
-    made: dict[str, Any] = {}
-    for key, each in value.items():
-        if key in _MAPS and isinstance(each, dict):
-            made[key] = {name: _exact(part, refs, lenient) for name, part in each.items()}
-        else:
-            is_schema = key in _SCHEMAS or (key in refs and key not in _DATA)
-            made[key] = _exact(each, refs, lenient) if is_schema else each
+    draft = str(value.get("$schema", draft))
+    made = map_schemas(value, lambda part: _exact(part, draft, lenient))
+    # Without $schema a list of items is one of an older draft.
+    if (
+        isinstance(made.get("items"), list)
+        and not lenient
+        and ("2020-12" in draft or ("prefixItems" in made and not draft))
+    ):
+        raise keyword_error("items", "a list", "prefixItems, or $schema of an older draft")
     for convert in (_with_additional_items, _with_exact_keys, _with_bounds, _with_multiple, _with_strings):
         try:
             made = convert(made)
@@ -148,7 +135,7 @@ def _with_exact_keys(schema: dict[str, Any]) -> dict[str, Any]:
     more, patterns = schema.get("additionalProperties", True), schema.get("patternProperties", {})
     names, least = {*schema.get("properties", ()), *schema.get("required", ())}, schema.get("minProperties", 0)
     if (more is not False or patterns) and least > len(set(schema.get("required", ()))) + 1:
-        raise _error("minProperties", least, "one key more than required names, or additionalProperties false")
+        raise keyword_error("minProperties", least, "one key more than required names, or additionalProperties false")
     made: dict[str, Any] = {}
     for pattern, each in patterns.items():
         both, either = pattern_for_library(pattern), pattern_for_library(pattern, either=True)
@@ -158,7 +145,7 @@ def _with_exact_keys(schema: dict[str, Any]) -> dict[str, Any]:
         # Other keys may not match by the other rule. Python's $ also matches before a line end.
         is_plain = all(name.isascii() and name.isprintable() for name in names)
         if not is_plain or (more is not False and either != f"{both[:-1]}\\n?$"):
-            raise _error("patternProperties", repr(pattern), "patterns and names of plain ASCII characters")
+            raise keyword_error("patternProperties", repr(pattern), "patterns and names of plain ASCII characters")
         made |= {} if more is False else {f"{both[:-1]}\\n$": False}
     return {**schema, "patternProperties": made} if patterns else schema
 
@@ -211,7 +198,7 @@ def _with_multiple(schema: dict[str, Any]) -> dict[str, Any]:
     factor = schema.get("multipleOf", 1)
     parts = factor.as_integer_ratio()[1] if factor > 0 else _MAX_EXACT
     if parts > _MAX_PARTS:
-        raise _error("multipleOf", factor, "an integer above 0, or a fraction such as 0.5 and 0.25")
+        raise keyword_error("multipleOf", factor, "an integer above 0, or a fraction such as 0.5 and 0.25")
     if not isinstance(factor, float):
         return schema
     limit = _MAX_EXACT // 2 // parts
@@ -226,7 +213,9 @@ def _with_strings(schema: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict | list):
             waiting += [*value, *value.values()] if isinstance(value, dict) else value
         elif not _is_writable(value):
-            raise _error("const or enum", repr(value), "numbers that floats hold, and text without control characters")
+            raise keyword_error(
+                "const or enum", repr(value), "numbers that floats hold, and text without control characters"
+            )
     made = dict(schema)
     if "pattern" in made:
         made["pattern"] = pattern_for_library(made["pattern"])

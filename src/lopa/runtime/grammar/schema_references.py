@@ -1,0 +1,109 @@
+"""References of JSON schemas, resolved as Python's `jsonschema` does."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from lopa.runtime.errors import BadInputError
+
+_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+_SCHEMAS = frozenset(("additionalProperties", "items", "additionalItems", "prefixItems", "allOf", "anyOf", "oneOf"))
+_NAMES = frozenset(("$defs", "definitions", "$id", "id", "$anchor", "$dynamicAnchor"))
+"""Keywords that only references need."""
+_NEW_PLACES = frozenset(("$defs", "prefixItems"))
+"""Keywords whose schemas have no names in `_OLD_DRAFTS`."""
+_OLD_DRAFTS = ("draft-04", "draft-06", "draft-07")
+_MAX_SCHEMAS = 50_000
+"""Largest number of schemas that the library compiles."""
+
+
+def keyword_error(keyword: str, found: object, expected: str) -> BadInputError:
+    """Return the error for a keyword whose answers could be invalid."""
+    received = f"json_schema has {keyword} {found!s:.200}, which a grammar cannot guarantee"
+    return BadInputError(received, expected=expected, remedy=f"change or remove {keyword}")
+
+
+def map_schemas(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return `schema` with `change` applied to each schema directly in it."""
+    made = dict(schema)
+    for key, each in schema.items():
+        if key in _MAPS and isinstance(each, dict):
+            made[key] = {name: change(part) for name, part in each.items()}
+        elif key in _SCHEMAS:
+            made[key] = [change(part) for part in each] if isinstance(each, list) else change(each)
+    return made
+
+
+def with_definitions(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `schema` with each schema that a reference reaches in its `$defs`, under a number.
+
+    Raises BadInputError for a reference that leads to no schema.
+    """
+    bases: dict[int, str] = {}
+    named: dict[str, Any] = {}
+    for names, part, base in _places(schema, "", ""):
+        bases[id(part)] = base
+        for name in names:
+            if named.setdefault(name, part) != part:
+                raise keyword_error("$id or $anchor", name, "a name of one schema")
+    named.setdefault(bases[id(schema)], schema)
+    reached = [(schema, bases[id(schema)], str(schema.get("$schema", "")))]
+    numbers = {(id(schema), *reached[0][1:]): 0}
+    made: list[Any] = []
+    left = iter(range(_MAX_SCHEMAS))
+
+    def rewritten(part: Any, base: str, draft: str) -> Any:
+        if not isinstance(part, dict):
+            return part
+        if next(left, None) is None:
+            raise keyword_error("more schemas than", _MAX_SCHEMAS, "a smaller schema")
+        draft = str(part.get("$schema", draft))
+        known = {key: each for key, each in part.items() if key not in _NAMES}
+        copy = map_schemas(known, lambda each: rewritten(each, bases.get(id(each), base), draft))
+        if "$ref" in part:
+            target = _target(str(part["$ref"]), base, bases, named)
+            number = numbers.setdefault((id(target[0]), target[1], draft), len(reached))
+            if number == len(reached):
+                reached.append((*target, draft))
+            copy["$ref"] = f"#/$defs/{number}" if number else "#"
+        return copy
+
+    for part, base, draft in reached:  # which grows
+        copy = rewritten(part, base, draft)
+        made.append({"$schema": draft, **copy} if draft and isinstance(copy, dict) else copy)
+    return {**made[0], "$defs": {str(number): each for number, each in enumerate(made) if number}}
+
+
+def _places(schema: Any, base: str, draft: str) -> Iterator[tuple[list[str], dict[str, Any], str]]:
+    """Yield a schema and those in it, each with its URIs and the URI that its references are relative to."""
+    if not isinstance(schema, dict):
+        return
+    draft = str(schema.get("$schema", draft))
+    is_old = any(each in draft for each in _OLD_DRAFTS)
+    own = "" if is_old and "$ref" in schema else str(schema.get("id" if "draft-04" in draft else "$id", ""))
+    is_anchor = own.startswith("#")
+    anchors = [] if is_old else [schema[each] for each in ("$anchor", "$dynamicAnchor") if each in schema]
+    found = base if is_anchor else urljoin(base, own.rstrip("#"))
+    names = [f"{found}{own}" if is_anchor else found] if own else []
+    yield [*names, *(f"{found}#{each}" for each in anchors)], schema, found
+    parts: list[Any] = []
+    map_schemas({key: schema[key] for key in schema if key not in _NEW_PLACES or not is_old}, parts.append)
+    for part in parts:
+        yield from _places(part, found, draft)
+
+
+def _target(reference: str, base: str, bases: dict[int, str], named: dict[str, Any]) -> tuple[Any, str]:
+    """Return the schema that a reference leads to, and the URI that the references in it are relative to."""
+    uri, pointer = (base, reference[1:]) if reference.startswith("#") else urldefrag(urljoin(base, reference))
+    is_pointer = not pointer or pointer.startswith("/")
+    try:
+        found = named[uri if is_pointer else f"{uri}#{pointer}"]
+        base = bases[id(found)]
+        for token in unquote(pointer[1:]).split("/") if is_pointer and pointer else ():
+            found = found[int(token) if isinstance(found, list) else token.replace("~1", "/").replace("~0", "~")]
+            base = bases.get(id(found), base)
+    except (LookupError, TypeError, ValueError):
+        found = None
+    if not isinstance(found, dict | bool):
+        raise keyword_error("$ref", reference, "a reference to a schema in the same document")
+    return found, base
