@@ -159,3 +159,80 @@ def test_lenient_schema_keeps_what_grammars_cannot_guarantee() -> None:
     made = json.loads(exact_schema(schema, lenient=True))
     assert made["minProperties"] == 3
     assert made["x-guidance"]["lenient"]
+
+
+DATE, INVALID = {"type": "string", "format": "date"}, "2023-02-29"
+PAIRS = [{"type": "integer"}, DATE]
+
+
+@pytest.mark.parametrize(
+    ("reference", "more"),
+    [
+        ("#/$defs/a~0b", {"$defs": {"a~b": DATE}}),
+        ("#/other/a~1b%20%25%C3%A9", {"other": {"a/b %é": DATE}}),
+        ("#/other/é", {"other": {"é": DATE}}),
+        ("#/components/properties", {"components": {"properties": DATE}}),
+        ("#/examples/0", {"examples": [DATE]}),
+        ("#/default", {"default": DATE}),
+        ("#/$defs/u/enum/0", {"$defs": {"u": {"enum": [DATE]}}}),
+        ("#/$defs/u/const", {"$defs": {"u": {"const": DATE}}}),
+        ("#/$defs/u/required", {"$defs": {"u": {"required": DATE}}}),
+        ("#/patternProperties/%5Eb", {"patternProperties": {"^b": DATE}}),
+        ("#named", {"$defs": {"u": {"$anchor": "named", **DATE}}}),
+        ("#named", {"$defs": {"u": {"$dynamicAnchor": "named", **DATE}}}),
+        ("#named", {**DRAFT_7, "type": "object", "definitions": {"u": {"$id": "#named", **DATE}}}),
+        ("b.json#/$defs/u", {"$id": "http://x/a.json", "$defs": {"t": {"$id": "b.json", "$defs": {"u": DATE}}}}),
+        ("http://x/b", {"$schema": DRAFT_4, "definitions": {"u": {"id": "http://x/b", **DATE}}}),
+        (
+            "#/$defs/t",
+            {"$defs": {"t": {"$id": "http://x/t", "$ref": "#/$defs/u", "$defs": {"u": DATE}}, "u": {"type": "null"}}},
+        ),
+        ("#/x-y/0", {"x-y": [{"anyOf": [{"type": "integer"}, {"$ref": "#/x-y/1"}]}, DATE]}),
+    ],
+    ids=str,
+)
+def test_schemas_that_references_reach_are_exact(reference: str, more: dict[str, Any]) -> None:
+    whole = {**ANY_OBJECT, "properties": {"a": {"$ref": reference}}, "additionalProperties": False, **more}
+    default = jsonschema.Draft202012Validator
+    kind = jsonschema.validators.validator_for(whole, default=default)
+    grammar, valid = grammar_of(whole), kind(whole, format_checker=default.FORMAT_CHECKER).is_valid
+    for day, is_valid in (("2024-02-29", True), (INVALID, False)):
+        assert valid({"a": day}) == is_valid == accepts(grammar, json.dumps({"a": day}))
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/b", "#/$defs/a~2b/c", "#/title", "#b", "http://x/", "#/prefixItems/1"])
+def test_references_to_no_schema_are_refused(reference: str) -> None:
+    schema = {"title": "t", "prefixItems": [{}], "$defs": {"a": {}}, "allOf": [{"$ref": reference}]}
+    with pytest.raises(BadInputError, match=re.escape(f"$ref {reference}")):
+        grammar_of(schema)
+
+
+def test_recursive_references_are_kept() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
+    tree = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/node"}]}, "$defs": {"node": node}}
+    grammar = grammar_of(tree)
+    assert accepts(grammar, '[[], {"next": {}}, [{}]]')
+    assert not accepts(grammar, '[{"next": []}]')
+
+
+DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_read"),
+    [
+        ({}, True),  # as pydantic 1 writes
+        ({"$schema": DRAFT_2020}, False),
+        ({"prefixItems": PAIRS}, False),
+        ({**DRAFT_7, "prefixItems": PAIRS}, True),
+        ({"$schema": DRAFT_2020, "items": {"items": PAIRS, **DRAFT_7}}, True),
+        ({**DRAFT_7, "items": {"items": PAIRS, "$schema": DRAFT_2020}}, False),
+    ],
+)
+def test_list_of_items_belongs_to_older_drafts(more: dict[str, Any], is_read: bool) -> None:
+    schema = {"type": "array", "items": PAIRS, **more}
+    if is_read:
+        grammar_of(schema)
+    else:
+        with pytest.raises(BadInputError, match="items a list"):
+            grammar_of(schema)

@@ -8,7 +8,8 @@ from tests.runtime.grammar.test_exact_schema import TOKENIZER, accepts, grammar_
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.grammar_source import GrammarRequest, library_grammar, reading_from_request
-from lopa.runtime.grammar.llguidance_library import matcher
+from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex, matcher
+from lopa.runtime.grammar.schema_patterns import pattern_for_library
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # of Python's re, about [a~~b]
@@ -66,11 +67,59 @@ def test_patterns(pattern: str, right: list[str], wrong: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"\bfoo", "(?=a)", r"(a)\1", r"\Aa", "a++", "a{,3}", "a{2}{3}", "[a--c]", "[]a]", "[^]", "(?m)^a", r"[\b]"],
+    [
+        r"\bfoo",
+        "(?=a)",
+        r"(a)\1",
+        r"\Aa",
+        "a++",
+        "a{,3}",
+        "a{2}{3}",
+        "[a--c]",
+        "[]a]",
+        "[^]",
+        "(?m)^a",
+        r"[\b]",
+        r"[\w-.]",
+        r"[a-\d]",
+    ],
 )
 def test_other_patterns_are_refused_with_the_place(pattern: str) -> None:
     with pytest.raises(BadInputError, match="at character"):
         grammar_of({"type": "string", "pattern": pattern})
+
+
+@pytest.mark.parametrize("pattern", ["^(?i)abc$", "^(?:a(?s).)$", "(?-i)a", "^*a", "(?P<a>b)(?P<a>c)", "a)(?:b"])
+def test_patterns_that_python_cannot_read_are_refused(pattern: str) -> None:
+    with pytest.raises(BadInputError, match="pattern"):
+        grammar_of({"type": "string", "pattern": pattern})
+
+
+EVERY = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
+FOLDED = ["i", "\u0131", "\u212a", "\u0264", "\ua7cb", "\U00010d50", r"\x69", r"\u0130"]
+CLASSES = ["i", "\u0131", "H-J", "\u0100-\u017f", "\u0250-\u02af", r"\W\u0131"]
+
+
+def spans(characters: str) -> str:
+    """Return the class of `characters`, which are in order."""
+    codes = list(map(ord, characters))
+    starts = [each for last, each in zip([-2, *codes], codes, strict=False) if each != last + 1]
+    ends = [last for last, each in zip(codes, [*codes[1:], -2], strict=True) if each != last + 1]
+    return "".join(f"\\x{{{start:x}}}-\\x{{{end:x}}}" for start, end in zip(starts, ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [*(f"(?i){each}" for each in (*FOLDED, *(f"[{each}]" for each in CLASSES), *(f"[^{each}]" for each in CLASSES)))]
+    + [r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", "[^i]"],
+)
+def test_every_character_matches_as_in_python(pattern: str) -> None:
+    """A pattern has no character that Python does not have, and a pattern of keys has each of them."""
+    found = "".join(re.findall(pattern, EVERY))
+    python, written = spans(found), spans(re.sub(r"[\x00-\x1f]", "", found))
+    both, either = (lark_from_regex(pattern_for_library(pattern, either=each)).strip() for each in (False, True))
+    assert is_empty(f"{both} & ~{lark_from_regex(f'[{python}]').strip()}")
+    assert is_empty(f"{lark_from_regex(f'[{written}]').strip()} & ~{either}")
 
 
 @pytest.mark.parametrize("regex", ["[a--c]", "[a~~b]", "[a[b]c]", "[&&]", r"x[^\]a&&b]"])

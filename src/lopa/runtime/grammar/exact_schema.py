@@ -101,11 +101,8 @@ def _exact(value: Any, draft: str, lenient: bool) -> Any:
     draft = str(value.get("$schema", draft))
     made = map_schemas(value, lambda part: _exact(part, draft, lenient))
     # Without $schema a list of items is one of an older draft.
-    if (
-        isinstance(made.get("items"), list)
-        and not lenient
-        and ("2020-12" in draft or ("prefixItems" in made and not draft))
-    ):
+    is_new = "2020-12" in draft or ("prefixItems" in made and not draft)
+    if is_new and not lenient and isinstance(made.get("items"), list):
         raise keyword_error("items", "a list", "prefixItems, or $schema of an older draft")
     for convert in (_with_additional_items, _with_exact_keys, _with_bounds, _with_multiple, _with_strings):
         try:
@@ -145,7 +142,7 @@ def _with_exact_keys(schema: dict[str, Any]) -> dict[str, Any]:
         # Other keys may not match by the other rule. Python's $ also matches before a line end.
         is_plain = all(name.isascii() and name.isprintable() for name in names)
         if not is_plain or (more is not False and either != f"{both[:-1]}\\n?$"):
-            raise keyword_error("patternProperties", repr(pattern), "patterns and names of plain ASCII characters")
+            raise keyword_error("patternProperties", repr(pattern), "patterns without flags, and names, of plain ASCII")
         made |= {} if more is False else {f"{both[:-1]}\\n$": False}
     return {**schema, "patternProperties": made} if patterns else schema
 

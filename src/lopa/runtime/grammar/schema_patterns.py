@@ -15,6 +15,10 @@ _EITHER = {"d": r"\p{Nd}", "w": r"\p{L}\p{N}_", "s": _SPACE + r"\x1c-\x1f\x85\uf
 """Characters of \\d, \\w and \\s by one of the rules at least."""
 _NEVER_WRITTEN = r"\x00-\x07\x0b\x0e-\x1f"
 """Characters without an escape of their own. A class of all control characters has " and \\ too in the library."""
+_FOLDED_I = (r"\x{000049}", r"\x{000069}", r"\x{000130}", r"\x{000131}")
+"""Letters that Python takes for i if case is ignored. ECMA-262 takes only the first two."""
+_NEW_CASES = r"\x{19b}\x{264}\x{1c89}\x{1c8a}\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{10d50}-\x{10d65}\x{10d70}-\x{10d85}"
+"""Letters whose other case is newer than Unicode 14, so that a version of Python may not know it."""
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[pP]\{\w+\}|[dDwWsStnrfv]|[^0-9A-Za-z])"
 _ATOM = re.compile(rf"{_ESCAPE}|[^\\\]]", re.DOTALL)
@@ -35,10 +39,14 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
     With `either` these are the texts in which it is found by at least one of them. Raises BadInputError for a syntax
     that the two read differently, or that expressions lack.
     """
-    found, place, dots, is_dot_all = [], 0, [], False
+    found, checked, place, outer = [], "", 0, []
+    flags: frozenset[str] = frozenset()
     while place < len(pattern):
         token = _TOKEN.match(pattern, place)
-        text = _translated_set(token["set"], either) if token and token["set"] else token and token[0]
+        text = token and token[0]
+        folds = "i" in flags
+        if text and (token["set"] or _is_set(text) or (folds and (text[0] == "\\" or text.isalpha() or text > "\x7f"))):
+            text = _translated_set(token["set"] or f"[{text}]", either, folds)
         if token is None or text is None:
             raise BadInputError(
                 f"pattern {pattern!r:.200} has {pattern[place : place + 8]!r} at character {place + 1}",
@@ -47,31 +55,37 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
                 remedy="write it in another way, or escape the character",
             )
         place = token.end()
+        checked += "." if _is_set(token[0]) or token["set"] else token[0].replace("(?<", "(?P<")
         match token.lastgroup:
-            case "set":
-                text = _written(text)
-            case "escape":
+            case "escape" if text == token[0]:
                 text = _translated(text, either)
-                text = _written(text) if _is_set(token[0]) else text
             case "brace":
                 text = "\\{"
             case "group" | "char" if text[0] == "(":
-                flags = re.fullmatch(r"\(\?([is]*)-?([is]*)[:)]", text) or {1: "", 2: ""}
-                dots += [] if text.endswith(")") else [is_dot_all]
-                is_dot_all = ("s" in flags[1] or is_dot_all) and "s" not in flags[2]
-            case "char" if text == ")":
-                is_dot_all = dots.pop() if dots else False
-            case "char" if text == "." and not is_dot_all:
+                changed = re.fullmatch(r"\(\?([is]*)-?([is]*)[:)]", text) or {1: "", 2: ""}
+                outer += [] if text.endswith(")") else [flags]
+                flags = (flags | {*changed[1]}) - {*changed[2]}
+            case "char" if text == ")" and outer:
+                flags = outer.pop()
+            case "char" if text == "." and "s" not in flags:
                 text = _written(r"[^\n]" if either else r"[^\n\r\u2028\u2029]")
             case "char" if text == "$" and either:
                 text = r"\n?$"
         found.append(text)
+    try:
+        re.compile(checked)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadInputError(
+            f"pattern {pattern!r:.200} has {getattr(error, 'msg', error)}",
+            expected="a regular expression that Python's re reads too",
+            remedy="write it in another way",
+        ) from error
     return "".join(found)
 
 
-def _written(characters: str) -> str:
-    """Return the class of those `characters` that an answer may contain."""
-    return f"[{characters}&&[^{_NEVER_WRITTEN}]]"
+def _written(characters: str, never: str = "") -> str:
+    """Return the class of those `characters` that an answer may contain, without those of `never`."""
+    return f"[{characters}&&[^{_NEVER_WRITTEN}{never}]]"
 
 
 def check_set_operations(expression: str) -> None:
@@ -98,22 +112,27 @@ def _translated(atom: str, either: bool) -> str:
     return f"\\x{{{code:06x}}}"
 
 
-def _translated_set(text: str, either: bool) -> str | None:
-    """Return a class in the library's syntax, or None if a range in it ends before its start."""
+def _translated_set(text: str, either: bool, folds: bool) -> str | None:
+    """Return a class in the library's syntax, or None for a range that is none. With `folds` case is ignored."""
     is_negated = text.startswith("[^")
     atoms = _ATOM.findall(text[1 + is_negated : -1])
-    made, place = "", 0
+    made, place, is_new, has_i = "", 0, is_negated, False
     while place < len(atoms):
-        last = atoms[place + 2] if atoms[place + 1 : place + 2] == ["-"] and place + 2 < len(atoms) else None
-        first = _translated(atoms[place], either != is_negated)
-        if last is None or _is_set(atoms[place]) or _is_set(last):
-            made, place = made + first, place + 1
-        else:
-            end = _translated(last, either)
-            if first > end:
-                return None
-            made, place = f"{made}{first}-{end}", place + 3
-    return f"[{'^' * is_negated}{made}]"
+        size = 3 if atoms[place + 1 : place + 2] == ["-"] and place + 2 < len(atoms) else 1
+        last = atoms[place + size - 1]
+        first, end = (_translated(each, either != is_negated) for each in (atoms[place], last))
+        is_beyond = folds and len(atoms) > 1 and end > r"\x{00ffff}"  # Python reads these in another way
+        if first > end or is_beyond or (size > 1 and (_is_set(atoms[place]) or _is_set(last))):
+            return None
+        is_new = is_new or _is_set(last) or end > r"\x{00007f}"
+        has_i = has_i or any(first <= each <= end for each in _FOLDED_I)
+        made, place = f"{made}{first}-{end}" if size > 1 else made + first, place + size
+    if folds and has_i and either != is_negated:
+        made += "".join(_FOLDED_I)
+    made = f"[{'^' * is_negated}{made}]"
+    if not (folds and is_new):
+        return _written(made)
+    return _written(f"[{made}{_NEW_CASES}]") if either else _written(made, _NEW_CASES)
 
 
 def _is_set(atom: str) -> bool:

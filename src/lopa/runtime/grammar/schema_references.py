@@ -41,12 +41,10 @@ def with_definitions(schema: dict[str, Any]) -> dict[str, Any]:
     """
     bases: dict[int, str] = {}
     named: dict[str, Any] = {}
-    for names, part, base in _places(schema, "", ""):
+    for part, base, anchors in _places(schema, "", ""):
         bases[id(part)] = base
-        for name in names:
-            if named.setdefault(name, part) != part:
-                raise keyword_error("$id or $anchor", name, "a name of one schema")
-    named.setdefault(bases[id(schema)], schema)
+        for anchor in ("", *anchors):
+            named.setdefault(base + anchor, part)
     reached = [(schema, bases[id(schema)], str(schema.get("$schema", "")))]
     numbers = {(id(schema), *reached[0][1:]): 0}
     made: list[Any] = []
@@ -74,22 +72,19 @@ def with_definitions(schema: dict[str, Any]) -> dict[str, Any]:
     return {**made[0], "$defs": {str(number): each for number, each in enumerate(made) if number}}
 
 
-def _places(schema: Any, base: str, draft: str) -> Iterator[tuple[list[str], dict[str, Any], str]]:
-    """Yield a schema and those in it, each with its URIs and the URI that its references are relative to."""
-    if not isinstance(schema, dict):
-        return
-    draft = str(schema.get("$schema", draft))
-    is_old = any(each in draft for each in _OLD_DRAFTS)
-    own = "" if is_old and "$ref" in schema else str(schema.get("id" if "draft-04" in draft else "$id", ""))
-    is_anchor = own.startswith("#")
-    anchors = [] if is_old else [schema[each] for each in ("$anchor", "$dynamicAnchor") if each in schema]
-    found = base if is_anchor else urljoin(base, own.rstrip("#"))
-    names = [f"{found}{own}" if is_anchor else found] if own else []
-    yield [*names, *(f"{found}#{each}" for each in anchors)], schema, found
-    parts: list[Any] = []
-    map_schemas({key: schema[key] for key in schema if key not in _NEW_PLACES or not is_old}, parts.append)
-    for part in parts:
-        yield from _places(part, found, draft)
+def _places(schema: Any, base: str, draft: str) -> Iterator[tuple[dict[str, Any], str, list[str]]]:
+    """Yield a schema and those in it, each with the URI that its references are relative to, and with its anchors."""
+    if isinstance(schema, dict):
+        draft = str(schema.get("$schema", draft))
+        is_old = any(each in draft for each in _OLD_DRAFTS)
+        own = "" if is_old and "$ref" in schema else str(schema.get("id" if "draft-04" in draft else "$id", ""))
+        base = base if own.startswith("#") else urljoin(base, own.rstrip("#"))
+        anchors = [f"#{schema[each]}" for each in ("$anchor", "$dynamicAnchor") if each in schema]
+        yield schema, base, [own] * own.startswith("#") if is_old else anchors
+        parts: list[Any] = []
+        map_schemas({key: schema[key] for key in schema if key not in _NEW_PLACES or not is_old}, parts.append)
+        for part in parts:
+            yield from _places(part, base, draft)
 
 
 def _target(reference: str, base: str, bases: dict[int, str], named: dict[str, Any]) -> tuple[Any, str]:
