@@ -236,3 +236,9 @@ def test_list_of_items_belongs_to_older_drafts(more: dict[str, Any], is_read: bo
     else:
         with pytest.raises(BadInputError, match="items a list"):
             grammar_of(schema)
+
+
+def test_only_the_reference_counts_in_older_drafts() -> None:
+    either = [{"type": "string"}, {"$ref": "#/definitions/a", "type": "integer"}]
+    with pytest.raises(ValueError, match="oneOf"):  # both parts have strings
+        grammar_of({**DRAFT_7, "type": "string", "oneOf": either, "definitions": {"a": {"minLength": 1}}})

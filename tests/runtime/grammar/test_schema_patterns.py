@@ -110,8 +110,10 @@ def spans(characters: str) -> str:
 
 @pytest.mark.parametrize(
     "pattern",
-    [*(f"(?i){each}" for each in (*FOLDED, *(f"[{each}]" for each in CLASSES), *(f"[^{each}]" for each in CLASSES)))]
-    + [r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", "[^i]"],
+    [
+        *(f"(?i){each}" for each in (*FOLDED, *(f"[{each}]" for each in CLASSES), *(f"[^{each}]" for each in CLASSES))),
+        *(r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", "[^i]"),
+    ],
 )
 def test_every_character_matches_as_in_python(pattern: str) -> None:
     """A pattern has no character that Python does not have, and a pattern of keys has each of them."""

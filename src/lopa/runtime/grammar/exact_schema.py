@@ -117,13 +117,9 @@ def _exact(value: Any, draft: str, lenient: bool) -> Any:
 
 def _with_additional_items(schema: dict[str, Any]) -> dict[str, Any]:
     """Keep additionalItems only beside a list of items, where it counts, and directly behind it."""
-    if "additionalItems" not in schema:
-        return schema
-    made: dict[str, Any] = {}
-    for key in (each for each in schema if each != "additionalItems"):
-        made[key] = schema[key]
-        if key == "items" and isinstance(schema[key], list):
-            made["additionalItems"] = schema["additionalItems"]
+    made = {key: schema[key] for key in schema if key != "additionalItems"}
+    if "additionalItems" in schema and isinstance(made.get("items"), list):
+        made |= {"items": made.pop("items"), "additionalItems": schema["additionalItems"]}
     return made
 
 

@@ -7,6 +7,7 @@ differ, a translated pattern has only the texts that match by both (or, for keys
 import re
 
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.grammar.schema_references import keyword_error
 
 _SPACE = r"\t\n\x0b\x0c\r\x20\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _BOTH = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACE}
@@ -55,7 +56,7 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
                 remedy="write it in another way, or escape the character",
             )
         place = token.end()
-        checked += "." if _is_set(token[0]) or token["set"] else token[0].replace("(?<", "(?P<")
+        checked += "." * len(token[0]) if _is_set(token[0]) or token["set"] else token[0].replace("(?<", "(?P<")
         match token.lastgroup:
             case "escape" if text == token[0]:
                 text = _translated(text, either)
@@ -75,11 +76,7 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
     try:
         re.compile(checked)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadInputError(
-            f"pattern {pattern!r:.200} has {getattr(error, 'msg', error)}",
-            expected="a regular expression that Python's re reads too",
-            remedy="write it in another way",
-        ) from error
+        raise keyword_error("pattern", f"{pattern!r:.99} ({error})", "an expression that Python's re reads") from error
     return "".join(found)
 
 
@@ -129,10 +126,9 @@ def _translated_set(text: str, either: bool, folds: bool) -> str | None:
         made, place = f"{made}{first}-{end}" if size > 1 else made + first, place + size
     if folds and has_i and either != is_negated:
         made += "".join(_FOLDED_I)
+    cases = _NEW_CASES if folds and is_new else ""
     made = f"[{'^' * is_negated}{made}]"
-    if not (folds and is_new):
-        return _written(made)
-    return _written(f"[{made}{_NEW_CASES}]") if either else _written(made, _NEW_CASES)
+    return _written(f"[{made}{cases}]") if either else _written(made, cases)
 
 
 def _is_set(atom: str) -> bool:

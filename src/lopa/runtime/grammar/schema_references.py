@@ -1,5 +1,6 @@
 """References of JSON schemas, resolved as Python's `jsonschema` does."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
@@ -11,8 +12,9 @@ _SCHEMAS = frozenset(("additionalProperties", "items", "additionalItems", "prefi
 _NAMES = frozenset(("$defs", "definitions", "$id", "id", "$anchor", "$dynamicAnchor"))
 """Keywords that only references need."""
 _NEW_PLACES = frozenset(("$defs", "prefixItems"))
-"""Keywords whose schemas have no names in `_OLD_DRAFTS`."""
-_OLD_DRAFTS = ("draft-04", "draft-06", "draft-07")
+"""Keywords whose schemas have no names in drafts before 2019-09."""
+_BESIDE = frozenset(("$ref", "$schema", "x-guidance"))
+"""Keywords that count beside `$ref` in drafts before 2019-09."""
 _MAX_SCHEMAS = 50_000
 """Largest number of schemas that the library compiles."""
 
@@ -56,7 +58,8 @@ def with_definitions(schema: dict[str, Any]) -> dict[str, Any]:
         if next(left, None) is None:
             raise keyword_error("more schemas than", _MAX_SCHEMAS, "a smaller schema")
         draft = str(part.get("$schema", draft))
-        known = {key: each for key, each in part.items() if key not in _NAMES}
+        is_alone = "$ref" in part and _is_old(draft)  # where other keywords do not count
+        known = {key: each for key, each in part.items() if key in _BESIDE or not (is_alone or key in _NAMES)}
         copy = map_schemas(known, lambda each: rewritten(each, bases.get(id(each), base), draft))
         if "$ref" in part:
             target = _target(str(part["$ref"]), base, bases, named)
@@ -72,11 +75,15 @@ def with_definitions(schema: dict[str, Any]) -> dict[str, Any]:
     return {**made[0], "$defs": {str(number): each for number, each in enumerate(made) if number}}
 
 
+def _is_old(draft: str) -> bool:
+    return bool(re.search("draft-0[467]", draft))
+
+
 def _places(schema: Any, base: str, draft: str) -> Iterator[tuple[dict[str, Any], str, list[str]]]:
     """Yield a schema and those in it, each with the URI that its references are relative to, and with its anchors."""
     if isinstance(schema, dict):
         draft = str(schema.get("$schema", draft))
-        is_old = any(each in draft for each in _OLD_DRAFTS)
+        is_old = _is_old(draft)
         own = "" if is_old and "$ref" in schema else str(schema.get("id" if "draft-04" in draft else "$id", ""))
         base = base if own.startswith("#") else urljoin(base, own.rstrip("#"))
         anchors = [f"#{schema[each]}" for each in ("$anchor", "$dynamicAnchor") if each in schema]
