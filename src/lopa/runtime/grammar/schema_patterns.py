@@ -44,11 +44,12 @@ def pattern_for_library(pattern: str, *, either: bool = False) -> str:
     flags: frozenset[str] = frozenset()
     while place < len(pattern):
         token = _TOKEN.match(pattern, place)
-        text = token and token[0]
+        text = token[0] if token else ""
         folds = "i" in flags
-        if text and (token["set"] or _is_set(text) or (folds and (text[0] == "\\" or text.isalpha() or text > "\x7f"))):
+        has_case = text.startswith("\\") or text.isalpha() or text > "\x7f"
+        if token and (token["set"] or _is_set(token[0]) or (folds and has_case)):
             text = _translated_set(token["set"] or f"[{text}]", either, folds)
-        if token is None or text is None:
+        if not (token and text):
             raise BadInputError(
                 f"pattern {pattern!r:.200} has {pattern[place : place + 8]!r} at character {place + 1}",
                 expected="a regular expression of ECMA-262 without look-around, back-references, \\b, empty classes "
@@ -109,8 +110,8 @@ def _translated(atom: str, either: bool) -> str:
     return f"\\x{{{code:06x}}}"
 
 
-def _translated_set(text: str, either: bool, folds: bool) -> str | None:
-    """Return a class in the library's syntax, or None for a range that is none. With `folds` case is ignored."""
+def _translated_set(text: str, either: bool, folds: bool) -> str:
+    """Return a class in the library's syntax, or nothing for a range that is none. With `folds` case is ignored."""
     is_negated = text.startswith("[^")
     atoms = _ATOM.findall(text[1 + is_negated : -1])
     made, place, is_new, has_i = "", 0, is_negated, False
@@ -120,7 +121,7 @@ def _translated_set(text: str, either: bool, folds: bool) -> str | None:
         first, end = (_translated(each, either != is_negated) for each in (atoms[place], last))
         is_beyond = folds and len(atoms) > 1 and end > r"\x{00ffff}"  # Python reads these in another way
         if first > end or is_beyond or (size > 1 and (_is_set(atoms[place]) or _is_set(last))):
-            return None
+            return ""
         is_new = is_new or _is_set(last) or end > r"\x{00007f}"
         has_i = has_i or any(first <= each <= end for each in _FOLDED_I)
         made, place = f"{made}{first}-{end}" if size > 1 else made + first, place + size

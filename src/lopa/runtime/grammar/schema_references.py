@@ -36,11 +36,13 @@ def map_schemas(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[st
     return made
 
 
-def with_definitions(schema: dict[str, Any]) -> dict[str, Any]:
+def with_definitions(schema: Any) -> dict[str, Any]:
     """Return `schema` with each schema that a reference reaches in its `$defs`, under a number.
 
     Raises BadInputError for a reference that leads to no schema.
     """
+    if not isinstance(schema, dict):
+        raise keyword_error("a value", schema, "an object")
     bases: dict[int, str] = {}
     named: dict[str, Any] = {}
     for part, base, anchors in _places(schema, "", ""):
@@ -96,9 +98,9 @@ def _places(schema: Any, base: str, draft: str) -> Iterator[tuple[dict[str, Any]
 
 def _target(reference: str, base: str, bases: dict[int, str], named: dict[str, Any]) -> tuple[Any, str]:
     """Return the schema that a reference leads to, and the URI that the references in it are relative to."""
-    uri, pointer = (base, reference[1:]) if reference.startswith("#") else urldefrag(urljoin(base, reference))
-    is_pointer = not pointer or pointer.startswith("/")
     try:
+        uri, pointer = (base, reference[1:]) if reference.startswith("#") else urldefrag(urljoin(base, reference))
+        is_pointer = not pointer or pointer.startswith("/")
         found = named[uri if is_pointer else f"{uri}#{pointer}"]
         base = bases[id(found)]
         for token in unquote(pointer[1:]).split("/") if is_pointer and pointer else ():
