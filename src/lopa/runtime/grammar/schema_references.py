@@ -60,7 +60,7 @@ def with_definitions(schema: Any) -> dict[str, Any]:
         if next(left, None) is None:
             raise keyword_error("more schemas than", _MAX_SCHEMAS, "a smaller schema")
         draft = str(part.get("$schema", draft))
-        is_alone = "$ref" in part and _is_old(draft)  # where other keywords do not count
+        is_alone = "$ref" in part and _is_old(reached[0][2])  # where other keywords do not count
         known = {key: each for key, each in part.items() if key in _BESIDE or not (is_alone or key in _NAMES)}
         copy = map_schemas(known, lambda each: rewritten(each, bases.get(id(each), base), draft))
         if "$ref" in part:
