@@ -192,6 +192,7 @@ class Decoder:
         thread runs. Raises MissingBackendError if llguidance is not installed, and BadInputError for a tokenizer that
         grammars do not support.
         """
+        self._turns.check()
         self._grammars.prepare()
 
     @property
@@ -206,6 +207,7 @@ class Decoder:
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
         llguidance is not installed.
         """
+        self._turns.check()
         self._grammars.check(config, self.plan(config))
 
     @overload
@@ -330,6 +332,7 @@ class Decoder:
         """
         check_prompts(prompts)
         check_callback(on_step)
+        self._turns.check()
         config = self.config(config, **options) if options else config
         parallel = check_int("parallel", parallel, min=1, max=MAX_PARALLEL)
         pool = self._pool()

@@ -136,6 +136,12 @@ def is_from_signal_handler(error: BaseException) -> bool:
     return False
 
 
+def raise_if_from_handler(error: BaseException) -> None:
+    """Raise `error` unchanged if a signal handler raised it, before it is converted or ignored."""
+    if is_from_signal_handler(error):
+        raise error
+
+
 def stopped_preparation() -> PreparationStoppedError:
     """Return the error for a request that was cancelled during its preparation."""
     return PreparationStoppedError(

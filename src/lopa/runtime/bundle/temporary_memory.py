@@ -4,7 +4,7 @@ import mmap
 import os
 import tempfile
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 
 _ALIGNMENT = 64
 """Alignment of a matrix, in bytes: one cache line."""
@@ -28,6 +28,7 @@ def temporary_memory(size: int, content: str, remedy: str) -> mmap.mmap:
                 file.truncate(size)
             return mmap.mmap(file.fileno(), size)
     except OSError as error:
+        raise_if_from_handler(error)
         raise BadInputError(
             f"cannot make a temporary file of {size / 1e9:.2f} GB for {content}: {error}",
             expected="a temporary folder with that much space while the bundle is open",

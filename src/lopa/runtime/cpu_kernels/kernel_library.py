@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from lopa.runtime.errors import raise_if_from_handler
+
 DOMAIN = "lopa.cpu"
 """Domain of the operators in graphs (operators.cpp)."""
 BLOCK = 32
@@ -60,7 +62,8 @@ def kernel_library() -> KernelLibrary | None:
     """Return the library, or None if it is not installed or cannot run on this processor."""
     try:
         library = _loaded_library()
-    except OSError:
+    except OSError as error:
+        raise_if_from_handler(error)
         return None
     return library if library is not None and library.instruction_set is not None else None
 

@@ -21,7 +21,7 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
+from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
 from lopa.runtime.sessions.cuda_provider import PROVIDER, cuda_providers, session_on_providers
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
@@ -114,6 +114,7 @@ class CudaForward:
         try:
             self._session.run_with_iobinding(binding, options)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            raise_if_from_handler(error)
             raise EngineFailedError(
                 f"ONNX Runtime on cuda:{self.memory.device}: {error}",
                 expected="a successful forward",
@@ -148,6 +149,7 @@ def _session_of_bundle(bundle: Bundle, device: str, memory: CudaMemory, *, with_
         with CAPTURE_LOCK.shared():
             session = session_on_providers(bundle.graph, options, providers)
     except Exception as error:
+        raise_if_from_handler(error)
         graphs = f", or remove {BUCKETS_NAME} to run without CUDA graphs" if with_graphs else ""
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {bundle.graph} on cuda:{memory.device}: {error}",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lopa.runtime.cuda.cuda_calls import CudaCalls, CudaError
+from lopa.runtime.errors import raise_if_from_handler
 
 _NO_FLAGS = 0
 
@@ -44,6 +45,7 @@ class CudaGraphs:
             raise CaptureError(str(failure or error)) from (failure or error)
         try:
             if failure is not None:
+                raise_if_from_handler(failure)
                 raise CaptureError(str(failure)) from failure
             return self._cuda("cudaGraphInstantiate", graph, _NO_FLAGS)
         finally:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError, LopaError, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 Stamp = tuple[int, ...]
@@ -27,7 +27,8 @@ def check_stamps(folder: Path, stamps: Mapping[str, Stamp]) -> None:
     for name, stamp in stamps.items():
         try:
             found = stamp_from_status(folder.joinpath(name).stat(), is_strict=True)
-        except OSError:
+        except OSError as error:
+            raise_if_from_handler(error)
             found = ()
         if found[: len(stamp)] != stamp:
             raise changed_file(folder.joinpath(name))

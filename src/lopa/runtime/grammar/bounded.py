@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lopa.runtime.errors import raise_if_from_handler
 from lopa.runtime.grammar.byte_order import rank_bytes
-from lopa.runtime.grammar.llguidance_library import lark_from_regex, library, matcher
+from lopa.runtime.grammar.llguidance_library import DEAD_END, LIMITS, check_matcher, lark_from_regex, library, matcher
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -38,6 +39,7 @@ class BoundedExpression:
         while not position.is_accepting():
             more = bytes(rank_bytes(position.compute_bitmask())[:1])
             if not more or position.try_consume_tokens(list(more)) != 1:
+                check_matcher(position, *LIMITS)
                 return None  # a limit of the library was exceeded
             found += more
         return found
@@ -88,13 +90,15 @@ class BoundedExpression:
         if matchers is None:
             return None
         position = matchers.deep_copy()
-        if position.try_consume_tokens(list(text)) != len(text):
-            return None
-        return position if position.is_accepting() or rank_bytes(position.compute_bitmask()) else None
+        is_read = position.try_consume_tokens(list(text)) == len(text)
+        may_follow = is_read and (position.is_accepting() or rank_bytes(position.compute_bitmask()))
+        check_matcher(position, *DEAD_END, *LIMITS)
+        return position if may_follow else None
 
     def _matcher(self, max_characters: int) -> "LLMatcher | None":
         lark = f"start: MATCH\nMATCH: {lark_from_regex(self.expression)} & /(?s:.{{0,{max_characters}}})/\n"
         try:
             return matcher(self.bytes, library().LLMatcher.grammar_from_lark(lark))
-        except ValueError:
+        except ValueError as error:
+            raise_if_from_handler(error)
             return None  # nothing matches, or a limit of the library was exceeded

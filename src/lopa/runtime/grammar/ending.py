@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lopa.runtime.grammar.byte_order import MAX_STRUCTURE_BYTES, SYMBOLS, rank_bytes, representative_bytes
-from lopa.runtime.grammar.llguidance_library import check_matcher, forced_bytes
+from lopa.runtime.grammar.llguidance_library import DEAD_END, check_matcher, forced_bytes
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -204,4 +204,6 @@ def _move(position: "LLMatcher", current: bytes, to: bytes) -> None:
 
 
 def _view(position: "LLMatcher") -> _View:
-    return _View(position.compute_bitmask(), forced_bytes(position), position.is_accepting())
+    view = _View(position.compute_bitmask(), forced_bytes(position), position.is_accepting())
+    check_matcher(position, *DEAD_END)
+    return view

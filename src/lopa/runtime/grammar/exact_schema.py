@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_DOWN, Context, Decimal
 from functools import lru_cache
 from typing import Any
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex
 from lopa.runtime.grammar.schema_patterns import pattern_for_library
 from lopa.runtime.grammar.schema_references import keyword_error, map_schemas, with_definitions
@@ -87,7 +87,8 @@ def _spacing(own: dict[str, Any]) -> dict[str, Any]:
         made[name] = str(own[name]).replace("\\s", "[ \\t\\r\\n]")
         try:
             is_json = is_empty(f"{lark_from_regex(made[name]).strip()} & ~/{_SPACING[name]}/")
-        except ValueError:
+        except ValueError as error:
+            raise_if_from_handler(error)
             is_json = False
         if not is_json:
             raise keyword_error("x-guidance", f"{name} {own[name]!r}", "white space of JSON")
@@ -110,7 +111,8 @@ def _exact(value: Any, draft: str, lenient: bool) -> Any:
         except BadInputError:
             if not lenient:
                 raise
-        except (TypeError, ValueError, AttributeError, ArithmeticError):
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise_if_from_handler(error)
             continue  # the library reports a malformed keyword
     return made
 

@@ -112,7 +112,9 @@ class Reading:
     @cached_property
     def forced(self) -> tuple[int, ...]:
         """Tokens of the text that must follow, without tokens that later text could still change."""
-        return tuple(self.tokens.compute_ff_tokens())
+        found = tuple(self.tokens.compute_ff_tokens())
+        check_matcher(self.tokens)
+        return found
 
 
 def initial_reading(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError, LopaError, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
@@ -86,6 +86,7 @@ def _option_errors(request: GrammarRequest) -> Iterator[None]:
     except LopaError:
         raise
     except Exception as error:
+        raise_if_from_handler(error)
         raise _grammar_error(request.option, request.text, error_text(error)) from error
 
 
@@ -185,7 +186,8 @@ def _grammar_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except ValueError as error:
+        raise_if_from_handler(error)
         return False
     return True
 

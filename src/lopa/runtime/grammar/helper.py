@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError, GrammarHelperError, stopped_preparation
+from lopa.runtime.errors import BadInputError, GrammarHelperError, raise_if_from_handler, stopped_preparation
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_source import GrammarRequest
 from lopa.runtime.grammar.preparation import CheckedGrammar, too_costly
@@ -33,7 +33,9 @@ _START_SECONDS = 120.0
 _WALL_FACTOR = 15.0
 """Wall-clock seconds allowed per second of processor time, on a busy machine."""
 _POLL_SECONDS = 0.02
-"""Seconds between two calls of `is_wanted`."""
+"""Seconds between two calls of `is_wanted` while a grammar is prepared."""
+_WAIT_SECONDS = 0.002
+"""Seconds between two looks whether a process is free."""
 _END_SECONDS = 2.0
 _MAX_CACHED, _MAX_CACHED_CHARACTERS = 128, 2**16
 """Maximum cached results, and maximum characters of a cached grammar."""
@@ -52,7 +54,8 @@ class GrammarHelper:
         """Store the settings. The process opens the folder of `bundle` and uses its chat template."""
         self._bundle, self._limits = bundle, limits
         self._lock = threading.RLock()  # a signal handler may interrupt its own thread
-        self._max_num_seqs = threading.BoundedSemaphore(limits.processes)
+        self._places: dict[object, None] = {}
+        """Calls that wait or run, in order. The first ones run, as many as there are processes."""
         # The lock guards the attributes below.
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -86,10 +89,13 @@ class GrammarHelper:
             self._end_process()
 
     def _request(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar | BadInputError:
-        while not self._max_num_seqs.acquire(timeout=_POLL_SECONDS):
-            if not is_wanted():
-                raise stopped_preparation()
-        try:
+        place = object()
+        try:  # a signal handler may raise at any moment, which must not keep a place
+            self._places[place] = None
+            while place not in [*self._places][: self._limits.processes]:
+                if not is_wanted():
+                    raise stopped_preparation()
+                time.sleep(_WAIT_SECONDS)
             for _ in range(2):  # the helper may die and lose the child's reply
                 with _system_errors():
                     reply = self._reply(request, is_wanted)
@@ -101,7 +107,7 @@ class GrammarHelper:
                 remedy="check the machine's memory; the next request starts another helper",
             )
         finally:
-            self._max_num_seqs.release()
+            self._places.pop(place, None)
 
     def _read(self, request: GrammarRequest, reply: bytes) -> CheckedGrammar | BadInputError:
         if not reply:
@@ -150,7 +156,8 @@ class GrammarHelper:
         with self._lock:
             try:
                 socket.send_fds(self._running_control(), [b"?"], [theirs.fileno()])
-            except OSError:  # a killed process closes its files before it can be waited for
+            except OSError as error:  # a killed process closes its files before it can be waited for
+                raise_if_from_handler(error)
                 self._discard_process()
                 socket.send_fds(self._running_control(), [b"?"], [theirs.fileno()])
 
@@ -193,6 +200,7 @@ def _system_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        raise_if_from_handler(error)
         raise GrammarHelperError(
             f"the grammar helper process cannot be used: {error.strerror or error}",
             expected="a process that may open some more files and start another process",
@@ -216,35 +224,36 @@ def _start_process(bundle: Bundle, limits: GrammarLimits) -> tuple[subprocess.Po
     own = {"chat_template": bundle.manifest.chat_template, "digests": bundle.digests, "signed": dict(bundle.signed)}
     settings = json.dumps({"limits": asdict(limits), **own}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with theirs, ExitStack() as undo:
-        undo.callback(control.close)
-        process = subprocess.Popen(
-            [_python(), "-c", code, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,  # its output is read until it is ready
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
-            env=environment,
-        )
-        undo.pop_all()
-    assert process.stderr is not None
-    with process.stderr as errors:
-        control.settimeout(_START_SECONDS)
-        try:
-            control.sendall(len(settings).to_bytes(_LENGTH, "little") + settings)
-            ready = control.recv(1)
-        except OSError:
-            ready = b""
-        if not ready:
-            control.close()
-            process.kill()
-            process.wait()
-            raise GrammarHelperError(
-                f"the grammar helper process did not start: {_last_line(errors.read())}",
-                expected="a process of this Python that reads the bundle's tokenizer",
-                remedy="check this machine's memory and process limits",
+    with ExitStack() as undo:
+        undo.callback(control.close)  # which ends the process
+        with theirs:
+            process = subprocess.Popen(
+                [_python(), "-c", code, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,  # its output is read until it is ready
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
+                env=environment,
             )
+        assert process.stderr is not None
+        with process.stderr as errors:
+            control.settimeout(_START_SECONDS)
+            try:
+                control.sendall(len(settings).to_bytes(_LENGTH, "little") + settings)
+                ready = control.recv(1)
+            except OSError as error:
+                raise_if_from_handler(error)
+                ready = b""
+            if not ready:
+                process.kill()
+                process.wait()
+                raise GrammarHelperError(
+                    f"the grammar helper process did not start: {_last_line(errors.read())}",
+                    expected="a process of this Python that reads the bundle's tokenizer",
+                    remedy="check this machine's memory and process limits",
+                )
+        undo.pop_all()
     control.settimeout(None)
     return process, control
 

@@ -12,6 +12,7 @@ from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.ending import MAX_TRIES, shortest_ending, straight_ending
 from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.llguidance_library import check_matcher
 from lopa.runtime.grammar.state import MAX_STEPS_AT_START, GrammarState, fits
 from lopa.runtime.grammar.text_before_given import MatcherBeforeGiven, MayFollow, ViewLimit
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -213,6 +214,7 @@ class _WholeText:
             tokens, read = before.tokens.matcher.deep_copy(), before.bytes.matcher.deep_copy()
         for matcher, given in ((tokens, self._tokens[number]), (read, self._bytes[number])):
             if matcher.try_consume_tokens(given) != len(given):
+                check_matcher(matcher)
                 if before is not None:
                     return None
                 raise BadInputError(

@@ -6,7 +6,8 @@ This module handles bytes and token IDs, and does not depend on bundles or branc
 import importlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -51,23 +52,24 @@ def byte_tokenizer(names: Sequence[bytes] = ()) -> "LLTokenizer":
     `names` are added tokens that a grammar may name, such as <tool_call>. They take the places of SYMBOLS, bytes that
     no text contains, in order.
     """
-    found = library()
-    made: LLTokenizer = found.LLTokenizer(found.TokenizerWrapper(_Bytes(names)))
+    return _tokenizer_of_bytes(_plain_bytes().greedy_tokenize, names)
+
+
+@cache
+def _plain_bytes() -> "LLTokenizer":
+    return _tokenizer_of_bytes(list, ())
+
+
+def _tokenizer_of_bytes(encode: Callable[[str], list[Any]], names: Sequence[bytes]) -> "LLTokenizer":
+    """Return a tokenizer that calls `encode` for the bytes of a text. It must be native code: the library would take
+    the exception of a signal handler that interrupts Python code for a text that does not match."""
+    symbols = dict(zip(SYMBOLS, names, strict=False))
+    tokens = [*(symbols.get(each, bytes([each])) for each in range(BYTES)), b"<end>"]
+    wrapper = partial(encode)  # native, and may have attributes
+    vars(wrapper).update(is_tokenizer_wrapper=True, eos_token_id=BYTES, bos_token_id=None)
+    vars(wrapper).update(tokens=tokens, special_token_ids=[*symbols, BYTES])
+    made: LLTokenizer = library().LLTokenizer(wrapper)
     return made
-
-
-class _Bytes:
-    """Tokenizer interface that the library requires."""
-
-    eos_token_id, bos_token_id = BYTES, None
-
-    def __init__(self, names: Sequence[bytes]) -> None:
-        symbols = dict(zip(SYMBOLS, names, strict=False))
-        self.tokens = (*(symbols.get(each, bytes([each])) for each in range(BYTES)), b"<end>")
-        self.special_token_ids = (*symbols, BYTES)
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)
 
 
 def forced_bytes(used: "LLMatcher") -> bytes:
@@ -97,15 +99,22 @@ def is_empty(expression: str) -> bool:
     """Return whether no text matches an expression in Lark syntax. Raises ValueError with the library's message."""
     found = matcher(byte_tokenizer(), library().LLMatcher.grammar_from_lark(f"start: MATCH\nMATCH: {expression}\n"))
     found.compute_bitmask()
+    check_matcher(found, *DEAD_END)
     return bool(found.is_error())
 
 
-def check_matcher(used: "LLMatcher") -> None:
-    """Raise BadInputError for a failed matcher.
+DEAD_END = ("NoExtension",)
+"""Beginning of the library's message if nothing matches."""
+LIMITS = ("lexer error", "LexerTooComplex", "ParserTooComplex")
+"""Beginnings of its messages if a limit was exceeded."""
+
+
+def check_matcher(used: "LLMatcher", *expected: str) -> None:
+    """Raise BadInputError for a failed matcher, unless its message begins as one of `expected`.
 
     The matcher exceeded a limit of the library, or its text can neither continue nor end.
     """
-    if not used.is_error():
+    if not used.is_error() or used.get_error().startswith(expected):
         return
     message = used.get_error().splitlines()[0][:200]
     if message.startswith("NoExtension"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.hub.checked_api import DIGEST, checked_api
 from lopa.runtime.hub.hub_id import COMMIT, HubId
@@ -215,12 +215,14 @@ def hub_errors(hub_id: HubId) -> Iterator[None]:
             f"{hub_id} is no id: {_line(error)}", expected="ORG/NAME or ORG/NAME@REVISION", remedy="correct the id"
         ) from error
     except (AssertionError, AttributeError, InvalidURL, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise_if_from_handler(error)
         raise BadInputError(
             f"{hub_id}: {constants.ENDPOINT} answers otherwise than a Hub: {_line(error)}",
             expected="the requested commit, SHA-1 or SHA-256 digests as ETags, and names inside the repository",
             remedy="check HF_ENDPOINT and the network's proxy, and use an endpoint that you trust",
         ) from error
     except (HfHubHTTPError, HTTPError, OSError, RuntimeError) as error:
+        raise_if_from_handler(error)
         raise BadInputError(
             f"{hub_id}: the transfer failed: {_line(error)}",
             expected="a complete transfer",

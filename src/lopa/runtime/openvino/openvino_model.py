@@ -10,7 +10,7 @@ from typing import Any
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
 from lopa.runtime.contract.model_part import ModelPart
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.errors import BadInputError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.openvino_library import openvino_core, openvino_module
@@ -98,6 +98,7 @@ def _compile(openvino: Any, bundle: Bundle, part: ModelPart, device: str, thread
         _check_contract(bundle, part, model)
         return core.compile_model(model, requested.name, settings(requested, threads))
     except RuntimeError as error:  # OpenVINO raises RuntimeError for every failure
+        raise_if_from_handler(error)
         raise BadInputError(
             f"OpenVINO {openvino.__version__} cannot compile {bundle.graph} for {requested.name}: {error_text(error)}",
             expected="a device that supports the operators and dynamic shapes of a standard graph",

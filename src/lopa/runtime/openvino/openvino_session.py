@@ -79,6 +79,7 @@ class OpenVinoBinding:
 
     def bind_inputs(self, handles: Sequence[tuple[str, Any]]) -> None:
         """Bind inputs for the next runs."""
+        self._request.wait()
         for name, tensor in handles:
             self._request.set_tensor(name, tensor)
 
@@ -91,7 +92,8 @@ class OpenVinoBinding:
         self.bind_inputs(self._empty)
 
     def run(self) -> None:
-        """Run one forward."""
+        """Run one forward. A signal handler may have interrupted the one before, which every use then waits for."""
+        self._request.wait()
         self._request.start_async()  # infer() would build a dictionary of all outputs
         self._request.wait()
 

@@ -6,7 +6,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import parse_device
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.qnn.qnn_forward import QnnForward
 from lopa.runtime.qnn.qnn_library import qnn_module, sdk_version, session_options
@@ -34,6 +34,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
         try:
             sessions[each.bucket] = onnxruntime.InferenceSession(path, options, enable_fallback=0)
         except Exception as error:  # ONNX Runtime raises its own exception classes
+            raise_if_from_handler(error)
             raise BadInputError(
                 f"{path} cannot be opened: {error_text(error)}",
                 expected=f"a context binary for {stored.engine.soc} by QNN {stored.engine.sdk_version}",

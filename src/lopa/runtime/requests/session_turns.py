@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, is_from_signal_handler
+from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, is_from_signal_handler, raise_if_from_handler
 
 _LOG = logging.getLogger(__name__)
 _gate, _sections = threading.RLock(), set[object]()
@@ -125,7 +125,8 @@ class SessionTurns:
         finally:
             try:  # no call before it, such as suppress(): a signal handler could raise there
                 self._lock.release()
-            except RuntimeError:
+            except RuntimeError as error:
+                raise_if_from_handler(error)
                 _LOG.debug("another thread cleans up after its turn")
 
     def end_in_child(self) -> None:

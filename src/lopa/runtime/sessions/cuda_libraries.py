@@ -17,6 +17,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from lopa.runtime.errors import raise_if_from_handler
 from lopa.runtime.install_hint import pip_command
 
 _log = logging.getLogger(__name__)
@@ -72,4 +73,5 @@ def _quiet(output: io.StringIO) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:
+        raise_if_from_handler(error)
         _log.debug("cannot load the CUDA libraries: %s", error)

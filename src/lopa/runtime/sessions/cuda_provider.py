@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.device_families import parse_device
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, is_from_signal_handler
 from lopa.runtime.sessions.ort_log import errors_only
 
 PROVIDER = "CUDAExecutionProvider"
@@ -53,6 +53,14 @@ def check_tf32(bundle: Bundle, device: str) -> None:
 
 
 def session_on_providers(graph: Path, options: ort.SessionOptions, providers: Providers) -> Any:
-    """Open a graph on `providers`, as InferenceSession does, without the warning that a device has no plug-in."""
-    with errors_only() if "device_id" in providers[0][1] else nullcontext():
-        return ort.InferenceSession(str(graph), options, providers=providers)
+    """Open a graph on the first of `providers` that starts, without the warning that a device has no plug-in.
+
+    InferenceSession would do so too, but it prints, and hides exceptions of signal handlers.
+    """
+    try:
+        with errors_only() if "device_id" in providers[0][1] else nullcontext():
+            return ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
+    except RuntimeError as error:
+        if is_from_signal_handler(error) or len(providers) == 1:
+            raise
+        return session_on_providers(graph, options, providers[1:])

@@ -22,7 +22,7 @@ from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.cpu_kernels.kernel_library import kernel_library
 from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.device_families import FAMILIES, parse_device
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.errors import BadInputError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
 from lopa.runtime.sessions.cuda_provider import PROVIDER, Providers, check_tf32, cuda_providers, session_on_providers
@@ -249,6 +249,7 @@ def _open_graph(
         with denormals_as_zero():
             session = session_on_providers(graph, options, providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        raise_if_from_handler(error)
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",
             expected="a graph made by this version of lopa-export",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.errors import BadInputError, CheckFailedError, raise_if_from_handler
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.signature.envelope import Envelope, signed_bytes
@@ -86,6 +86,7 @@ class Trust:
             if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _HASHES:
                 raise VerificationError("its key is not on the curve P-256, P-384 or P-521")
         except Exception as error:  # parsers of certificates have many kinds of errors, e.g. InvalidVersion
+            raise_if_from_handler(error)
             raise CheckFailedError(
                 f"{source} is not trusted: its certificate is not valid ({str(error) or type(error).__name__})",
                 expected="a certificate for code signing, valid today, from a trusted root",

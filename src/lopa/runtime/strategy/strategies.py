@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.plan.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Confidence
 from lopa.runtime.strategy import strategy as stages
 from lopa.runtime.strategy.strategy import OwnOption, Strategy
@@ -269,6 +269,7 @@ def _loaded(entry_point: EntryPoint) -> Strategy:
     try:
         strategy = entry_point.load()
     except Exception as error:  # the import of another package may raise any error
+        raise_if_from_handler(error)
         raise BadInputError(
             f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
             expected="a package that can be imported",

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from lopa.runtime.errors import raise_if_from_handler
 from lopa.runtime.template.budget import check_number
 from lopa.runtime.template.evaluator import Evaluator
 from lopa.runtime.template.methods import METHODS, replace_text, to_json, to_text
@@ -70,10 +71,12 @@ def _int(run: Evaluator, value: Any, default: Any = 0, base: int = 10) -> Any:
         run.budget.characters(len(value))
     try:
         return check_number(int(value, base) if isinstance(value, str) and base != 10 else int(value))
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        raise_if_from_handler(error)
         try:
             return check_number(int(float(value)))
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError) as error:
+            raise_if_from_handler(error)
             return default
 
 
@@ -82,7 +85,8 @@ def _float(run: Evaluator, value: Any, default: Any = 0.0) -> Any:
         run.budget.characters(len(value))
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        raise_if_from_handler(error)
         return default
 
 

@@ -19,7 +19,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, TemplateArgumentError
+from lopa.runtime.errors import BadInputError, TemplateArgumentError, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.functions import FUNCTION_NAMES, template_functions
@@ -154,8 +154,10 @@ def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...]
             budget = Budget(messages=3, characters=len(sample))
             chat = [*before, form({"role": role, "content": sample}), *after]
             names = {**dict(special_tokens), **template_functions(budget), **_NO_TOOLS, "messages": chat}
-            with suppress(Exception):  # the error is raised where the template is used
+            try:
                 found.add(TemplateRun(budget, names).text(_parse(template)))
+            except Exception as error:  # raised where the template is used
+                raise_if_from_handler(error)
         if len(found) > 1:
             return form is not dict
     return user_in_parts

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import is_from_signal_handler
 from lopa.runtime.text.backtracking import ExpressionError, shortest_match
 from lopa.runtime.text.charsmap import CharsmapError, charsmap_growth
 
@@ -106,7 +107,7 @@ def _check_growth(part: Any, kind: _Kind) -> int:
         except (ExpressionError, CharsmapError) as error:
             raise PartError(f"{location}: {each['type']}: {error}", _EXPECTED[type(error)]) from error
         except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, PartError):
+            if isinstance(error, PartError) or is_from_signal_handler(error):
                 raise
             raise PartError(
                 f"{location}: {shown(each)}", f"{each['type']} as the tokenizers library writes it"

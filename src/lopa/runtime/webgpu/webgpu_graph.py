@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from lopa.runtime.errors import raise_if_from_handler
 from lopa.runtime.graph_encoding import encoded_model, encoded_node, encoded_value
 from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
@@ -42,6 +43,7 @@ def can_run(device: Any) -> bool:
     graph = encoded_model([encoded_node("Neg", ["x"], "y")], [x], [y])
     try:
         session_from_graph(graph, device)
-    except Exception:  # ONNX Runtime's exceptions have no common base class
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        raise_if_from_handler(error)
         return False
     return True

@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime as ort
 
 from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES, parse_device
-from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.errors import MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.ort_log import errors_only
 
 PROVIDER = "WebGpuExecutionProvider"
@@ -69,6 +69,7 @@ def _register() -> None:
             remedy=remedy,
         ) from error
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        raise_if_from_handler(error)
         raise MissingBackendError(
             f"ONNX Runtime {ort.__version__} cannot load the WebGPU plug-in: {error}",
             expected="libvulkan.so.1, and an ONNX Runtime that fits the plug-in",

@@ -16,7 +16,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.webgpu_twin import webgpu_graph, webgpu_initializers
 from lopa.runtime.contract.model_part import whole_model
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import check_contract
@@ -83,6 +83,7 @@ def _opened(bundle: Bundle, adapter: Any) -> ort.InferenceSession:
     try:
         session = session_from_graph(graph, adapter, matrices)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        raise_if_from_handler(error)
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph} on WebGPU: {error}",
             expected="a graph made by this version of lopa-export, whose tensors fit the adapter's buffers",
