@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.errors import BadInputError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError
 
 MAX_SECONDS = 1e9
 """Upper limit of durations, about 30 years. Every system's wait functions accept it."""
@@ -25,8 +25,7 @@ def shown(value: object) -> str:
         if isinstance(value, list | tuple):  # cuts a long list before its repr is computed
             value = list(islice(value, _MAX_SHOWN_CHARACTERS)) if len(value) > _MAX_SHOWN_CHARACTERS else value
         text = repr(value)
-    except Exception as error:  # a number with more digits than Python prints, or an object whose repr raises
-        raise_if_from_handler(error)
+    except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
 

@@ -24,7 +24,7 @@ from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, is_from_signal_handler
+from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, raise_if_from_handler
 from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
@@ -635,8 +635,7 @@ class Decoder:
             ):
                 job = self._job(prompt, config, on_step=on_step, cache_salt=cache_salt)
         except BadInputError as error:
-            if is_from_signal_handler(error):
-                raise
+            raise_if_from_handler(error)
             handle = RequestHandle()
             handle.put_error(error)
             return handle

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from lopa.runtime.errors import BadInputError, LopaError, ResourceExhaustedError, is_from_signal_handler
+from lopa.runtime.errors import BadInputError, LopaError, ResourceExhaustedError, raise_if_from_handler
 
 MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file, in bytes. A manifest of a 7B model takes a few hundred kilobytes, and the largest known
@@ -40,8 +40,7 @@ def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterato
     except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
-        if is_from_signal_handler(error):
-            raise
+        raise_if_from_handler(error)
         if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
             raise ResourceExhaustedError(
                 f"{received}: {error_text(error)}",

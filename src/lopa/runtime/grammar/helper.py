@@ -33,9 +33,7 @@ _START_SECONDS = 120.0
 _WALL_FACTOR = 15.0
 """Wall-clock seconds allowed per second of processor time, on a busy machine."""
 _POLL_SECONDS = 0.02
-"""Seconds between two calls of `is_wanted` while a grammar is prepared."""
-_WAIT_SECONDS = 0.002
-"""Seconds between two looks whether a process is free."""
+"""Seconds between two calls of `is_wanted`. A call that waits for a process calls it more often."""
 _END_SECONDS = 2.0
 _MAX_CACHED, _MAX_CACHED_CHARACTERS = 128, 2**16
 """Maximum cached results, and maximum characters of a cached grammar."""
@@ -95,7 +93,7 @@ class GrammarHelper:
             while place not in [*self._places][: self._limits.processes]:
                 if not is_wanted():
                     raise stopped_preparation()
-                time.sleep(_WAIT_SECONDS)
+                time.sleep(_POLL_SECONDS / 10)
             for _ in range(2):  # the helper may die and lose the child's reply
                 with _system_errors():
                     reply = self._reply(request, is_wanted)

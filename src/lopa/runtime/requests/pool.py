@@ -16,7 +16,7 @@ from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
-from lopa.runtime.errors import is_from_signal_handler
+from lopa.runtime.errors import raise_if_from_handler
 from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -294,8 +294,7 @@ class RequestPool:
                 None if last is None else last.copy(),
             )
         except Exception as error:
-            if is_from_signal_handler(error):
-                raise
+            raise_if_from_handler(error)
             _LOG.debug("rows were not stored: %s", error)
             running.prefix.release()
 
@@ -372,6 +371,5 @@ class RequestPool:
         try:
             yield
         except self._own_errors as error:
-            if is_from_signal_handler(error):
-                raise
+            raise_if_from_handler(error)
             self.end_failed(job, error)

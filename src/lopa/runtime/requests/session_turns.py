@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, is_from_signal_handler, raise_if_from_handler
+from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, raise_if_from_handler
 
 _LOG = logging.getLogger(__name__)
 _gate, _sections = threading.RLock(), set[object]()
@@ -91,8 +91,7 @@ class SessionTurns:
                 try:
                     self._later[0]()
                 except Exception as error:
-                    if is_from_signal_handler(error):
-                        raise  # the work stays in the queue
+                    raise_if_from_handler(error)  # the work stays in the queue
                     _LOG.warning("cleaning up a session failed: %s", error)
                 self._later.popleft()
             return work()

@@ -1,0 +1,198 @@
+"""Exceptions that signal handlers raise inside code that converts or ignores errors: they pass, and nothing is kept."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+
+from lopa.runtime import BadInputError, Decoder, GrammarLimits
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.cpu_kernels import kernel_library
+from lopa.runtime.grammar import bounded, exact_schema, grammar_source, helper
+from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.llguidance_library import _tokenizer_of_bytes, byte_tokenizer
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.template import text_filters
+from lopa.runtime.text import chat_template
+
+REGEX = {"regex": " The answer is [0-9]{1,4}\\."}
+PATTERN = {"json_schema": '{"type": "string", "pattern": "^[a-c]{2,5}$"}'}
+MULTIPLE = {"json_schema": '{"type": "integer", "multipleOf": 8, "minimum": 17, "maximum": 500}'}
+SPACING = {"json_schema": '{"type": "array", "items": {"type": "null"}, "x-guidance": {"item_separator": ", ?"}}'}
+LARK = {"grammar": 'start: "no" | "yes" /[a-z]{2,4}/'}
+CHAT = [{"role": "user", "content": "2"}]
+ERRORS = [TimeoutError("late"), ValueError("late"), KeyError("late"), RuntimeError("late")]
+
+
+@contextmanager
+def raising(error: BaseException) -> Iterator[Callable[..., Any]]:
+    """Handle SIGUSR1 by raising `error` within the context, and return a function that the signal interrupts."""
+
+    def handle(_: int, __: Any) -> None:
+        raise error
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError("the handler did not raise")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def assert_passes(error: Exception, owner: Any, name: str, call: Callable[[], object]) -> None:
+    """Assert that `call` raises `error` itself if a handler raises it inside the function `name` of `owner`."""
+    with raising(error) as interrupted, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(type(error)) as caught:
+            call()
+    assert caught.value is error
+
+
+PLACES = [
+    (grammar_source, "check_set_operations", REGEX),
+    (bounded, "lark_from_regex", REGEX),
+    (bounded, "matcher", REGEX),
+    (exact_schema, "pattern_for_library", PATTERN),
+    (exact_schema, "_number", MULTIPLE),
+    (exact_schema, "is_empty", SPACING),
+    (grammar_source, "library", LARK),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize(("owner", "name", "options"), PLACES, ids=[place[1] for place in PLACES])
+def test_while_a_grammar_is_prepared(
+    decoder: Decoder, prompt: tuple[int, ...], error: Exception, owner: Any, name: str, options: Any
+) -> None:
+    def decode() -> str:
+        exact_schema.exact_schema.cache_clear()
+        return decoder.generate(prompt, max_new_tokens=24, **options).text
+
+    expected = decode()
+    assert_passes(error, owner, name, decode)
+    assert decode() == expected
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("name", ["_reply", "_send", "_running_control", "_read"])
+@pytest.mark.skipif(not helper.is_helper_supported(), reason="no helper process on this system")
+def test_while_a_helper_prepares_a_grammar(
+    guarded: Decoder, prompt: tuple[int, ...], error: Exception, name: str
+) -> None:
+    guarded.prepare_grammars()
+    grammars = guarded._grammars.helper
+    assert grammars is not None
+    process = grammars._process
+    grammars._cache.clear()
+    assert_passes(error, helper.GrammarHelper, name, lambda: guarded.generate(prompt, max_new_tokens=24, **REGEX))
+    assert not grammars._places
+    assert guarded.generate(prompt, max_new_tokens=24, **REGEX).text.startswith(" The answer is ")
+    assert grammars._process is process
+
+
+@pytest.mark.skipif(not helper.is_helper_supported(), reason="no helper process on this system")
+def test_while_a_helper_starts(tiny_bundle: Path) -> None:
+    made = helper.GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits())
+    assert_passes(TimeoutError("late"), helper.socket.socket, "sendall", made.start)
+    assert made._process is None
+    made.start()
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_bundle: Path) -> Iterator[Decoder]:
+    """Yield a decoder with a helper process."""
+    with Decoder.open(tiny_bundle, threads=1, grammar_limits=GrammarLimits()) as decoder:
+        yield decoder
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_while_a_graph_is_opened(
+    export_tiny: Callable[..., Path], error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime's own way to another provider would take the exception for one of the provider."""
+    bundle = Bundle.open(export_tiny(with_logits=True, lora=None))
+    assert_passes(
+        error, ort.InferenceSession, "_create_inference_session", lambda: open_session(bundle, "cpu", threads=3)
+    )
+    assert "Falling back" not in capfd.readouterr().out
+    open_session(bundle, "cpu", threads=3).close()
+
+
+def test_while_the_kernels_are_loaded() -> None:
+    expected = kernel_library.kernel_library()
+    kernel_library.kernel_library.cache_clear()
+    assert_passes(TimeoutError("late"), kernel_library, "_loaded_library", kernel_library.kernel_library)
+    assert (kernel_library.kernel_library() is None) == (expected is None)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize(
+    ("owner", "name", "template"),
+    [
+        (text_filters, "check_number", "{{ '7'|int }}{{ messages[0].content }}"),
+        (chat_template, "template_functions", "{{ messages[0].content }}"),
+        (chat_template, "_parse", "{{ messages[0].content[0].text }}"),
+    ],
+)
+def test_while_a_template_is_used(tiny_bundle: Path, error: Exception, owner: Any, name: str, template: str) -> None:
+    with Decoder.open(tiny_bundle, threads=1, chat_template=template) as decoder:
+        expected = decoder.tokenizer.chat(CHAT)
+        for each in vars(chat_template).values():
+            if hasattr(each, "cache_clear"):
+                each.cache_clear()
+        assert_passes(error, owner, name, lambda: decoder.tokenizer.chat(CHAT))
+        assert decoder.tokenizer.chat(CHAT) == expected
+
+
+@pytest.mark.parametrize("options", [REGEX, PATTERN, MULTIPLE, SPACING, LARK], ids=str)
+def test_the_library_for_grammars_calls_no_python_code(decoder: Decoder, prompt: tuple[int, ...], options: Any) -> None:
+    """It would swallow the exception of a handler that interrupts such code."""
+    inside: list[Any] = []
+    called: list[str] = []
+    calls = 0
+
+    def watch(frame: Any, event: str, function: Any) -> None:
+        nonlocal calls
+        if event == "call" and inside:
+            called.append(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
+        elif event == "c_call" and type(function.__self__).__module__.startswith("llguidance"):
+            inside.append(function)
+            calls += 1
+        elif event in ("c_return", "c_exception") and inside and function == inside[-1]:
+            inside.pop()
+
+    sys.setprofile(watch)
+    try:
+        decoder.generate(prompt, max_new_tokens=24, **options)
+    finally:
+        sys.setprofile(None)
+    assert calls > 20
+    assert called == []
+
+
+def test_a_failed_matcher_is_no_text_that_does_not_match() -> None:
+    """The library swallows exceptions of Python code that it calls, whatever raised them."""
+
+    def fail(_: str) -> list[int]:
+        raise ValueError
+
+    expression = "abc(d|e)"
+    assert BoundedExpression(byte_tokenizer(), expression).ending(b"", 8) in (b"abcd", b"abce")
+    with pytest.raises(BadInputError, match="grammar became too complex"):
+        BoundedExpression(_tokenizer_of_bytes(fail, ()), expression).ending(b"", 8)
+
+
+def test_symbols_are_no_text() -> None:
+    names = [b"<tool_call>", b"</tool_call>"]
+    for tokenizer in (byte_tokenizer(), byte_tokenizer(names)):
+        for text in ("hello", "<tool_call>x</tool_call><end>", "é漢\n\0\U0010ffff"):
+            assert tokenizer.tokenize_str(text) == list(text.encode())
