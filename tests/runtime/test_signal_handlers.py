@@ -164,7 +164,7 @@ def test_the_library_for_grammars_calls_no_python_code(decoder: Decoder, prompt:
         nonlocal calls
         if event == "call" and inside:
             called.append(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
-        elif event == "c_call" and type(function.__self__).__module__.startswith("llguidance"):
+        elif event == "c_call" and type(function.__self__).__name__.startswith("LL"):
             inside.append(function)
             calls += 1
         elif event in ("c_return", "c_exception") and inside and function == inside[-1]:

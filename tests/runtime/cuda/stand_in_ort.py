@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 
@@ -97,7 +98,7 @@ class StandInSession:
         require(machine.cudart.stream_device(self.stream) == self.device, "a stream of another device")
         self.with_graphs = options.get("enable_cuda_graph", "0") == "1"
         if self.with_graphs and machine.unsupported:
-            raise RuntimeError(
+            raise Fail(
                 "This session cannot use the graph capture feature as requested by the user as all compute graph nodes "
                 "have not been partitioned to the CUDAExecutionProvider"
             )

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,55 @@ def test_decoder_and_engine_match_onnx_runtime(tiny_bundle: Path) -> None:
         texts.append(engine.submit(PROMPT, engine.config(max_new_tokens=64)).result().text)
     assert len(set(texts)) == 1
     assert "54" in texts[0]
+
+
+class InterruptedRequest:
+    """A request that a signal interrupts when it has started."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    def start_async(self) -> None:
+        self._request.start_async()
+        signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupted_forward_ends_before_the_next_use(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """OpenVINO rejects every use of a request that runs. The second signal interrupts the cleanup."""
+    late = [TimeoutError("first"), TimeoutError("second")]
+    left = late[:times]
+
+    def handle(_: int, __: Any) -> None:
+        raise left.pop(0)
+
+    def wait_with_signal(self: Any) -> None:
+        if len(left) == 1 and times == 2:
+            signal.raise_signal(signal.SIGUSR1)
+        self.bind_inputs(self._empty)
+
+    with Decoder.open(tiny_bundle, [DEVICE], threads=1) as decoder:
+        expected = decoder.generate(PROMPT, max_new_tokens=16).token_ids
+        binding = decoder.session._forward._binding  # type: ignore[attr-defined]
+        long = (*decoder.tokenizer.encode(PROMPT, add_bos=True),) * 40
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(binding, "_request", InterruptedRequest(binding._request))
+                patch.setattr(session.OpenVinoBinding, "unbind_inputs", wait_with_signal)
+                with pytest.raises(TimeoutError) as caught:
+                    decoder.generate(long[:1800], max_new_tokens=16, branches=8)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert caught.value is late[times - 1]
+        assert not left
+        for _ in range(2):
+            assert decoder.generate(PROMPT, max_new_tokens=16).token_ids == expected
 
 
 def test_cpu_has_one_branch_by_default() -> None:

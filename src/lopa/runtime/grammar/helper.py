@@ -223,17 +223,20 @@ def _start_process(bundle: Bundle, limits: GrammarLimits) -> tuple[subprocess.Po
     settings = json.dumps({"limits": asdict(limits), **own}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with ExitStack() as undo:
-        undo.callback(control.close)  # which ends the process
+        undo.callback(control.close)
         with theirs:
-            process = subprocess.Popen(
-                [_python(), "-c", code, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,  # its output is read until it is ready
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
-                env=environment,
+            process = undo.enter_context(
+                subprocess.Popen(
+                    [_python(), "-c", code, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,  # its output is read until it is ready
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
+                    env=environment,
+                )
             )
+        undo.callback(process.kill)
         assert process.stderr is not None
         with process.stderr as errors:
             control.settimeout(_START_SECONDS)
@@ -245,7 +248,6 @@ def _start_process(bundle: Bundle, limits: GrammarLimits) -> tuple[subprocess.Po
                 ready = b""
             if not ready:
                 process.kill()
-                process.wait()
                 raise GrammarHelperError(
                     f"the grammar helper process did not start: {_last_line(errors.read())}",
                     expected="a process of this Python that reads the bundle's tokenizer",

@@ -7,7 +7,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -52,12 +52,7 @@ def byte_tokenizer(names: Sequence[bytes] = ()) -> "LLTokenizer":
     `names` are added tokens that a grammar may name, such as <tool_call>. They take the places of SYMBOLS, bytes that
     no text contains, in order.
     """
-    return _tokenizer_of_bytes(_plain_bytes().greedy_tokenize, names)
-
-
-@cache
-def _plain_bytes() -> "LLTokenizer":
-    return _tokenizer_of_bytes(list, ())
+    return _tokenizer_of_bytes(_tokenizer_of_bytes(list, ()).greedy_tokenize, names)
 
 
 def _tokenizer_of_bytes(encode: Callable[[str], list[Any]], names: Sequence[bytes]) -> "LLTokenizer":
