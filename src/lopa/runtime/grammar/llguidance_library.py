@@ -56,8 +56,11 @@ def byte_tokenizer(names: Sequence[bytes] = ()) -> "LLTokenizer":
 
 
 def _tokenizer_of_bytes(encode: Callable[[str], list[Any]], names: Sequence[bytes]) -> "LLTokenizer":
-    """Return a tokenizer that calls `encode` for the bytes of a text. It must be native code: the library would take
-    the exception of a signal handler that interrupts Python code for a text that does not match."""
+    """Return a tokenizer that calls `encode` for the bytes of a text.
+
+    It must be native code. The library swallows exceptions of Python code, also those of signal handlers that interrupt
+    it, and the text then does not match.
+    """
     symbols = dict(zip(SYMBOLS, names, strict=False))
     tokens = [*(symbols.get(each, bytes([each])) for each in range(BYTES)), b"<end>"]
     wrapper = partial(encode)  # native, and may have attributes
