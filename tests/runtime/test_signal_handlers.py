@@ -1,6 +1,7 @@
 """Exceptions that signal handlers raise inside code that converts or ignores errors: they pass, and nothing is kept."""
 
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from lopa.runtime.sessions.session import open_session
 from lopa.runtime.template import text_filters
 from lopa.runtime.text import chat_template
 
-REGEX = {"regex": " The answer is [0-9]{1,4}\\."}
+REGEX: dict[str, Any] = {"regex": " The answer is [0-9]{1,4}\\."}
 PATTERN = {"json_schema": '{"type": "string", "pattern": "^[a-c]{2,5}$"}'}
 MULTIPLE = {"json_schema": '{"type": "integer", "multipleOf": 8, "minimum": 17, "maximum": 500}'}
 SPACING = {"json_schema": '{"type": "array", "items": {"type": "null"}, "x-guidance": {"item_separator": ", ?"}}'}
@@ -101,7 +102,7 @@ def test_while_a_helper_prepares_a_grammar(
 @pytest.mark.skipif(not helper.is_helper_supported(), reason="no helper process on this system")
 def test_while_a_helper_starts(tiny_bundle: Path) -> None:
     made = helper.GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits())
-    assert_passes(TimeoutError("late"), helper.socket.socket, "sendall", made.start)
+    assert_passes(TimeoutError("late"), socket.socket, "sendall", made.start)
     assert made._process is None
     made.start()
     made.close()
