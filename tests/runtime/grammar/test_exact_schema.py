@@ -207,6 +207,26 @@ def test_references_to_no_schema_are_refused(reference: str) -> None:
         grammar_of(schema)
 
 
+@pytest.mark.parametrize("names", [{"$id": "http://x/a"}, {"$anchor": "a"}])
+def test_a_name_leads_to_one_schema(names: dict[str, Any]) -> None:
+    """Two schemas with one name are refused, unless they are equal: readers take either."""
+    reference = names.get("$id", "#a")
+    first, other = {**names, "type": "integer"}, {**names, "type": "string"}
+    one: dict[str, Any] = {"$id": "http://x/", "$ref": reference, "$defs": {"a": first, "b": first}}
+    grammar = grammar_of(one)
+    assert (accepts(grammar, "3"), accepts(grammar, '"a"')) == (True, False)
+    with pytest.raises(BadInputError, match="two schemas with the name"):
+        grammar_of({**one, "$defs": {"a": first, "b": other}})
+
+
+@pytest.mark.parametrize("limit", ["exclusiveMinimum", "exclusiveMaximum"])
+@pytest.mark.parametrize(("draft", "value"), [(DRAFT_4, 5), (DRAFT_4, -0.5), (None, True)])
+def test_exclusive_limits_of_another_draft_are_refused(limit: str, draft: str | None, value: object) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "number", limit: value}}}
+    with pytest.raises(BadInputError, match=f"exclusiveMaximum {json.dumps(value)}"):
+        grammar_of(schema if draft is None else {"$schema": draft, **schema})
+
+
 def test_recursive_references_are_kept() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
     tree = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/node"}]}, "$defs": {"node": node}}

@@ -70,8 +70,10 @@ def _refuse_constant(name: str) -> None:
 def _check_document(schema: dict[str, Any], written: str) -> None:
     if "draft-03" in str(schema.get("$schema")):
         raise keyword_error("$schema", schema["$schema"], "draft 4, 6, 7, 2019-09 or 2020-12")
-    if "draft-04" not in str(schema.get("$schema")) and re.search(r'"exclusiveM(?:in|ax)imum": true', written):
-        raise keyword_error("exclusiveMinimum or exclusiveMaximum", True, "a number, or $schema of draft 4")
+    is_draft_4 = "draft-04" in str(schema.get("$schema"))
+    if found := re.search(r'"exclusiveM(?:in|ax)imum": ' + (r"([\d.e+-]+)" if is_draft_4 else "(true)"), written):
+        expected = "true or false in draft 4" if is_draft_4 else "a number, or $schema of draft 4"
+        raise keyword_error("exclusiveMinimum or exclusiveMaximum", found[1], expected)
     factors = [Decimal(each) for each in re.findall(r'"multipleOf": ([\d.e+-]+)', written)]
     if len(factors) > 1 and re.search(r'"(?:allOf|anyOf|oneOf|\$ref)": ', written):
         scale = max(0, *(-int(each.as_tuple().exponent) for each in factors))

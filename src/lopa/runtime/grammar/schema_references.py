@@ -44,11 +44,12 @@ def with_definitions(schema: Any) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise keyword_error("a value", schema, "an object")
     bases: dict[int, str] = {}
-    named: dict[str, Any] = {}
-    for part, base, anchors in _places(schema, "", ""):
+    named: dict[str, Any] = {"": schema}
+    for part, base, names in _places(schema, "", ""):
         bases[id(part)] = base
-        for anchor in ("", *anchors):
-            named.setdefault(base + anchor, part)
+        for name in names:
+            if named.setdefault(name, part) != part:
+                raise keyword_error("two schemas with the name", name, "names that differ")
     reached = [(schema, bases[id(schema)], str(schema.get("$schema", "")))]
     numbers = {(id(schema), *reached[0][1:]): 0}
     made: list[Any] = []
@@ -82,14 +83,15 @@ def _is_old(draft: str) -> bool:
 
 
 def _places(schema: Any, base: str, draft: str) -> Iterator[tuple[dict[str, Any], str, list[str]]]:
-    """Yield a schema and those in it, each with the URI that its references are relative to, and with its anchors."""
+    """Yield a schema and those in it, each with the URI that its references are relative to, and with its names."""
     if isinstance(schema, dict):
         draft = str(schema.get("$schema", draft))
         is_old = _is_old(draft)
         own = "" if is_old and "$ref" in schema else str(schema.get("id" if "draft-04" in draft else "$id", ""))
         base = base if own.startswith("#") else urljoin(base, own.rstrip("#"))
         anchors = [f"#{schema[each]}" for each in ("$anchor", "$dynamicAnchor") if each in schema]
-        yield schema, base, [own] * own.startswith("#") if is_old else anchors
+        anchors = [own] * own.startswith("#") if is_old else anchors
+        yield schema, base, [base] * (own[:1] not in ("", "#")) + [base + each for each in anchors]
         parts: list[Any] = []
         map_schemas({key: schema[key] for key in schema if key not in _NEW_PLACES or not is_old}, parts.append)
         for part in parts:
