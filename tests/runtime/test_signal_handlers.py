@@ -5,18 +5,21 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 import pytest
 
-from lopa.runtime import BadInputError, Decoder, GrammarLimits
+from lopa.runtime import BadInputError, Decoder, Engine, GrammarLimits
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cpu_kernels import kernel_library
 from lopa.runtime.grammar import bounded, exact_schema, grammar_source, helper
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.llguidance_library import _tokenizer_of_bytes, byte_tokenizer
+from lopa.runtime.scoring import requested_choices
+from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.template import text_filters
 from lopa.runtime.text import chat_template
@@ -27,7 +30,13 @@ MULTIPLE = {"json_schema": '{"type": "integer", "multipleOf": 8, "minimum": 17, 
 SPACING = {"json_schema": '{"type": "array", "items": {"type": "null"}, "x-guidance": {"item_separator": ", ?"}}'}
 LARK = {"grammar": 'start: "no" | "yes" /[a-z]{2,4}/'}
 CHAT = [{"role": "user", "content": "2"}]
-ERRORS = [TimeoutError("late"), ValueError("late"), KeyError("late"), RuntimeError("late")]
+ERRORS = [
+    TimeoutError("late"),
+    ValueError("late"),
+    KeyError("late"),
+    RuntimeError("late"),
+    BadInputError("late", expected="a", remedy="b"),
+]
 
 
 @contextmanager
@@ -80,6 +89,16 @@ def test_while_a_grammar_is_prepared(
     expected = decode()
     assert_passes(error, owner, name, decode)
     assert decode() == expected
+
+
+@pytest.mark.parametrize("error", ERRORS[-1:], ids=repr)
+def test_while_requests_are_checked(decoder: Decoder, prompt: tuple[int, ...], error: Exception) -> None:
+    """The error of a request names its place; that of a handler is no request's."""
+    with Engine(decoder) as engine:
+        assert_passes(error, Decoder, "_job", lambda: engine.submit_many([prompt, prompt]))
+    manifest = decoder.bundle.manifest
+    read = partial(choices_from_option, [" yes", " no"], decoder.tokenizer, manifest, special_tokens=False)
+    assert_passes(error, requested_choices, "_check_ids", read)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)

@@ -560,6 +560,7 @@ class Decoder:
         try:
             return bool(self._cost_table)
         except BadInputError as error:
+            raise_if_from_handler(error)
             if (self.bundle.path / costs_name(self.session.device)).is_file():
                 _LOG.warning("branches=auto is left out: %s", error)
             return False
@@ -574,7 +575,8 @@ class Decoder:
         """Sharing rule from the device's cost table, or from the model's sizes without one."""
         try:
             table = self._cost_table
-        except BadInputError:
+        except BadInputError as error:
+            raise_if_from_handler(error)
             table = None
         return FasterSharing(self.bundle.manifest, table)
 

@@ -29,6 +29,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
     QueueFullError,
     ResourceExhaustedError,
+    raise_if_from_handler,
     stopped_preparation,
 )
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
@@ -358,6 +359,7 @@ class Engine:
                     is_cancelled=lambda: reservation is not None and reservation.cancelled,
                 )
             except BadInputError as error:
+                raise_if_from_handler(error)
                 if number == 0 and isinstance(prompts, Sized) and len(prompts) == 1:
                     raise
                 located = error.with_received(f"in prompt {number}, counted from 0: {error.received}")

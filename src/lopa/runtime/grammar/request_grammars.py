@@ -9,7 +9,13 @@ from functools import cached_property
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
-from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError, PreparationStoppedError
+from lopa.runtime.errors import (
+    BadInputError,
+    GrammarRefusedError,
+    MissingBackendError,
+    PreparationStoppedError,
+    raise_if_from_handler,
+)
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_of_holes import state_of_holes
@@ -160,6 +166,7 @@ def _grammar_errors() -> Iterator[None]:
     try:
         yield
     except BadInputError as error:
+        raise_if_from_handler(error)
         raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
 

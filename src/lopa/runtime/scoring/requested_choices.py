@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, ChoicesRefusedError
+from lopa.runtime.errors import BadInputError, ChoicesRefusedError, raise_if_from_handler
 from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -40,6 +40,7 @@ def choices_from_option(
                     remedy="correct or remove it",
                 )
         except BadInputError as error:
+            raise_if_from_handler(error)
             received = f"choice {number}, {shown(each)}: {error.received}"
             raise ChoicesRefusedError(received, expected=error.expected, remedy=error.remedy) from error
         found[choice.token_ids] = choice
