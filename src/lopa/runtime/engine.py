@@ -329,10 +329,11 @@ class Engine:
     ) -> tuple[RequestHandle, ...]:
         """Submit several requests, all or none of them, and return a handle for each prompt, in order.
 
-        A PromptRequest is decoded by its own config, other prompts by `config` with `options` changed. Copies (the same
-        ids and config, with temperature 0 and no `on_step`) are decoded once and use one slot. Each of their handles
-        has the whole answer and can be cancelled separately. `on_step` is called with the number of the prompt, from 0,
-        and the step. The requests use the places of `reservation`, if given, and free ones beyond it.
+        A PromptRequest is decoded by its own config, other prompts by `config` with `options` changed. Copies (the
+        same ids and config, with temperature 0 and no `on_step`) are decoded once and use one slot. Each of their
+        handles has the whole answer and can be cancelled separately. All need a free place at once; `reserved` needs
+        one for the first. `on_step` is called with the number of the prompt, from 0, and the step. The requests use
+        the places of `reservation`, if given, and free ones beyond it.
 
         Raises as `submit` does, for the first prompt that is invalid or finds no place, and PreparationStoppedError
         when the reservation is cancelled. In these cases nothing runs.

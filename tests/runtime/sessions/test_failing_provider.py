@@ -92,6 +92,24 @@ def test_doctor(failing: str, tiny_bundle: Path) -> None:
         assert found[1].startswith("numpy: ")
 
 
+@pytest.mark.parametrize(
+    "error", [OSError("libfake.so: cannot open"), MemoryError("16 GB"), OSError(24, "files")], ids=repr
+)
+def test_a_device_that_cannot_load(error: Exception, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor` gives it a line. A library that does not load is the device's failure, and not a file's."""
+
+    def broken(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(numpy_session, "open_session", broken)
+    found = list(lines_of_fastest(Bundle.open(tiny_bundle), ("numpy", "cpu")))
+    assert found[0].startswith(f"numpy: not measured: numpy failed while opening: {type(error).__name__}: ")
+    assert found[-1] == "cpu is the only device that opens"
+    is_library = isinstance(error, OSError) and error.errno is None
+    with pytest.raises(EngineFailedError if is_library else type(error)):
+        open_session(Bundle.open(tiny_bundle), "numpy")
+
+
 COMMANDS = {
     ("doctor",): METHODS,
     ("generate", "--device", "numpy", "--max-new-tokens", "4"): METHODS,

@@ -87,7 +87,13 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log and t
 )
 @device_options
 @option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests.")
-@option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests.")
+@option(
+    "--queue",
+    type=int,
+    default=QUEUE_LIMIT,
+    group=_LOAD,
+    help="Maximum number of waiting requests. Several answers of one request may exceed it.",
+)
 @option(
     "--cache-tokens",
     type=int,

@@ -8,6 +8,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.openvino.openvino_session import open_session as open_openvino
+from lopa.runtime.sessions.device_errors import engine_failure
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.typed_session import TypedSession
 
@@ -32,9 +33,10 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
                 session = TypedSession(open_session(bundle, device))
                 opened.callback(session.close)
                 compare_forwards({device: session}, bundle.manifest, [_SHAPE], 1)  # a device may open and then fail
-            except LopaError as error:
-                if report_all or not isinstance(error, BadInputError):
-                    yield f"{device}: not measured: {error.received.splitlines()[0]}"
+            except (LopaError, OSError, MemoryError) as error:
+                failure = engine_failure(device, error, "opening")
+                if report_all or not isinstance(failure, BadInputError):
+                    yield f"{device}: not measured: {failure.received.splitlines()[0]}"
                 continue
             sessions[device] = session
         if not sessions:

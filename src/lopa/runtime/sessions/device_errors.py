@@ -26,10 +26,11 @@ def converted_device_errors(
     device: str, doing: str = "decoding", unchanged: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Convert exceptions of the block with `engine_failure`. Those in `unchanged`, those of signal handlers, and
-    exceptions that end the process pass unchanged."""
+    exceptions that end the process pass unchanged. An OSError without a number is a library that does not load."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, (LopaError, *unchanged)) or is_from_signal_handler(error):
+        is_library = isinstance(error, OSError) and error.errno is None
+        if isinstance(error, (LopaError, *(() if is_library else unchanged))) or is_from_signal_handler(error):
             raise
         raise engine_failure(device, error, doing) from error

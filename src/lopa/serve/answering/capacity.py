@@ -18,4 +18,5 @@ def check_capacity(engine: Engine, count: int) -> None:
     if count > capacity:
         raise ApiError(400, f"{count} choices requested; this server runs and queues at most {capacity}", param="n")
     if status.running + status.waiting + status.reserved >= capacity:
-        raise overloaded(f"queue full: {status.running} running and {status.waiting} waiting requests; retry later")
+        taken = f"{status.running} running, {status.waiting} waiting and {status.reserved} new requests"
+        raise overloaded(f"queue full: {taken}; retry later")

@@ -57,7 +57,7 @@ def api_error_from(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFullError):
-        return overloaded(str(error))
+        return overloaded(f"{error.received}; retry later")
     if isinstance(error, EngineClosedError | EngineFailedError):
         return unavailable(str(error), "engine_failed" if isinstance(error, EngineFailedError) else "not_ready")
     if isinstance(error, GrammarUnsupportedError):
