@@ -31,7 +31,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.requests.observer import RoundReport
 
 SMALL = Schedule(
@@ -142,7 +142,7 @@ def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: py
         raise KeyError
 
     monkeypatch.setattr(decoder.session, "forward", fail)
-    with pytest.raises(KeyError):
+    with pytest.raises(EngineFailedError, match="KeyError"):
         time_forwards(decoder, SMALL)
     assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
 

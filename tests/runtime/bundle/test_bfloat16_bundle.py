@@ -65,8 +65,8 @@ BOUND = Differences(logprobs=0.035, entropy=0.045, rows=0.025, tokens=2)
 The ROUNDINGS reach 0.0185, 0.0256 and 0.0157 with the seeds 0 to 2 of the tests, and no other token. The inputs of
 some seeds magnify rounding: over 96 more seeds they reach 0.047, 0.041, 0.019 and four tokens. The seeds are
 therefore fixed. Each wrong graph of WRONG exceeds a bound; their smallest differences that do are 0.0388, 0.0581 and
-0.0463. A mistake in one layer that changes less than rounding is not seen, such as an eps of 0.001 or a scale 30 %
-too large in the last one.
+0.0463. A mistake that changes less than rounding is not seen. Examples are an eps of 0.001, and a scale 30 % too
+large in the last layer.
 """
 
 

@@ -162,7 +162,7 @@ def test_plan_of_the_other_library_raises(path: Path, trt: ModuleType, rtx: Modu
             open_session(Bundle.open(path), device)
 
 
-@pytest.mark.parametrize("device", ["tensorrt-rtx", "tensorrt-rtx:", "tensorrt-rtx:x", "tensorrt-rtx:-1"])
+@pytest.mark.parametrize("device", ["tensorrt-rtx:", "tensorrt-rtx:x", "tensorrt-rtx:-1"])
 def test_malformed_device_raises(device: str, path: Path) -> None:
     with pytest.raises(BadInputError, match="tensorrt-rtx:N with N the number"):
         open_session(Bundle.open(path), device)
