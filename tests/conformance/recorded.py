@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan.choices import Confidence
 from lopa.runtime.sessions.session import Session
@@ -29,6 +30,36 @@ NEAR_TIE = 1e-4
 CONFIDENCE_TOLERANCE = 1e-4
 
 _CONFIDENCE: dict[str, Confidence] = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
+_NEEDED = (
+    *("block_size", "block_add_threshold", "decoded_token_threshold", "skip_threshold", "branching_factor"),
+    *("max_new_tokens", "sampling_strategy", "use_full_attention", "use_uncertainty_logic"),
+)
+_PARAMS: Mapping[str, tuple[object, ...] | None] = {
+    "sampling_strategy": tuple(_CONFIDENCE),
+    "temperature": (0,),
+    "top_p": (None, 1),
+    "top_k": (None, 0),
+    "branch_topp": (1,),
+    "selection_conf_alpha": (0,),
+    "branch_verification_mode": (True,),
+    "base_branch_competition": (True,),
+    "verification_force_base_winner": (False,),
+    "use_full_attention": (True, False),
+    "use_uncertainty_logic": (True, False),
+    **dict.fromkeys(_NEEDED[:6]),
+    # The published code reads these and does not use them, or they only concern the prompt.
+    **dict.fromkeys(("max_branches_kept", "branch_confidence_decay", "max_length", "escape_until", "add_bos_token")),
+}
+"""Known values of each option; None for any value."""
+_TRACE = {"i", "prompt_ids", "generated_ids", "forward_rounds", "steps"}
+_STEP = {
+    *("n_branches", "input_start", "cache_len", "update_kvcache_len", "blocks", "branches", "winner", "fills"),
+    *("thr_margin", "fallback_margin", "fill_token_margin"),
+}
+_BRANCH = {"input_len", "masks_in_window", "eos", "x_crc"}
+_LOPA_STEP = {"winner_conf", "margin", "dup_base", "spawn"}
+_LOPA_BRANCH = {"conf"}
+_SPAWN = {"lookaheads", "rank_margins", "token_margins"}
 
 
 def trace_files() -> list[Path]:
@@ -36,12 +67,18 @@ def trace_files() -> list[Path]:
 
 
 def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
-    """Return the file's decoding options in our terms, and its traces."""
-    with gzip.open(path, "rt") as lines:
-        header, *traces = map(json.loads, lines)
+    """Return the file's decoding options in our terms, and its traces.
+
+    Raises BadInputError for an unknown option or value, and for a field that every recording of its kind has.
+    """
+    header, traces = _header_and_traces(path)
     assert header["type"] == "config"
     params = header["params"]
+    refuse_unknown(params, _PARAMS, "tests/conformance/recorded.py")
+    require_options(params, _NEEDED)
     lopa = params["use_uncertainty_logic"]
+    for trace in traces:
+        _refuse_absent_fields(trace, lopa=lopa)
     lookaheads = params["branching_factor"] if lopa and params["branching_factor"] > 1 else 0
     config = GenerationConfig(
         reference=True,
@@ -57,6 +94,61 @@ def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
         stop_at_eos=header["eos_token_id"] >= 0,
     )
     return config, traces
+
+
+def _header_and_traces(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    with gzip.open(path, "rt") as lines:
+        header, *traces = map(json.loads, lines)
+    return header, traces
+
+
+def refuse_unknown(params: Mapping[str, Any], known: Mapping[str, tuple[object, ...] | None], source: str) -> None:
+    """Raise BadInputError for an option that `known` lacks, or a value that it does not list; None lists any value."""
+    for name, value in params.items():
+        if name not in known:
+            raise _refused(f"{name} {value!r}", f"one of the options {', '.join(known)}", f"add it to {source}")
+        values = known[name]
+        if values is not None and value not in values:
+            expected = f"{name} {' or '.join(map(repr, values))}"
+            raise _refused(f"{name} {value!r}", expected, f"add its translation to {source}")
+
+
+def require_options(params: Mapping[str, Any], needed: Iterable[str]) -> None:
+    """Raise BadInputError if a recording lacks an option that decides what the loop does."""
+    if absent := sorted(set(needed) - params.keys()):
+        raise _refused(f"params without the option {', '.join(absent)}", "it in the header", "record it again with it")
+
+
+def _refused(what: str, expected: str, remedy: str) -> BadInputError:
+    return BadInputError(f"a recording with {what}", expected=expected, remedy=remedy)
+
+
+def _refuse_absent_fields(trace: Mapping[str, Any], *, lopa: bool) -> None:
+    """Raise BadInputError if a trace lacks a field that every recording of its kind has."""
+    absent = sorted(_TRACE - trace.keys())
+    for step in trace.get("steps", []):
+        absent += sorted((_STEP | (_LOPA_STEP if lopa else set())) - step.keys())
+        for branch in step.get("branches", []):
+            absent += sorted((_BRANCH | (_LOPA_BRANCH if lopa else set())) - branch.keys())
+        absent += [
+            f"spawn.{name}" for name in sorted(_SPAWN - step.get("spawn", {}).keys()) if lopa and "spawn" in step
+        ]
+    if absent:
+        raise _refused(
+            f"prompt {trace.get('i')} without {', '.join(dict.fromkeys(absent))}",
+            "the fields that every recording of this kind has",
+            "record it again with them",
+        )
+
+
+def refuse_other_token(name: str, recorded: object, own: Iterable[object]) -> None:
+    """Raise BadInputError if the `recorded` token is not one of the bundle's `own`."""
+    if recorded not in (known := list(own)):
+        raise _refused(
+            f"the {name} token {recorded!r}",
+            f"the bundle's, {' or '.join(map(str, known))}",
+            "pass the bundle of the recorded model",
+        )
 
 
 @dataclass
@@ -85,6 +177,11 @@ class Comparison:
 def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Comparison:
     """Compare `steps` with the recorded ones, in order, then the ids and the number of steps."""
     result = Comparison()
+    if len(trace["steps"]) != trace["forward_rounds"]:
+        found = f"{len(trace['steps'])} recorded steps and forward_rounds {trace['forward_rounds']}"
+        result.mismatch = f"prompt {trace['i']}: {found}"
+        return result
+    # The numbers of steps are compared behind the steps, of which one may end the comparison.
     for recorded, step in zip(trace["steps"], steps, strict=False):
         result.steps += 1
         near_tie = _smallest_margin(recorded) < NEAR_TIE
@@ -109,6 +206,10 @@ def comparisons_of_file(
 ) -> list[Comparison]:
     """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as in Decoding."""
     config, traces = read_traces(path)
+    header, _ = _header_and_traces(path)
+    special = manifest.special_tokens
+    refuse_other_token("mask", header["mask_token_id"], [special.mask])
+    refuse_other_token("end-of-text", header["eos_token_id"], [special.eos, -1])
     comparisons = []
     for number, trace in enumerate(traces[:limit]):
         decoding = Decoding(session, number, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
@@ -173,16 +274,23 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
         "tokens": ([_crc(branch.tokens) for branch in step.branches], [branch["x_crc"] for branch in branches]),
         "blocks": (_blocks(step), [block[1:] for block in recorded["blocks"]]),
     }
+    if "dup_base" in recorded:
+        ours["two identical branches"] = (len({*map(_contents, branches)}) < len(branches), recorded["dup_base"])
     for name, (found, expected) in ours.items():
         if found != expected:
             yield f"{name} {found}, recorded {expected}"
     for number, (confidence, branch) in enumerate(zip(step.confidences, branches, strict=False)):
         if "conf" in branch and abs(confidence - branch["conf"]) > CONFIDENCE_TOLERANCE:
             yield f"confidence of branch {number} {confidence}, recorded {branch['conf']}"
-    winner = recorded.get("winner", 0)
+    winner = recorded["winner"]
     # Two identical anchors (quirk 2): rounding decides which one wins, and nothing depends on it.
-    if step.winner != winner and not recorded.get("dup_base"):
+    if step.winner != winner and [_contents(branches[step.winner])] != [*map(_contents, branches[winner : winner + 1])]:
         yield f"winner {step.winner}, recorded {winner}"
+    if (
+        "winner_conf" in recorded
+        and abs(step.confidences[step.winner] - recorded["winner_conf"]) > CONFIDENCE_TOLERANCE
+    ):
+        yield f"confidence of the winner {step.confidences[step.winner]}, recorded {recorded['winner_conf']}"
     fills = [list(pair) for pair in zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True)]
     if fills != recorded["fills"]:
         yield f"fills {fills}, recorded {recorded['fills']}"
@@ -191,6 +299,11 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
         expected = [each[:2] for each in recorded["spawn"]["lookaheads"]]
         if found != expected:
             yield f"lookaheads {found}, recorded {expected}"
+
+
+def _contents(branch: Mapping[str, Any]) -> object:
+    """Return what determines a recorded branch's forward."""
+    return branch["input_len"], branch["x_crc"]
 
 
 def _one_of_the_tied(recorded: dict[str, Any], step: Step) -> bool:
