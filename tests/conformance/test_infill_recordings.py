@@ -18,8 +18,9 @@ from tests.conformance.infill_recordings import (
     options_of_dreamon,
     options_of_rule,
 )
-from tests.dreamon_checkpoint import HEAD_ROWS
+from tests.dreamon_checkpoint import HEAD_ROWS, checkpoint_with_expand
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError
 
@@ -102,28 +103,142 @@ def test_differences_are_detected(decoder_of: Callable[[Path], Decoder], tmp_pat
         assert text in second.mismatch
 
 
-def test_a_mask_token_is_no_fill(decoder_of: Callable[[Path], Decoder], tmp_path: Path) -> None:
-    """A loop that writes the mask token beside others goes on. One that writes nothing else repeats it for ever."""
+Change = Callable[[Any, list[dict[str, Any]]], None]
 
-    def beside(_: Any, traces: list[dict[str, Any]]) -> None:
-        step = traces[1]["steps"][0]
-        start, end = traces[1]["holes"][0]
-        left = next(each for each in range(start, end) if each not in [fill[0] for fill in step["fills"]])
-        step["fills"].append([left, 2, 0.6])
 
-    def only(_: Any, traces: list[dict[str, Any]]) -> None:
-        steps = traces[1]["steps"]
-        steps[1:] = [{**steps[1], "fills": [[steps[1]["fills"][0][0], 2, 0.9]]}] * 5
+def every_fill_a_mask(_: Any, traces: list[dict[str, Any]]) -> None:
+    for step in traces[1]["steps"]:
+        for fill in step["fills"]:
+            fill[1] = 2
 
-    with decoder_of(named("dream_t09_b4")) as decoder:
-        found = infill_comparisons(changed(named("dream_t09_b4"), tmp_path, beside), decoder)
-    assert all(each.whole for each in found)
-    with decoder_of(named("dreamon_entropy_pad")) as decoder:
-        first, second = infill_comparisons(changed(named("dreamon_entropy_pad"), tmp_path, only), decoder)
+
+def last_fill_a_mask(_: Any, traces: list[dict[str, Any]]) -> None:
+    traces[1]["steps"][-1]["fills"][0][1] = 2
+    traces[1]["filled_ids"] = [9]
+
+
+def mask_beside(_: Any, traces: list[dict[str, Any]]) -> None:
+    step = traces[1]["steps"][0]
+    positions = [fill[0] for fill in step["fills"]]
+    start, end = traces[1].get("hole") or traces[1]["holes"][0]
+    step["fills"].append([next(each for each in range(start, end) if each not in positions), 2, 0.6])
+
+
+def only_masks(_: Any, traces: list[dict[str, Any]]) -> None:
+    (start, end), ids = traces[1]["hole"], traces[1]["ids"]
+    step = traces[1]["steps"][0]
+    step.update(fills=[[step["fills"][0][0], 2, step["fills"][0][2]]], expand_blocked=True)
+    traces[1].update(steps=[step] * 5, filled_ids=[*ids[:start], *[2] * (end - start), *ids[end:]])
+
+
+@pytest.mark.parametrize("change", [every_fill_a_mask, last_fill_a_mask, mask_beside])
+@pytest.mark.parametrize("name", ["dream_t09_b4", "llada_one_all", "dreamon_entropy_pad"])
+def test_a_mask_token_that_is_not_the_best_is_a_mismatch(
+    name: str, change: Change, decoder_of: Callable[[Path], Decoder], tmp_path: Path
+) -> None:
+    with decoder_of(named(name)) as decoder:
+        first, second = infill_comparisons(changed(named(name), tmp_path, change), decoder)
     assert first.whole
-    assert (second.mismatch, second.diverged_at, second.steps) == (None, 1, 2)
-    assert second.named is not None
-    assert "only mask tokens" in second.named
+    assert second.mismatch is not None
+    assert "the mask token at" in second.mismatch
+
+
+def test_a_loop_that_repeats_the_mask_token_ends_the_comparison(
+    decoder_of: Callable[[Path], Decoder], tmp_path: Path
+) -> None:
+    """The model proposes the mask token where the recorded one proposed another token."""
+
+    def other_ids(header: Any, traces: list[dict[str, Any]]) -> None:
+        only_masks(header, traces)
+        traces[1]["filled_ids"] = [9]
+
+    path = named("dreamon_entropy_pad")
+    checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
+    bundle_from_checkpoint(checkpoint_with_expand(checkpoint, (*HEAD_ROWS, (2, 342, 1.3))), bundle)
+    with Decoder.open(bundle, threads=1) as decoder:
+        stuck = infill_comparisons(changed(path, tmp_path, only_masks), decoder)[1]
+        other = infill_comparisons(changed(path, tmp_path, other_ids), decoder)[1]
+    assert (stuck.mismatch, stuck.diverged_at, stuck.steps) == (None, 0, 1)
+    assert stuck.named is not None
+    assert "only mask tokens" in stuck.named
+    assert other.mismatch is not None
+    assert "other ids at the end" in other.mismatch
+    with decoder_of(path) as decoder:
+        assert infill_comparisons(changed(path, tmp_path, only_masks), decoder)[1].mismatch is not None
+
+
+def at_the_limit(header: Any, traces: list[dict[str, Any]]) -> None:
+    """Change traces to those of a loop that ended at its limit of 3 steps."""
+    header["params"]["steps"] = 3
+    for trace in traces:
+        del trace["steps"][3:]
+        trace["filled_ids"] = trace["steps"][-1]["window_after"]
+        trace["masks_left"] = trace["filled_ids"].count(2)
+
+
+def test_a_limit_of_steps_is_compared(decoder_of: Callable[[Path], Decoder], tmp_path: Path) -> None:
+    def other_ids(header: Any, traces: list[dict[str, Any]]) -> None:
+        at_the_limit(header, traces)
+        traces[1]["filled_ids"] = []
+
+    def other_limit(header: Any, traces: list[dict[str, Any]]) -> None:
+        at_the_limit(header, traces)
+        header["params"]["steps"] = 128
+
+    def exceeded(header: Any, _: list[dict[str, Any]]) -> None:
+        header["params"]["steps"] = 3
+
+    path = named("dreamon_entropy_pad")
+    with decoder_of(path) as decoder:
+        assert all(each.whole for each in infill_comparisons(changed(path, tmp_path, at_the_limit), decoder))
+        for change, text in (
+            (other_ids, "after the last step"),
+            (other_limit, "the limit is 128"),
+            (exceeded, "at most 3 are possible"),
+        ):
+            mismatch = infill_comparisons(changed(path, tmp_path, change), decoder)[1].mismatch
+            assert mismatch is not None
+            assert text in mismatch
+    path = named("llada_one_all")
+    with decoder_of(path) as decoder:
+
+        def cut(_: Any, traces: list[dict[str, Any]]) -> None:
+            traces[1].update(steps=traces[1]["steps"][:1], masks_left=3, filled_ids=[])
+
+        mismatch = infill_comparisons(changed(path, tmp_path, cut), decoder)[1].mismatch
+    assert mismatch is not None
+    assert "masks left after 1 steps" in mismatch
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("llada_one_all", lambda header, _: header.update(mask=7), "the mask token 7"),
+        ("llada_one_all", lambda header, _: header.update(eos=7), "the end-of-text token 7"),
+        ("llada_one_all", lambda header, _: header.update(shift=1), "shift 1"),
+        ("llada_one_all", lambda header, _: header["rule"].update(temperature=1.0), "temperature 1.0"),
+        ("llada_one_all", lambda header, _: header["rule"].update(open=2.7), "open 2.7"),
+        ("dreamon_entropy_pad", lambda header, _: header.update(expand=5), "the expand token 5"),
+        ("dreamon_entropy_pad", lambda header, _: header.update(delete=5), "the delete token 5"),
+        ("dreamon_entropy_pad", lambda header, _: header["params"].update(use_cache=False), "use_cache False"),
+    ],
+)
+def test_other_models_and_options_are_refused(
+    name: str, change: Change, text: str, decoder_of: Callable[[Path], Decoder], tmp_path: Path
+) -> None:
+    with decoder_of(named(name)) as decoder, pytest.raises(BadInputError, match=text):
+        infill_comparisons(changed(named(name), tmp_path, change), decoder)
+
+
+@pytest.mark.parametrize("name", ["dream_eb05_all", "llada_t05_hole", "dreamon_maskgit_nopad"])
+def test_probabilities_are_compared(name: str, decoder_of: Callable[[Path], Decoder], tmp_path: Path) -> None:
+    def other(_: Any, traces: list[dict[str, Any]]) -> None:
+        traces[1]["steps"][0]["fills"][0][2] = 0.123
+
+    with decoder_of(named(name)) as decoder:
+        mismatch = infill_comparisons(changed(named(name), tmp_path, other), decoder)[1].mismatch
+    assert mismatch is not None
+    assert "probability" in mismatch
 
 
 @pytest.mark.parametrize(
