@@ -91,12 +91,31 @@ def main(
     """Print a line per recorded configuration and number of devices, and the totals."""
     if deduplicate_rows and traces is not None:
         raise click.UsageError("--deduplicate-rows has no effect with --traces, whose loops have one branch; omit it")
+    counts = _counts(devices)
+    _refuse_other_fields(device)
     try:
         recordings = _recordings(bundle, traces, dialect, limit, always if deduplicate_rows else None)
-        mismatches = _print_table(recordings, device, list(map(int, devices.split(","))))
+        mismatches = _print_table(recordings, device, counts)
     except LopaError as error:
         raise click.ClickException(str(error)) from error
     sys.exit(1 if mismatches else 0)
+
+
+def _counts(devices: str) -> list[int]:
+    """Return the numbers of sessions. Raises UsageError for anything but numbers of at least 1."""
+    parts = [part.strip() for part in devices.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.UsageError(f"--devices {devices!r}: pass comma-separated numbers of at least 1, such as 1,2,4")
+    return list(map(int, parts))
+
+
+def _refuse_other_fields(device: str) -> None:
+    try:
+        device.format(0)
+    except (ValueError, LookupError, AttributeError) as error:
+        raise click.UsageError(
+            f"DEVICE {device!r}: {{}} is the only field that it can have, such as cuda:{{}}"
+        ) from error
 
 
 def _print_table(recordings: Iterator[_Recording], device: str, counts: Sequence[int]) -> int:
@@ -138,6 +157,11 @@ def _recordings(
     files, holes = family_trace_files(traces), infill_files(traces)
     if not (files or holes):
         raise click.UsageError(f"{traces} has no FAMILY/traces/*.jsonl.gz and no *.jsonl.gz")
+    empty = [file for file in (*files, *holes) if not read_family_traces(file)[1]]
+    if empty:
+        raise click.UsageError(
+            f"{', '.join(map(str, empty))}: no trace behind the first line; record some, or remove it"
+        )
     for file in holes:
         bundle = _open(_infill_bundle(path, file), dialect)
         yield file.name.split(".")[0], bundle, partial(_fill, file, bundle, limit)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.conformance.family_traces import FAMILIES, read_family_traces
 from tests.conformance.infill_recordings import INFILL, bundle_name_of_infill, infill_files
@@ -42,7 +43,7 @@ def test_recordings_of_holes_are_replayed(family_bundle: Callable[..., Path], tm
     assert f"mine on 1: trace {second['i']} step 0: [(" in done.stderr
     header["rule"]["name"] = "p2"
     with gzip.open(tmp_path / "mine.jsonl.gz", "wt") as file:
-        file.write(json.dumps(header) + "\n")
+        file.writelines(json.dumps(line) + "\n" for line in (header, first))
     unknown = CliRunner().invoke(main, [bundles, "cpu", "--traces", str(tmp_path)])
     assert unknown.exit_code == 1
     assert "a recording with the rule 'p2'" in unknown.stderr
@@ -57,3 +58,26 @@ def test_models_of_recordings_of_holes(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "other.jsonl.gz", "wt") as file:
         file.write(json.dumps({**header, "head_rows": header["head_rows"][:1]}) + "\n")
     assert bundle_name_of_infill(tmp_path / "other.jsonl.gz") not in names.values()
+
+
+def test_a_recording_without_traces_is_a_usage_error(tmp_path: Path) -> None:
+    header, _ = read_family_traces(INFILL / "llada_one_all.jsonl.gz")
+    with gzip.open(tmp_path / "none.jsonl.gz", "wt") as file:
+        file.write(json.dumps(header) + "\n")
+    done = CliRunner().invoke(main, [str(tmp_path), "cpu", "--traces", str(tmp_path)])
+    assert done.exit_code == 2, done.output
+    assert "none.jsonl.gz: no trace behind the first line" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["cpu", "--devices", "0"], ["cpu", "--devices", "x"], ["cpu", "--devices", ""]])
+def test_numbers_of_sessions_are_checked(arguments: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [str(tmp_path), *arguments])
+    assert done.exit_code == 2, done.output
+    assert "numbers of at least 1" in done.stderr
+
+
+@pytest.mark.parametrize("device", ["cpu:{", "cpu:{x}", "cpu:{1}", "cpu:{0.x}"])
+def test_other_fields_of_devices_are_a_usage_error(device: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [str(tmp_path), device])
+    assert done.exit_code == 2, done.output
+    assert "only field" in done.stderr
