@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import msgspec
 import numpy as np
-from tests.conformance.recorded import NEAR_TIE, Comparison
+from tests.conformance.recorded import NEAR_TIE, Comparison, refuse_other_token
 from tests.plans import plan_of
 
 from lopa.runtime.bundle.manifest import Manifest
@@ -256,6 +256,11 @@ def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[i
     """
     found = Comparison()
     mask, every = header["mask"], header["loop"] in _EVERY_STEP
+    longest = _longest(trace, header)
+    for length in (len(step["state"]) for step in trace["steps"]):
+        if length > longest:
+            found.mismatch = f"prompt {trace['i']}: {length} ids behind the prompt, at most {longest} are possible"
+            return found
     recorded = [step for step in trace["steps"] if every or without_mask_tokens(step["fills"], mask)]
     own = [pair for pair in own if every or (pair[0].unmasked.tokens != mask).any()]
     for number, expected in enumerate(recorded):
@@ -276,12 +281,52 @@ def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[i
             else:
                 found.mismatch = f"prompt {trace['i']} step {number}: {wrong}"
             return found
-    if every and answer != trace["generated_ids"]:
-        found.mismatch = f"prompt {trace['i']}: answer {answer}, recorded {trace['generated_ids']}"
-    # A loop that returned early, or raised an error, has no end to compare.
-    if header["loop"] != "generate" and "error" not in trace and len(own) != len(recorded):
-        found.mismatch = f"prompt {trace['i']}: {len(own)} unmasking steps, recorded {len(recorded)}"
+    found.mismatch = _other_end(trace, header, recorded, own, answer)
     return found
+
+
+def _other_end(
+    trace: Header, header: Header, recorded: list[dict[str, Any]], own: list[tuple[Step, list[int]]], answer: list[int]
+) -> str | None:
+    """Return how the recorded end differs from ours behind equal steps, or None."""
+    where, longest = f"prompt {trace['i']}", _longest(trace, header)
+    if "error" in trace and not recorded:
+        return f"{where}: an error without a recorded step" if own else None
+    # A loop that returned early has no end to compare.
+    if header["loop"] != "generate" and "error" not in trace and len(own) != len(recorded):
+        return f"{where}: {len(own)} unmasking steps, recorded {len(recorded)}"
+    if header["loop"] == "batch_sample" and len(own) != len(recorded):
+        return f"{where}: an error behind {len(recorded)} steps, and ours has {len(own)}"
+    if "generated_ids" not in trace:
+        return None
+    ended = answer
+    if header["loop"] not in _EVERY_STEP:
+        ended = _returned(own[len(recorded) - 1][1] if recorded else [], header, broke_off="error" in trace)
+    found, wanted = (_without_masks_behind(ids, header["mask"]) for ids in (trace["generated_ids"], ended))
+    if found != wanted or longest < len(trace["generated_ids"]):
+        return f"{where}: answer {wanted}, recorded {trace['generated_ids']}"
+    return None
+
+
+def _returned(state: list[int], header: Header, *, broke_off: bool) -> list[int]:
+    """Return what a loop returns for the ids behind the prompt: some change or cut those behind the end of text."""
+    if broke_off or header["eos"] not in state or header["loop"] not in ("generate", "batch_sample"):
+        return state
+    length = state.index(header["eos"]) + 1
+    behind = [header["pad"]] * (len(state) - length) if header["loop"] == "batch_sample" else []
+    return [*state[:length], *behind]
+
+
+def _longest(trace: Header, header: Header) -> int:
+    """Return the most ids that a recorded loop can have behind the prompt: whole blocks, which some count from 0."""
+    params, prompt = header["params"], len(trace["prompt_ids"])
+    new = params.get("gen_length", params.get("max_new_tokens"))
+    if header["loop"] in ("official", "fast", "d2f"):
+        return int(new)
+    block = params.get("block_length", params.get("block_size"))
+    # Behind a prompt of whole blocks, Fast-dLLM v2 predicts the first token before its blocks.
+    first = header["loop"] in ("batch_sample", "generate") and prompt % block == 0
+    return int(-(-(prompt + new) // block) * block - prompt + first)
 
 
 def without_mask_tokens(fills: Iterable[Sequence[Any]], mask: int) -> list[tuple[int, int]]:
@@ -429,6 +474,9 @@ def family_comparisons(
 ) -> list[Comparison]:
     """Decode all prompts of a file of traces, the first ones or the given numbers, and compare the steps."""
     header, traces = read_family_traces(path)
+    refuse_other_token("mask", header["mask"], [manifest.special_tokens.mask])
+    if header["loop"] in ("official", "fast"):  # they don't stop at it
+        refuse_other_token("end-of-text", header["eos"], [manifest.special_tokens.eos])
     config, own = config_of(header, **more), manifest_of(manifest, header)
     found = []
     for number, trace in enumerate(traces[:limit]):

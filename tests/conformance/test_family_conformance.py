@@ -4,6 +4,8 @@ This tests a sample of every recorded file's prompts. tools/reports/conformance.
 recordings.
 """
 
+import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,4 +88,60 @@ def test_a_difference_is_detected(family_bundle: Callable[..., Path]) -> None:
     [cut] = family_comparisons(path, session, bundle.manifest, limit=1, max_new_tokens=8)
     assert cut.mismatch is not None
     assert "unmasking steps, recorded" in cut.mismatch
+    session.close()
+
+
+Change = Callable[[dict[str, Any], dict[str, Any]], object]
+CUT: tuple[tuple[str, Change, str], ...] = (
+    ("llada/official_b32_n1", lambda _, trace: trace["steps"].clear(), "recorded 0"),
+    ("llada/fast_nocache_b32_t09", lambda _, trace: trace["steps"].pop(), "recorded"),
+    ("llada/fast_nocache_b32_t09", lambda _, trace: trace.update(generated_ids=[9, 9]), "answer"),
+    ("llada/official_b16_n2", lambda _, trace: trace["generated_ids"].__setitem__(-1, 9), "answer"),
+    ("llada/d2f_b32", lambda _, trace: trace["generated_ids"].append(9), "answer"),
+    ("sdar/b8_dynamic_t085", lambda _, trace: trace["generated_ids"].__setitem__(0, 9), "answer"),
+    ("fast_dllm_v2/batch_s8_t09", lambda _, trace: trace["generated_ids"].__setitem__(0, 9), "answer"),
+    ("fast_dllm_v2/generate_s8_t09", lambda _, trace: trace["generated_ids"].__setitem__(-1, 9), "answer"),
+    ("llada/fast_prefix_b8_t005", lambda _, trace: trace["steps"][1]["state"].extend([2] * 40), "at most 64"),
+    ("llada/fast_dual_b32_t09", lambda _, trace: (trace["steps"].clear(), trace.update(error="Index")), "without a"),
+    ("fast_dllm_v2/batch_s8_t09", lambda _, t: (t["steps"].pop(), t.update(error="TypeError")), "ours has"),
+)
+
+
+def _changed(folder: Path, name: str, change: Change) -> Path:
+    """Return a copy of a file's first trace, changed by `change(header, trace)`."""
+    path = next(path for path in FILES if str(path).endswith(f"{name.replace('/', '/traces/')}.jsonl.gz"))
+    header, traces = read_family_traces(path)
+    header, trace = json.loads(json.dumps([header, traces[0]]))
+    change(header, trace)
+    with gzip.open(folder / path.name, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (header, trace))
+    return folder / path.name
+
+
+@pytest.mark.parametrize(("name", "change", "text"), CUT)
+def test_a_changed_end_is_a_mismatch(
+    name: str, change: Change, text: str, family_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    bundle = Bundle.open(family_bundle(name.split("/")[0]))
+    session = open_session(bundle, "cpu", threads=1)
+    [found] = family_comparisons(_changed(tmp_path, name, change), session, bundle.manifest)
+    session.close()
+    assert found.mismatch is not None
+    assert text in found.mismatch
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda header, _: header.update(mask=7), "the mask token 7"),
+        (lambda header, _: header.update(eos=7), "the end-of-text token 7"),
+    ],
+)
+def test_tokens_of_another_model_are_refused(
+    change: Change, text: str, family_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    bundle = Bundle.open(family_bundle("llada"))
+    session = open_session(bundle, "cpu", threads=1)
+    with pytest.raises(BadInputError, match=text):
+        family_comparisons(_changed(tmp_path, "llada/official_b32_n1", change), session, bundle.manifest)
     session.close()
