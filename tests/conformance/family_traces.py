@@ -51,7 +51,7 @@ def checkpoint_of(path: Path) -> Path:
 def _official(header: Header) -> dict[str, Any]:
     """Return the options of LLaDA's generate.py; `steps` counts the steps of all blocks."""
     params = header["params"]
-    blocks = params["gen_length"] // params["block_length"]
+    blocks = _whole_blocks(params)
     return {
         "strategy": "vanilla",
         "cache": "none",
@@ -63,6 +63,18 @@ def _official(header: Header) -> dict[str, Any]:
     }
 
 
+def _whole_blocks(params: Mapping[str, Any]) -> int:
+    """Return the number of blocks. Raises BadInputError for lengths and steps that the published loops reject."""
+    length, block, steps = (params[name] for name in ("gen_length", "block_length", "steps"))
+    if length < 1 or block < 1 or length % block or steps < 1 or steps % (length // block):
+        raise BadInputError(
+            f"a recording with gen_length {length}, block_length {block} and steps {steps}",
+            expected="whole blocks, and steps that are a multiple of their number",
+            remedy="record it with such lengths",
+        )
+    return int(length // block)
+
+
 def _fast(header: Header) -> dict[str, Any]:
     """Return the options of Fast-dLLM v1's three functions for LLaDA.
 
@@ -70,7 +82,15 @@ def _fast(header: Header) -> dict[str, Any]:
     """
     params = header["params"]
     caches = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
-    cache = {"cache": caches[params.get("function", "generate")]}
+    function = params.get("function", "generate")
+    if function not in caches:
+        raise BadInputError(
+            f"a recording with the function {function!r}",
+            expected=", ".join(caches),
+            remedy="add its translation to tests/conformance/family_traces.py",
+        )
+    cache = {"cache": caches[function]}
+    _whole_blocks(params)
     if params.get("threshold") is None:
         return _official(header) | cache
     return {

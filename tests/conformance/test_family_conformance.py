@@ -70,6 +70,11 @@ def test_the_sample_covers_the_special_cases() -> None:
     [
         ("official", {"gen_length": 8, "block_length": 8, "steps": 8, "cfg_scale": 1.5}, "'official' with cfg_scale"),
         ("beam", {}, "'beam'"),
+        ("official", {"gen_length": 63, "block_length": 8, "steps": 8}, "gen_length 63"),
+        ("official", {"gen_length": 64, "block_length": 8, "steps": 9}, "steps 9"),
+        ("official", {"gen_length": 64, "block_length": 8, "steps": 0}, "steps 0"),
+        ("fast", {"gen_length": 63, "block_length": 8, "steps": 8, "threshold": 0.9}, "gen_length 63"),
+        ("fast", {"gen_length": 64, "block_length": 8, "steps": 8, "function": "generate_x"}, "generate_x"),
     ],
 )
 def test_an_unknown_recording_is_rejected(loop: str, params: dict[str, Any], named: str) -> None:
