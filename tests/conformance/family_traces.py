@@ -315,7 +315,7 @@ def _other_end(
     # A loop that returned early has no end to compare.
     if header["loop"] != "generate" and "error" not in trace and len(own) != len(recorded):
         return f"{where}: {len(own)} unmasking steps, recorded {len(recorded)}"
-    if header["loop"] == "batch_sample" and len(own) != len(recorded):
+    if "error" in trace and len(own) != len(recorded):
         return f"{where}: an error behind {len(recorded)} steps, and ours has {len(own)}"
     if "generated_ids" not in trace:
         return None

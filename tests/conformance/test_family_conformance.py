@@ -109,6 +109,7 @@ CUT: tuple[tuple[str, Change, str], ...] = (
     ("llada/fast_prefix_b8_t005", lambda _, trace: trace["steps"][1]["state"].extend([2] * 40), "at most 64"),
     ("llada/fast_dual_b32_t09", lambda _, trace: (trace["steps"].clear(), trace.update(error="Index")), "without a"),
     ("fast_dllm_v2/batch_s8_t09", lambda _, t: (t["steps"].pop(), t.update(error="TypeError")), "ours has"),
+    ("llada/official_b32_n1", lambda _, t: (t["steps"].pop(), t.update(error="IndexError")), "ours has"),
 )
 
 
