@@ -57,7 +57,7 @@ _RULE_NAMES: Mapping[str, set[str]] = {
     "entropy_bound": {"name", "open", "by", "gamma"},
 }
 Proposals = Mapping[int, Mapping[int, float]]
-"""By position, the probabilities of the model's best tokens, best first and the mask token included."""
+"""Probabilities of the model's best tokens by position, best first and the mask token included."""
 
 
 def infill_files(folder: Path = INFILL) -> list[Path]:
@@ -207,7 +207,7 @@ def compared(
     """Compare our steps, each with the model's best tokens, and the filled ids with a trace. A difference at a near-tie
     ends the comparison.
 
-    A step that writes only the mask token ends it too, if that is the model's best token: the recorded loop repeats it
+    A step that writes only the mask token ends it too, if that is the model's best token. The recorded loop repeats it
     for ever, and ours takes the next candidate.
     """
     found, mask = Comparison(), header["mask"]
