@@ -1,4 +1,4 @@
-"""Options of ONNX Runtime's CUDA provider, and the sessions that it opens. No other module makes these options.
+"""Options of ONNX Runtime's CUDA provider, which no other module makes, and sessions on it or on the CPU provider.
 
 docs/how-to/devices.md lists the provider's defaults that change results.
 """
@@ -16,7 +16,7 @@ from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, is_from_signal_handler
 from lopa.runtime.sessions.ort_log import errors_only
 
-PROVIDER = "CUDAExecutionProvider"
+PROVIDER, CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 _OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """Environment variable of NVIDIA's libraries. 0 forbids TF32, whatever a program sets."""
@@ -30,7 +30,7 @@ def cuda_providers(device: str, **options: str) -> Providers:
     """
     name = parse_device(device, "cuda")
     named = {"device_id": str(name.number)} if name.number else {}
-    return [(PROVIDER, {"use_tf32": str(int(name.uses_tf32))} | named | options), ("CPUExecutionProvider", {})]
+    return [(PROVIDER, {"use_tf32": str(int(name.uses_tf32))} | named | options), (CPU_PROVIDER, {})]
 
 
 def check_tf32(bundle: Bundle, device: str) -> None:

@@ -25,7 +25,14 @@ from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
-from lopa.runtime.sessions.cuda_provider import PROVIDER, Providers, check_tf32, cuda_providers, session_on_providers
+from lopa.runtime.sessions.cuda_provider import (
+    CPU_PROVIDER,
+    PROVIDER,
+    Providers,
+    check_tf32,
+    cuda_providers,
+    session_on_providers,
+)
 from lopa.runtime.sessions.exact_int8 import multiply_exactly
 from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
@@ -33,7 +40,6 @@ _FATAL_ONLY = 4
 _DEQUANTIZED_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
 """Option for products with dequantized matrices on CPUs. Unset, ONNX Runtime 1.31 rounds the other factor to 8 bits."""
 _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
-CPU_PROVIDER = "CPUExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
 _open_lock = threading.RLock()

@@ -12,8 +12,9 @@ from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
+from lopa.runtime.sessions.cuda_provider import CPU_PROVIDER
 from lopa.runtime.sessions.host_session import Forward, HostSession
-from lopa.runtime.sessions.onnxruntime_graph import CPU_PROVIDER, open_part_graph, quiet_run
+from lopa.runtime.sessions.onnxruntime_graph import open_part_graph, quiet_run
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
