@@ -1,0 +1,160 @@
+"""Packed rows: the input of a session's forward, without padding, and the same rows as padded windows.
+
+R requests, S windows, N rows, M sampled rows, K candidates. A window is a run of rows that attend to each other and to
+the cached rows of their request. The windows of a request follow each other.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime.contract.forward import Bool, Float32, Int64, Statistics, WindowBatch
+
+
+@dataclass(frozen=True, eq=False)
+class PackedBatch:
+    """The rows of one forward, window after window."""
+
+    requests: tuple[int, ...]
+    """R request numbers, chosen by the caller. The session keeps one prefix cache per request."""
+    temperature: Float32
+    """Sampling temperatures [R], 1 for greedy decoding."""
+    slots: Int64
+    """Index in `requests` of each window [S], ascending; every request has at least one window."""
+    lengths: Int64
+    """Number of rows of each window [S], at least 1."""
+    input_ids: Int64
+    """Token ids [N]."""
+    position_ids: Int64
+    """Absolute positions [N]."""
+    mask: Bool
+    """The windows' attention masks [L, L] in row-major order, one after another. True if the row (first L) may attend
+    to the other row of its window (second L)."""
+    sampled_rows: Int64
+    """Rows whose statistics are computed [M], at least one, ordered by window."""
+
+    @cached_property
+    def starts(self) -> Int64:
+        """First row of each window [S]."""
+        starts: Int64 = np.cumsum(self.lengths) - self.lengths
+        return starts
+
+    @cached_property
+    def windows(self) -> Int64:
+        """Number of windows of each request [R]."""
+        return np.bincount(self.slots, minlength=len(self.requests))
+
+    @cached_property
+    def window_numbers(self) -> Int64:
+        """Number of each window among its request's windows [S], from 0."""
+        first: Int64 = np.cumsum(self.windows) - self.windows
+        return np.arange(len(self.slots)) - first[self.slots]
+
+
+def check_packed(batch: PackedBatch) -> None:
+    """Raise ValueError unless the shapes and indices of `batch` agree and its requests are distinct."""
+    requests, rows = len(batch.requests), int(batch.lengths.sum())
+    for name, is_right, expected in (
+        ("requests", 0 < requests == len(set(batch.requests)), "distinct numbers, at least one"),
+        ("temperature", batch.temperature.shape == (requests,), f"shape {(requests,)}"),
+        (
+            "slots",
+            len(batch.slots) > 0
+            and (np.diff(batch.slots) >= 0).all()
+            and np.array_equal(np.unique(batch.slots), np.arange(requests)),
+            "the index of every request, ascending",
+        ),
+        ("lengths", batch.lengths.shape == batch.slots.shape and (batch.lengths > 0).all(), "one or more per window"),
+        ("input_ids", batch.input_ids.shape == (rows,), f"shape {(rows,)}"),
+        ("position_ids", batch.position_ids.shape == (rows,), f"shape {(rows,)}"),
+        ("mask", batch.mask.shape == (int((batch.lengths**2).sum()),), "the squares of all windows"),
+        (
+            "sampled_rows",
+            batch.sampled_rows.size > 0
+            and ((batch.sampled_rows >= 0) & (batch.sampled_rows < rows)).all()
+            and (np.diff(_windows_of_rows(batch, batch.sampled_rows)) >= 0).all(),
+            f"rows from 0 to {rows - 1}, ordered by window",
+        ),
+    ):
+        if not is_right:
+            raise ValueError(f"received {name} {getattr(batch, name)}, expected {expected}")
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedBatch:
+    """A packed batch as padded windows."""
+
+    batch: WindowBatch
+    """Windows [R, B, W]. A padding row has id and position 0 and attends to itself; missing windows are padding."""
+    places: tuple[Int64, Int64, Int64] | None
+    """Request, branch and column of each sampled row, [M] each; None if they are all places in their order."""
+
+    def packed(self, statistics: Statistics) -> Statistics:
+        """Return the statistics [M, ...] of the sampled rows from those of the padded forward [R, B, Q, ...]."""
+
+        def rows(array: npt.NDArray[Any]) -> Any:
+            return array.reshape(-1, *array.shape[3:]) if self.places is None else array[self.places]
+
+        logits = None if statistics.logits is None else rows(statistics.logits)
+        return Statistics(
+            rows(statistics.topk_ids),
+            rows(statistics.topk_logprobs),
+            rows(statistics.entropy),
+            logits,
+            statistics.split,
+        )
+
+
+def padded_batch(batch: PackedBatch) -> PaddedBatch:
+    """Return `batch` as windows of equal length, as many for every request."""
+    requests, branches, width = len(batch.requests), int(batch.windows.max()), int(batch.lengths.max())
+    shape = (requests, branches, width)
+    is_full = len(batch.slots) == requests * branches and bool((batch.lengths == width).all())
+    if is_full:
+        input_ids, positions = batch.input_ids.reshape(shape), batch.position_ids.reshape(shape)
+        mask = batch.mask.reshape(*shape, width)
+    else:
+        input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        mask = np.zeros((*shape, width), np.bool_)
+        mask[..., np.arange(width), np.arange(width)] = True
+        begin = 0
+        for slot, number, start, length in zip(
+            batch.slots, batch.window_numbers, batch.starts, batch.lengths, strict=True
+        ):
+            input_ids[slot, number, :length] = batch.input_ids[start : start + length]
+            positions[slot, number, :length] = batch.position_ids[start : start + length]
+            mask[slot, number, :length, :length] = batch.mask[begin : begin + length**2].reshape(length, length)
+            begin += length**2
+    windows = _windows_of_rows(batch, batch.sampled_rows)
+    counts = np.bincount(windows, minlength=len(batch.slots))
+    columns = np.arange(len(windows)) - (np.cumsum(counts) - counts)[windows]
+    queries = max(1, int(counts.max()))
+    logits_index = np.zeros((requests, branches, queries), np.int64)
+    places = batch.slots[windows], batch.window_numbers[windows], columns
+    logits_index[places] = batch.sampled_rows - batch.starts[windows]
+    window_batch = WindowBatch(batch.requests, input_ids, positions, mask, logits_index, batch.temperature)
+    return PaddedBatch(window_batch, None if len(windows) == logits_index.size else places)
+
+
+def packed_batch(batch: WindowBatch) -> PackedBatch:
+    """Return padded windows as a packed batch with the same rows, padding included."""
+    requests, branches, width = batch.input_ids.shape
+    windows = requests * branches
+    return PackedBatch(
+        requests=batch.requests,
+        temperature=batch.temperature,
+        slots=np.repeat(np.arange(requests), branches),
+        lengths=np.full(windows, width),
+        input_ids=batch.input_ids.ravel(),
+        position_ids=batch.position_ids.ravel(),
+        mask=batch.window_mask.ravel(),
+        sampled_rows=(batch.logits_index.reshape(windows, -1) + width * np.arange(windows)[:, None]).ravel(),
+    )
+
+
+def _windows_of_rows(batch: PackedBatch, rows: Int64) -> Int64:
+    """Return the window of each of `rows` [n]."""
+    return np.searchsorted(batch.starts, rows, side="right") - 1
