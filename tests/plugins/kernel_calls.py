@@ -51,11 +51,11 @@ def run_branch_attention(arrays: list[Array], rows: int, columns: int) -> Array:
     return _array(branch_attention(*_tensors(*arrays), AttentionTiles(rows, columns)))
 
 
-def run_confidence_head(arrays: list[Array], tiles: tuple[int, int, int]) -> list[Array]:
-    from lopa.plugins.kernels.confidence_head import confidence_head
+def run_token_statistics(arrays: list[Array], tiles: tuple[int, int, int]) -> list[Array]:
+    from lopa.plugins.kernels.token_statistics import token_statistics
     from lopa.plugins.launch_sizes import HeadTiles
 
-    return [_array(tensor) for tensor in confidence_head(*_tensors(*arrays), HeadTiles(*tiles))]
+    return [_array(tensor) for tensor in token_statistics(*_tensors(*arrays), HeadTiles(*tiles))]
 
 
 def run_commit(windows: list[Array], caches: list[Array], where: dict[str, int]) -> list[Array]:
@@ -69,11 +69,11 @@ def run_commit(windows: list[Array], caches: list[Array], where: dict[str, int])
 def run_torch_forms(
     attention: list[Array], head: list[Array], windows: list[Array], caches: list[Array], where: dict[str, int]
 ) -> tuple[Array, list[Array], list[Array]]:
-    from tests.plugins.torch_forms import branch_attention_in_torch, commit_in_torch, confidence_head_in_torch
+    from tests.plugins.torch_forms import branch_attention_in_torch, commit_in_torch, token_statistics_in_torch
 
     held = _tensors(*caches)
     commit_in_torch(_tensors(*windows), held, **where)
-    statistics = confidence_head_in_torch(*_tensors(*head))
+    statistics = token_statistics_in_torch(*_tensors(*head))
     return (
         _array(branch_attention_in_torch(*_tensors(*attention))),
         [_array(x) for x in statistics],

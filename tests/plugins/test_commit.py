@@ -5,7 +5,7 @@ import pytest
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 from tests.plugins.test_branch_attention import attention_inputs
-from tests.plugins.test_confidence_head import head_inputs
+from tests.plugins.test_token_statistics import head_inputs
 
 from lopa.plugins.commit_reference import commit_reference
 
@@ -62,7 +62,7 @@ def test_plain_torch_gives_the_same(kernels: Kernels) -> None:
     where = {"request": 1, "branch": 2, "slot": 1, "offset": 7, "count": 30}
     attended, statistics, committed = kernels(kernel_calls.run_torch_forms, attention, head, windows, caches, where)
     np.testing.assert_allclose(attended, kernels(kernel_calls.run_branch_attention, attention, 32, 32), atol=5e-6)
-    for plain, ours in zip(statistics, kernels(kernel_calls.run_confidence_head, head, (32, 32, 32)), strict=True):
+    for plain, ours in zip(statistics, kernels(kernel_calls.run_token_statistics, head, (32, 32, 32)), strict=True):
         np.testing.assert_allclose(plain, ours, atol=5e-6)
     for plain, ours in zip(committed, kernels(kernel_calls.run_commit, windows, caches, where), strict=True):
         np.testing.assert_array_equal(plain, ours)

@@ -23,8 +23,8 @@ CASE = {
         [[2, 3, 33, 33], "bool"],
         [[2, 192], "bool"],
     ],
-    "ConfidencePartials": [[[2, 3, 5, 3584], "float16"], [[3584, 152064], "float16"], [[2], "float32"]],
-    "ConfidenceMerge": [
+    "StatisticsPartials": [[[2, 3, 5, 3584], "float16"], [[3584, 152064], "float16"], [[2], "float32"]],
+    "StatisticsMerge": [
         *[[[2, 3, 5, 128], "float32"]] * 3,
         [[2, 3, 5, 128, 8], "float32"],
         [[2, 3, 5, 128, 8], "int32"],
@@ -63,8 +63,8 @@ def test_branch_attention(answers: dict[str, Any]) -> None:
     assert (found["count"], found["combinations"]) == (3, [8])  # three types, of 8 inputs and outputs
 
 
-def test_the_confidence_head(answers: dict[str, Any]) -> None:
-    partials, merge = answers["ConfidencePartials"], answers["ConfidenceMerge"]
+def test_the_token_statistics(answers: dict[str, Any]) -> None:
+    partials, merge = answers["StatisticsPartials"], answers["StatisticsMerge"]
     assert [shape for shape, _ in partials["outputs"]] == [*[[2, 3, 5, 128]] * 3, *[[2, 3, 5, 128, 8]] * 2]
     assert [dtype for _, dtype in partials["outputs"]] == ["FLOAT"] * 4 + ["INT32"]
     assert partials["numbers"] == [30, 15]  # rows, and rows per temperature
@@ -75,7 +75,7 @@ def test_the_confidence_head(answers: dict[str, Any]) -> None:
 
 
 def test_kernels_and_blocks(answers: dict[str, Any]) -> None:
-    names = ["branch_attention_kernel", "confidence_partials_kernel", "confidence_merge_kernel"]
+    names = ["branch_attention_kernel", "statistics_partials_kernel", "statistics_merge_kernel"]
     assert [found["kernel"] for found in answers.values()] == names
     for (name, found), outputs in zip(answers.items(), (1, 5, 3), strict=True):
         # Pointers to inputs, numbers, pointers to outputs: all arguments that TensorRT passes.

@@ -32,10 +32,10 @@ def branch_attention_in_torch(
     return attended.reshape(query.shape)
 
 
-def confidence_head_in_torch(
+def token_statistics_in_torch(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `confidence_head` with stored logits in the type of `hidden`; `temperature` is [N]."""
+    """Compute `token_statistics` with stored logits in the type of `hidden`; `temperature` is [N]."""
     logprobs = ((hidden @ weight).float() / temperature[:, None]).log_softmax(-1)
     top, ids = logprobs.topk(TOP_K, dim=-1)
     return ids, top, -(logprobs.exp() * logprobs).sum(-1)

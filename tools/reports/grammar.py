@@ -26,7 +26,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.requests.result import GenerationResult
@@ -77,11 +77,11 @@ class GrammarStatistics:
         """Read an answer again and measure the grammar's operations."""
         began = time.perf_counter()
         request = request_from_config(config, result.plan.positions)
-        state = initial_state(reading_from_request(request, vocabulary), request.positions)
+        state = initial_state(matcher_from_request(request, vocabulary), request.positions)
         self.start.append(time.perf_counter() - began)
         for place, token in enumerate(result.token_ids):
             began = time.perf_counter()
-            state.reading.allowed.any()
+            state.matcher.allowed.any()
             masked = time.perf_counter()
             after = state.after(token, result.plan.positions - place - 1)
             self.mask.append(masked - began)

@@ -2,7 +2,7 @@
 
 A plugin that is registered before the parser runs replaces the function of its name. Functions without a plugin keep
 their bodies. An engine contains the kernels and needs no Python at run time. A plugin has one kernel, so the confidence
-head has two plugins: ConfidencePartials and ConfidenceMerge. Importing this module needs neither TensorRT nor Triton.
+head has two plugins: StatisticsPartials and StatisticsMerge. Importing this module needs neither TensorRT nor Triton.
 """
 
 import inspect
@@ -18,8 +18,8 @@ from lopa.runtime.install_hint import pip_install
 
 NAMESPACE = "lopa"
 BRANCH_ATTENTION = "BranchAttention"
-CONFIDENCE_HEAD = "ConfidenceHead"
-PLUGINS = (BRANCH_ATTENTION, CONFIDENCE_HEAD)
+TOKEN_STATISTICS = "TokenStatistics"
+PLUGINS = (BRANCH_ATTENTION, TOKEN_STATISTICS)
 """Names in the manifest's list of plugins."""
 
 _SAME_FLOATS = "FP32|FP16|BF16"
@@ -131,11 +131,11 @@ def _partials(libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
 
 
 def _partials_kernel(libraries: _Libraries, inputs: Descriptors, outputs: Descriptors) -> tuple[bytes, bytes, Any, Any]:
-    from lopa.plugins.kernels.compiled_operators import compiled_confidence_partials
+    from lopa.plugins.kernels.compiled_operators import compiled_statistics_partials
 
     hidden, weight, _ = inputs
     floats, splits = _floats(libraries, hidden), outputs[0].shape[3]
-    compiled = compiled_confidence_partials(floats, weight.shape[0], weight.shape[1], splits, libraries.capability)
+    compiled = compiled_statistics_partials(floats, weight.shape[0], weight.shape[1], splits, libraries.capability)
     requests, branches, queries, _ = hidden.shape_expr
     rows = requests * branches * queries
     tiles = libraries.trtp.cdiv(rows, head_tiles(floats).rows)
@@ -154,9 +154,9 @@ def _statistics(libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
 
 
 def _merge_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descriptors) -> tuple[bytes, bytes, Any, Any]:
-    from lopa.plugins.kernels.compiled_operators import compiled_confidence_merge
+    from lopa.plugins.kernels.compiled_operators import compiled_statistics_merge
 
-    compiled = compiled_confidence_merge(inputs[0].shape[3], libraries.capability)
+    compiled = compiled_statistics_merge(inputs[0].shape[3], libraries.capability)
     requests, branches, queries, _ = inputs[0].shape_expr
     return _launch(libraries, compiled, (requests * branches * queries, 1, 1), [])
 
@@ -173,9 +173,9 @@ _PLUGINS = {
             _attention_kernel,
         ),
     ),
-    CONFIDENCE_HEAD: (
+    TOKEN_STATISTICS: (
         _Plugin(
-            "ConfidencePartials",
+            "StatisticsPartials",
             ("hidden", "weight", "temperature"),
             5,
             (_SAME_FLOATS, _SAME_FLOATS, "FP32", *_PARTIAL_TYPES),
@@ -183,7 +183,7 @@ _PLUGINS = {
             _partials_kernel,
         ),
         _Plugin(
-            "ConfidenceMerge", _PARTIALS, 3, (*_PARTIAL_TYPES, "INT32", "FP32", "FP32"), _statistics, _merge_kernel
+            "StatisticsMerge", _PARTIALS, 3, (*_PARTIAL_TYPES, "INT32", "FP32", "FP32"), _statistics, _merge_kernel
         ),
     ),
 }

@@ -19,7 +19,7 @@ from lopa.export.graph.plugin_functions import functions_of_plugin
 from lopa.export.graph.plugin_passes import PluginsPass
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.plugins.branch_attention_reference import branch_attention_reference
-from lopa.plugins.confidence_head_reference import confidence_head_reference
+from lopa.plugins.token_statistics_reference import token_statistics_reference
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, input_names
@@ -67,22 +67,22 @@ def _operators(bundle: Bundle, name: str | None = None) -> Counter[tuple[str, st
 
 def test_functions_replace_their_nodes(tiny_plugins: Path, tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_plugins)
-    assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
+    assert bundle.manifest.plugins == ["BranchAttention", "TokenStatistics"]
     assert "plugins" not in json.loads((tiny_bundle / "manifest.json").read_text())
     operators = _operators(bundle)
-    assert (operators["lopa", "BranchAttention"], operators["lopa", "ConfidenceHead"]) == (LAYERS, 1)
+    assert (operators["lopa", "BranchAttention"], operators["lopa", "TokenStatistics"]) == (LAYERS, 1)
     assert not {"Attention", "TopK", "Exp"} & {operator for domain, operator in operators if not domain}
     model = onnx.load(bundle.graph, load_external_data=False)
     assert {(opset.domain, opset.version) for opset in model.opset_import} == {("", 23), ("lopa", 1)}
     assert sorted(function.name for function in model.functions) == [
         "BranchAttention",
-        "ConfidenceHead",
-        "ConfidenceMerge",
-        "ConfidencePartials",
+        "StatisticsMerge",
+        "StatisticsPartials",
+        "TokenStatistics",
     ]
     # TensorRT's parser looks for this attribute to use a plugin instead of the body.
     marked = [node for node in (*model.graph.node, *model.functions[1].node) if node.domain and node.attribute]
-    assert {node.op_type for node in marked} >= {"BranchAttention", "ConfidencePartials", "ConfidenceMerge"}
+    assert {node.op_type for node in marked} >= {"BranchAttention", "StatisticsPartials", "StatisticsMerge"}
     assert all(node.attribute[0].name == "plugin_namespace" and node.attribute[0].s == b"lopa" for node in marked)
     onnx.checker.check_model(bundle.graph, full_check=True)
 
@@ -95,12 +95,12 @@ def test_the_same_bits_as_without_functions(tiny_plugins: Path, tiny_bundle: Pat
 
 
 def test_stages(tmp_path: Path) -> None:
-    """Check that both stages have branch attention, the last one the confidence head, and that they decode equally."""
+    """Check that both stages have branch attention, the last one the token statistics, and that they decode equally."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
     fast = bundle_from_checkpoint(checkpoint, tmp_path / "staged", stages=2, plugins=True)
     first, last = (_operators(fast, stage.graph) for stage in fast.manifest.stages)
-    assert (first["lopa", "BranchAttention"], first["lopa", "ConfidenceHead"]) == (1, 0)
-    assert (last["lopa", "BranchAttention"], last["lopa", "ConfidenceHead"]) == (1, 1)
+    assert (first["lopa", "BranchAttention"], first["lopa", "TokenStatistics"]) == (1, 0)
+    assert (last["lopa", "BranchAttention"], last["lopa", "TokenStatistics"]) == (1, 1)
     ids = []
     for device in ("cpu+cpu", "cpu"):
         with Decoder.open(fast.path, [device], threads=1) as decoder:
@@ -121,12 +121,12 @@ def test_float16_and_quantized_matrices_with_a_float_head(tmp_path: Path) -> Non
         )
         for plugins in (False, True)
     )
-    assert fast.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
+    assert fast.manifest.plugins == ["BranchAttention", "TokenStatistics"]
     _assert_same_bits(fast, plain)
 
 
 def test_with_logits_and_a_portable_graph(tmp_path: Path) -> None:
-    """Check that a graph with logits has no confidence head, and a portable graph no functions."""
+    """Check that a graph with logits has no token statistics, and a portable graph no functions."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     plain = bundle_from_checkpoint(checkpoint, tmp_path / "plain", with_logits=True)
     both = bundle_from_checkpoint(
@@ -134,18 +134,18 @@ def test_with_logits_and_a_portable_graph(tmp_path: Path) -> None:
     )
     standard, portable = both.with_dialect("standard"), both.with_dialect("portable")
     assert standard.manifest.plugins == ["BranchAttention"]
-    assert not _operators(standard)["lopa", "ConfidenceHead"]
+    assert not _operators(standard)["lopa", "TokenStatistics"]
     _assert_same_bits(standard, plain)
     assert portable.manifest.plugins == []
     assert {domain for domain, _ in _operators(portable)} == {""}
 
 
-def test_no_confidence_head_of_integers(tmp_path: Path) -> None:
+def test_no_token_statistics_of_integers(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     choice = QuantizationChoice("int8")
     fast = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, plugins=True)
     assert fast.manifest.plugins == ["BranchAttention"]
-    assert not _operators(fast)["lopa", "ConfidenceHead"]
+    assert not _operators(fast)["lopa", "TokenStatistics"]
 
 
 def test_the_command_decodes_and_verifies_the_same(
@@ -165,7 +165,7 @@ def test_the_command_decodes_and_verifies_the_same(
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main(["inspect", str(tiny_plugins)])
-    assert "plugins     BranchAttention, ConfidenceHead\n" in capsys.readouterr().out
+    assert "plugins     BranchAttention, TokenStatistics\n" in capsys.readouterr().out
 
 
 def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,15 +230,15 @@ def test_the_body_of_the_merge_accepts_several_splits() -> None:
     parts = []
     for first in (0, 30, 60):
         inputs = {"h": hidden, "w": weight[:, first : first + 30].astype(np.float32), "t": temperature}
-        *sums, logits, numbers = _run_function("ConfidenceHead", "ConfidencePartials", inputs, 5)
+        *sums, logits, numbers = _run_function("TokenStatistics", "StatisticsPartials", inputs, 5)
         assert [array.shape for array in sums] == [(2, 3, 4, 1)] * 3
         parts.append([*sums, logits, numbers + np.int32(first)])
     partials = [np.concatenate(arrays, axis=3) for arrays in zip(*parts, strict=True)]
     ids, logprobs, entropy = _run_function(
-        "ConfidenceHead", "ConfidenceMerge", dict(zip("abcde", partials, strict=True)), 3
+        "TokenStatistics", "StatisticsMerge", dict(zip("abcde", partials, strict=True)), 3
     )
     flat = hidden.reshape(-1, 12).astype(np.float64)
-    expected = confidence_head_reference(flat, weight.astype(np.float32), np.repeat(temperature, 12))
+    expected = token_statistics_reference(flat, weight.astype(np.float32), np.repeat(temperature, 12))
     assert ids.dtype == np.int32
     np.testing.assert_array_equal(ids.reshape(-1, 8), expected[0])
     np.testing.assert_allclose(logprobs.reshape(-1, 8), expected[1], rtol=0, atol=2e-5)

@@ -78,7 +78,7 @@ def test_requested_plugins_are_registered_for_the_gpu(
     bundle = Bundle.open(shutil.copytree(tiny_plugins, tmp_path / "bundle"))
     job = job_from_bundle(bundle, BUCKETS, BuildFlags(plugins=wanted))
     made = engine_from_job(job, TRT, target(TRT), None, silent)
-    assert registered == ([((9, 0), ["BranchAttention", "ConfidenceHead"])] if wanted else [])
+    assert registered == ([((9, 0), ["BranchAttention", "TokenStatistics"])] if wanted else [])
     assert made.found.engine.flags.plugins == wanted
     assert engine_from_job(job, TRT, target(TRT), None, silent).cached
     assert len(registered) == wanted  # without a build no library is required

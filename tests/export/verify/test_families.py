@@ -105,7 +105,7 @@ def test_stages_in_a_pipeline(sdar: Bundle) -> None:
 @pytest.mark.parametrize("name", ["sdar", "llada"])
 def test_plugins_do_not_change_results(name: str, request: Fixture, tmp_path: Path) -> None:
     bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle", plugins=True)
-    assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
+    assert bundle.manifest.plugins == ["BranchAttention", "TokenStatistics"]
     batch = random_batch(np.random.default_rng(1), (0, 1), 3, 12, 6)
     with_plugins, without = (open_session(each, "cpu", threads=1) for each in (bundle, request.getfixturevalue(name)))
     assert_same_statistics(with_plugins.forward(batch), without.forward(batch), 1e-6)

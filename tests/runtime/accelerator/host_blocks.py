@@ -18,7 +18,7 @@ class Block:
 
     data: np.ndarray
     owner: Any
-    """Owner as given by the stand-in. None is page-locked host memory."""
+    """Owner as given by the stand-in. None is pinned host memory."""
     keep: Any = None
 
     @property
@@ -42,7 +42,7 @@ class HostBlocks(dict[int, Block]):
         """Add a block filled with set bits, which are NaN in every float type. Reads of unwritten memory thus show."""
         self[address] = Block(np.full(size, 0xFF, np.uint8), owner)
 
-    def add_page_locked(self, size: int, alignment: int) -> int:
+    def add_pinned(self, size: int, alignment: int) -> int:
         """Add a block at a real address, so that code outside this class can use it."""
         raw = ctypes.create_string_buffer(size + alignment)
         address = -(-ctypes.addressof(raw) // alignment) * alignment

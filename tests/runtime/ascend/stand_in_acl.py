@@ -222,7 +222,7 @@ class StandInAcl:
 
     def rt__malloc_host(self, size: int) -> tuple[int, int]:
         self._own_context()
-        return self._named_memory(self._memory.add_page_locked(size, 64), "host"), 0
+        return self._named_memory(self._memory.add_pinned(size, 64), "host"), 0
 
     def rt__free_host(self, address: int) -> int:
         return self._free(address, "host")

@@ -181,7 +181,7 @@ class StandInCudart:
 
     def cudaMallocHost(self, size: int) -> tuple[Any, ...]:
         self._device()
-        return SUCCESS, self._blocks.add_page_locked(size, ALIGNED)
+        return SUCCESS, self._blocks.add_pinned(size, ALIGNED)
 
     def cudaFreeHost(self, ptr: int) -> tuple[Any, ...]:
         return self._free(ptr, on_host=True)

@@ -87,7 +87,7 @@ def test_upload_and_download(cudart: StandInCudart) -> None:
     arrays = [rng.integers(0, 1 << 30, size) for size in (7, 200_000, 1, 5000)]
     places = [memory.allocate(array.nbytes) for array in arrays]
     assert all(place % ALIGNMENT == 0 for place in places)
-    for _ in range(2):  # the second time reuses the page-locked memory
+    for _ in range(2):  # the second time reuses the pinned memory
         for array, place in zip(arrays, places, strict=True):
             memory.upload(place, array)
             array += 1  # the copy is still queued, and must keep the old values

@@ -16,7 +16,7 @@ DEFAULT = cudaMemcpyKind.cudaMemcpyDefault
 
 
 class Machine:
-    """Two devices with a stream and 1000 bytes each, and 1000 page-locked bytes. The thread uses device 0."""
+    """Two devices with a stream and 1000 bytes each, and 1000 pinned bytes. The thread uses device 0."""
 
     def __init__(self) -> None:
         self.cuda = StandInCudart(2)

@@ -43,6 +43,6 @@ USUAL: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "expression": {"regex": "(("},
     "keyword": {"json_schema": '{"not": {"type": "string"}}'},
-    "room": {"regex": "a{500}"},
+    "remaining": {"regex": "a{500}"},
     "lark": {"grammar": "start: nothing"},
 }

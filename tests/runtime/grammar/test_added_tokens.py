@@ -13,7 +13,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.byte_order import SYMBOLS
-from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer
 from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
@@ -39,9 +39,9 @@ def marked(bundle: Path) -> Vocabulary:
     return vocabulary_from_tokenizer(Tokenizer.open(opened), opened.manifest)
 
 
-def state_after_text(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
+def state_after_text(grammar: str, vocabulary: Vocabulary, remaining: int = 60) -> GrammarState:
     return initial_state(
-        reading_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), room
+        matcher_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), remaining
     )
 
 
@@ -69,9 +69,9 @@ def test_names_are_tokens_and_literals_are_text(marked: Vocabulary) -> None:
         state_after_text('start: <tool_call> "x"', marked),
         state_after_text('start: "<tool_call>" "x"', marked),
     )
-    assert np.flatnonzero(named.reading.allowed).tolist() == [token("<tool_call>")]
-    assert named.reading.allows(token("<tool_call>"))
-    assert not spelt.reading.allows(token("<tool_call>"))
+    assert np.flatnonzero(named.matcher.allowed).tolist() == [token("<tool_call>")]
+    assert named.matcher.allows(token("<tool_call>"))
+    assert not spelt.matcher.allows(token("<tool_call>"))
     for each in marked.encode("<tool_call>"):
         assert named.after(each, 50) is None
         following = spelt.after(each, 50)
@@ -84,22 +84,22 @@ def test_names_are_tokens_and_literals_are_text(marked: Vocabulary) -> None:
 
 def test_free_text_never_contains_the_token(marked: Vocabulary) -> None:
     state = state_after_text("start: /(.|\\n)*/", marked)
-    assert not state.reading.allows(token("<tool_call>"))
+    assert not state.matcher.allows(token("<tool_call>"))
     assert state.after(token("<tool_call>"), 50) is None
 
 
 def test_call_after_free_text_ends_within_the_remaining_tokens(marked: Vocabulary) -> None:
     """Check any number of remaining tokens: an open call can be closed, and a required call can be written."""
     rng = np.random.default_rng(0)
-    for room in (13, 14, 20, 40):
+    for remaining in (13, 14, 20, 40):
         for _ in range(10):
-            state, written = state_after_text(CALLS, marked, room), list[int]()
-            for left in range(room - 1, -1, -1):
+            state, written = state_after_text(CALLS, marked, remaining), list[int]()
+            for left in range(remaining - 1, -1, -1):
                 forced = state.forced()
                 if forced:
                     chosen = forced[0]
                 else:
-                    allowed = np.flatnonzero(state.reading.allowed)
+                    allowed = np.flatnonzero(state.matcher.allowed)
                     chosen = int(rng.choice(allowed))
                 following = state.after(chosen, left)
                 if following is None:
@@ -169,7 +169,7 @@ def test_helper_uses_the_same_symbols(bundle: Path) -> None:
 
 def test_token_differs_from_the_text_that_spells_it(marked: Vocabulary) -> None:
     """Check that the shortest ending is text, and that another one is used after the token."""
-    state = GrammarState(state_after_text('start: "<think>" | <think> "ok"', marked).reading, b"<think>")
+    state = GrammarState(state_after_text('start: "<think>" | <think> "ok"', marked).matcher, b"<think>")
     behind = state.after(token("<think>"), 40)
     assert behind is not None
     assert behind.ending == b"ok"

@@ -9,7 +9,7 @@ from lopa.runtime import Decoder
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
-from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer
 from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -72,7 +72,7 @@ def test_search_is_limited() -> None:
 )
 def test_answer_within_free_text_is_found(vocabulary: Vocabulary, expression: str) -> None:
     state = initial_state(
-        reading_from_request(request_from_config(GenerationConfig(regex=expression), 0), vocabulary), 24
+        matcher_from_request(request_from_config(GenerationConfig(regex=expression), 0), vocabulary), 24
     )
     assert re.fullmatch(expression, state.ending.decode())
 

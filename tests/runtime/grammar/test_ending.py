@@ -10,7 +10,7 @@ import pytest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.ending import IDLE_COST, likely_endings, shortest_ending, straight_ending
-from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.llguidance_library import library, matcher
 from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -42,8 +42,8 @@ def of_property(schema: dict[str, Any], *more: str) -> dict[str, Any]:
     ],
 )
 def test_straight_ending_is_an_answer(vocabulary: Vocabulary, schema: dict[str, Any]) -> None:
-    reading = reading_from_request(request_from_config(GenerationConfig(json_schema=schema), 0), vocabulary)
-    found = straight_ending(reading.bytes, reading.hints)
+    matcher = matcher_from_request(request_from_config(GenerationConfig(json_schema=schema), 0), vocabulary)
+    found = straight_ending(matcher.bytes, matcher.hints)
     assert found is not None
     jsonschema.Draft202012Validator(schema).validate(json.loads(found))
 
@@ -59,8 +59,8 @@ def test_straight_ending_is_an_answer(vocabulary: Vocabulary, schema: dict[str, 
     ],
 )
 def test_required_text_within_free_text_is_found(vocabulary: Vocabulary, grammar: dict[str, str], found: bytes) -> None:
-    reading = reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary)  # type: ignore[arg-type]
-    assert found in initial_state(reading, 40).ending
+    matcher = matcher_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary)  # type: ignore[arg-type]
+    assert found in initial_state(matcher, 40).ending
 
 
 @pytest.mark.parametrize("grammar", ['start: "ab" start | "z"', 'start: "ab" start "c" | "z"'])
@@ -99,16 +99,16 @@ def test_likely_endings_after_another_token() -> None:
 def test_unsatisfiable_grammar_differs_from_a_failed_search(vocabulary: Vocabulary, grammar: str, message: str) -> None:
     request = request_from_config(GenerationConfig(grammar=grammar), 0)
     with pytest.raises(BadInputError, match=message):
-        initial_state(reading_from_request(request, vocabulary), 40)
+        initial_state(matcher_from_request(request, vocabulary), 40)
 
 
 def test_results_are_cached(vocabulary: Vocabulary) -> None:
     request = request_from_config(GenerationConfig(regex="[ab]+"), 0)
-    state = initial_state(reading_from_request(request, vocabulary), 20)
+    state = initial_state(matcher_from_request(request, vocabulary), 20)
     token = vocabulary.ids[b"a"]
     one, other = state.after(token, 10), state.after(token, 10)
     assert one is not None
     assert other is not None
-    assert one.reading is other.reading
+    assert one.matcher is other.matcher
     assert state.after(token, 1) is not None
     assert state.after(token, 0) is None  # no token is left for the end-of-text

@@ -87,7 +87,7 @@ def test_drawn_and_changed_answers_are_valid(seed: int) -> None:
             for answer in (text, *(changed(text, rng, schema) for _ in range(10))):
                 is_infinite = re.search(
                     r"[eE][+]?[1-9]\d{2}", answer
-                )  # Python's reading, which jsonschema cannot divide
+                )  # Python's matcher, which jsonschema cannot divide
                 if not is_infinite and accepts(grammar, answer):
                     accepted += 1
                     assert not faults(schema, answer)

@@ -77,9 +77,9 @@ def test_results_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabul
     request = request_of(USUAL[name])
     here = state_from_request(request, vocabulary)
     there = state_from_checked(request, helper.prepare(request, wanted), vocabulary)
-    assert (there.ending, there.reading.hints) == (here.ending, here.reading.hints)
-    np.testing.assert_array_equal(there.reading.allowed, here.reading.allowed)
-    assert there.reading.allowed.any()
+    assert (there.ending, there.matcher.hints) == (here.ending, here.matcher.hints)
+    np.testing.assert_array_equal(there.matcher.allowed, here.matcher.allowed)
+    assert there.matcher.allowed.any()
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -118,7 +118,7 @@ def test_slow_exact_endings_are_skipped(helper: GrammarHelper, vocabulary: Vocab
         request = request_of({"regex": expression})
         checked = helper.prepare(request, wanted)
         assert checked.exact is exact
-        found = state_from_checked(request, checked, vocabulary).reading.expression
+        found = state_from_checked(request, checked, vocabulary).matcher.expression
         assert (found is not None) is exact
 
 

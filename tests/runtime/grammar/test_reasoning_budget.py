@@ -11,7 +11,7 @@ from tests.chat_bundles import FIRST_FREE_ID, HERMES, MARKS, with_added_tokens
 
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.grammar.grammar_source import GrammarRequest, any_text_request, reading_from_request
+from lopa.runtime.grammar.grammar_source import GrammarRequest, any_text_request, matcher_from_request
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
@@ -46,8 +46,8 @@ def _ids(decoder: Decoder, text: str) -> list[int]:
 
 def _state(decoder: Decoder, budget: int, *, is_open: bool) -> BudgetedState:
     vocabulary = _vocabulary(decoder)
-    reading = reading_from_request(any_text_request(64, vocabulary), vocabulary)
-    return BudgetedState(initial_state(reading, 64), budget, is_open)
+    matcher = matcher_from_request(any_text_request(64, vocabulary), vocabulary)
+    return BudgetedState(initial_state(matcher, 64), budget, is_open)
 
 
 def _after(state: BudgetedState, ids: list[int]) -> BudgetedState | None:
@@ -133,19 +133,19 @@ NUMBER: /[1-9][0-9]{0,5}/
 """
 
 
-@pytest.mark.parametrize("room", [27, 28, 29, 30, 32, 36, 48])
-def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, room: int) -> None:
+@pytest.mark.parametrize("remaining", [27, 28, 29, 30, 32, 36, 48])
+def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, remaining: int) -> None:
     """Write tokens of random texts, calls and reasoning, and the state's own token where none is possible."""
     vocabulary = _vocabulary(decoder)
-    request = GrammarRequest("grammar", _CALLS, room)
-    reading = reading_from_request(request, vocabulary)
+    request = GrammarRequest("grammar", _CALLS, remaining)
+    matcher = matcher_from_request(request, vocabulary)
     wanted = [
         _ids(decoder, text) for text in ("</th", "</think>", "<call>\n{", '"b": 123, 45', "}\n</call>", "So 1 + 2")
     ]
     for seed in range(12):
-        rng = np.random.default_rng([room, seed])
-        state = BudgetedState(initial_state(reading, room), int(rng.integers(room)), is_open=True)
-        left = room
+        rng = np.random.default_rng([remaining, seed])
+        state = BudgetedState(initial_state(matcher, remaining), int(rng.integers(remaining)), is_open=True)
+        left = remaining
         while not state.ended:
             left -= 1
             assert left >= 0
@@ -158,20 +158,20 @@ def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, roo
             state = after
 
 
-@pytest.mark.parametrize("room", [28, 33, 40])
-def test_a_budget_fits_into_the_room_of_the_grammar(decoder: Decoder, room: int) -> None:
-    for budget in (0, 3, room // 2, room - 5):
-        result = decoder.generate(_OPEN, reasoning_budget=budget, max_new_tokens=room, grammar=_CALLS)
+@pytest.mark.parametrize("remaining", [28, 33, 40])
+def test_a_budget_fits_into_the_room_of_the_grammar(decoder: Decoder, remaining: int) -> None:
+    for budget in (0, 3, remaining // 2, remaining - 5):
+        result = decoder.generate(_OPEN, reasoning_budget=budget, max_new_tokens=remaining, grammar=_CALLS)
         assert result.text.endswith("</call>")
 
 
-@pytest.mark.parametrize("room", [12, 16, 60])
-def test_a_mark_is_not_written_where_the_answer_could_not_end_behind_it(decoder: Decoder, room: int) -> None:
+@pytest.mark.parametrize("remaining", [12, 16, 60])
+def test_a_mark_is_not_written_where_the_answer_could_not_end_behind_it(decoder: Decoder, remaining: int) -> None:
     """Use an expression whose texts without the mark are shorter."""
     regex = r"[^<]*(<\/think>([a-z] ){24}|<\/[a-z]{0,6})?"
-    text = decoder.generate(_OPEN, reasoning_budget=2, max_new_tokens=room, grammar=f"start: /{regex}/").text
+    text = decoder.generate(_OPEN, reasoning_budget=2, max_new_tokens=remaining, grammar=f"start: /{regex}/").text
     assert re.fullmatch(regex, text)
-    assert ("</think>" in text) == (room == 60)
+    assert ("</think>" in text) == (remaining == 60)
 
 
 def test_the_engine_shares_no_decode_between_budgets(decoder: Decoder) -> None:

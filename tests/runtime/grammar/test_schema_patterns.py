@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.grammar.test_exact_schema import TOKENIZER, accepts, grammar_of
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.grammar.grammar_source import GrammarRequest, library_grammar, reading_from_request
+from lopa.runtime.grammar.grammar_source import GrammarRequest, library_grammar, matcher_from_request
 from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex, matcher
 from lopa.runtime.grammar.schema_patterns import pattern_for_library
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -127,11 +127,11 @@ def test_every_character_matches_as_in_python(pattern: str) -> None:
 @pytest.mark.parametrize("regex", ["[a--c]", "[a~~b]", "[a[b]c]", "[&&]", r"x[^\]a&&b]"])
 def test_set_operations_in_expressions_are_refused(vocabulary: Vocabulary, regex: str) -> None:
     with pytest.raises(BadInputError, match="operation on sets"):
-        reading_from_request(GrammarRequest("regex", regex, 0), vocabulary)
+        matcher_from_request(GrammarRequest("regex", regex, 0), vocabulary)
 
 
 def test_expressions_without_set_operations_are_read(vocabulary: Vocabulary) -> None:
-    reading_from_request(GrammarRequest("regex", r"[[:alpha:]]\[a--b\]--[a\-\-b][]x][^]&]", 0), vocabulary)
+    matcher_from_request(GrammarRequest("regex", r"[[:alpha:]]\[a--b\]--[a\-\-b][]x][^]&]", 0), vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_gbnf_is_read_as_llama_cpp_does(gbnf: str, right: list[str], wrong: list
 )
 def test_errors_of_gbnf_do_not_show_its_conversion(vocabulary: Vocabulary, gbnf: str) -> None:
     with pytest.raises(BadInputError) as error:
-        reading_from_request(GrammarRequest("grammar", gbnf, 0), vocabulary)
+        matcher_from_request(GrammarRequest("grammar", gbnf, 0), vocabulary)
     assert "%llguidance" not in str(error.value)
     assert "start:" not in str(error.value)
 
@@ -194,4 +194,4 @@ def test_classes_of_control_characters_have_no_other_characters(pattern: str, ri
 )
 def test_bounds_that_jsonschema_reads_otherwise_are_refused(vocabulary: Vocabulary, schema: str) -> None:
     with pytest.raises(BadInputError, match="json_schema"):
-        reading_from_request(GrammarRequest("json_schema", schema, 0), vocabulary)
+        matcher_from_request(GrammarRequest("json_schema", schema, 0), vocabulary)

@@ -12,21 +12,23 @@ from tools.random_schemas import random_schema
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 ROOM = 120
 
 
-def initial(vocabulary: Vocabulary, room: int = ROOM, **grammar: Any) -> GrammarState:
-    return initial_state(reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary), room)
+def initial(vocabulary: Vocabulary, remaining: int = ROOM, **grammar: Any) -> GrammarState:
+    return initial_state(
+        matcher_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary), remaining
+    )
 
 
-def state_after(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:
-    for token in state.reading.vocabulary.encode(text):
-        room -= 1
-        after = state.after(token, room)
+def state_after(state: GrammarState, text: str, remaining: int = ROOM) -> GrammarState:
+    for token in state.matcher.vocabulary.encode(text):
+        remaining -= 1
+        after = state.after(token, remaining)
         assert after is not None, text
         state = after
     return state
@@ -34,16 +36,16 @@ def state_after(state: GrammarState, text: str, room: int = ROOM) -> GrammarStat
 
 def test_allowed_tokens_can_still_match(vocabulary: Vocabulary) -> None:
     state = state_after(initial(vocabulary, regex="(ab|cd)+x?"), "ab")
-    allowed = {vocabulary.texts[each] for each in np.flatnonzero(state.reading.allowed)}
+    allowed = {vocabulary.texts[each] for each in np.flatnonzero(state.matcher.allowed)}
     assert {b"a", b"c", b"x"} <= allowed
     assert all(re.match(rb"(a|c|x|ab|cd|abx)", text) for text in allowed)
-    assert state.reading.may_end
-    assert not state_after(state, "c").reading.may_end
+    assert state.matcher.may_end
+    assert not state_after(state, "c").matcher.may_end
 
 
 def test_special_tokens_are_never_allowed(vocabulary: Vocabulary) -> None:
     state = initial(vocabulary, regex="(?s:.*)")
-    assert not state.reading.allowed[[0, 1, 2]].any()
+    assert not state.matcher.allowed[[0, 1, 2]].any()
     assert state.after(2, ROOM) is None
 
 
@@ -78,7 +80,7 @@ def test_any_sequence_of_tokens_ends_within_the_limit(vocabulary: Vocabulary, se
             continue
         tokens: list[int] = []
         while not state.ended:
-            allowed = [*np.flatnonzero(state.reading.allowed).tolist(), *([0] if state.reading.may_end else [])]
+            allowed = [*np.flatnonzero(state.matcher.allowed).tolist(), *([0] if state.matcher.may_end else [])]
             tried = [*rng.sample(allowed, min(4, len(allowed))), state.first_ending_token(60 - len(tokens))]
             found = ((token, state.after(token, 59 - len(tokens))) for token in tried)
             token, after = next((token, after) for token, after in found if after is not None)
@@ -96,23 +98,25 @@ def test_pattern_anywhere_in_a_string_is_found(vocabulary: Vocabulary) -> None:
 
 def test_tokens_for_the_end_are_reserved(vocabulary: Vocabulary) -> None:
     state = state_after(initial(vocabulary, 9, regex="[a-f]+!"), "a", 9)
-    room = 8
-    while room > 2:
-        room -= 1
-        state = next(after for token in vocabulary.encode("b") if (after := state.after(token, room)))
+    remaining = 8
+    while remaining > 2:
+        remaining -= 1
+        state = next(after for token in vocabulary.encode("b") if (after := state.after(token, remaining)))
     assert state.after(vocabulary.encode("b")[0], 1) is None
     assert state.first_ending_token(2) == vocabulary.encode("!")[0]
 
 
-@pytest.mark.parametrize(("room", "fits"), [(4, True), (3, False)])
-def test_grammar_longer_than_the_limit_is_rejected_at_the_start(vocabulary: Vocabulary, room: int, fits: bool) -> None:
+@pytest.mark.parametrize(("remaining", "fits"), [(4, True), (3, False)])
+def test_grammar_longer_than_the_limit_is_rejected_at_the_start(
+    vocabulary: Vocabulary, remaining: int, fits: bool
+) -> None:
     regex = "#~#"  # no token has two of these characters
     assert vocabulary.fewest_tokens(b"#~#") == tuple(vocabulary.ids[each] for each in (b"#", b"~", b"#"))
     if fits:
-        initial(vocabulary, room, regex=regex)
+        initial(vocabulary, remaining, regex=regex)
     else:
         with pytest.raises(BadInputError, match="4 tokens with its end-of-text; max_new_tokens is 3"):
-            initial(vocabulary, room, regex=regex)
+            initial(vocabulary, remaining, regex=regex)
 
 
 @pytest.mark.parametrize(
@@ -144,17 +148,17 @@ def test_bytes_that_are_read_late_are_read_alike(vocabulary: Vocabulary, seed: i
     late = early = initial(vocabulary, grammar=grammar)
     text = "".join(rng.choice(["x", "<", "a", ">", " 1", "<a>", "é"]) for _ in range(30)) + rng.choice(["", "<a>b"])
     for place, token in enumerate(vocabulary.encode(text)):
-        early.reading.bytes.is_accepting()  # reads at once
+        early.matcher.bytes.is_accepting()  # reads at once
         late_after, early_after = (each.after(token, ROOM - place) for each in (late, early))
         assert (late_after is None) == (early_after is None)
         if late_after is None or early_after is None:
             break
         late, early = late_after, early_after
         assert late.ending == early.ending
-        assert late.reading.may_end == early.reading.may_end
-    assert "bytes" not in late.reading.__dict__ or late.ending
-    assert late.reading.bytes.compute_bitmask() == early.reading.bytes.compute_bitmask()
-    assert late.reading.bytes.is_accepting() == late.reading.may_end
+        assert late.matcher.may_end == early.matcher.may_end
+    assert "bytes" not in late.matcher.__dict__ or late.ending
+    assert late.matcher.bytes.compute_bitmask() == early.matcher.bytes.compute_bitmask()
+    assert late.matcher.bytes.is_accepting() == late.matcher.may_end
 
 
 def test_results_are_shared_between_walks_but_not_kept_by_the_next_round(vocabulary: Vocabulary) -> None:

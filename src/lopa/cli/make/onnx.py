@@ -108,7 +108,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "--plugins",
     is_flag=True,
     advanced=True,
-    help="Write branch attention and confidence head as functions that an engine can replace by its own kernels.",
+    help="Write branch attention and token statistics as functions that an engine can replace by its own kernels.",
 )
 @option(
     "--chat-template",

@@ -1,8 +1,8 @@
 """ONNX functions of domain `lopa`: operators with kernels in lopa.plugins, whose bodies are standard operators.
 
-A backend with a plugin of the function's name uses the plugin. Any other backend runs the body. The confidence head has
-two inner functions, because its plugin has two kernels: one per split of the vocabulary, and one per row. The body has
-one split.
+A backend with a plugin of the function's name uses the plugin. Any other backend runs the body. The token statistics
+have two inner functions, because their plugin has two kernels: one per split of the vocabulary, and one per row. The
+body has one split.
 """
 
 import onnx_ir as ir
@@ -10,7 +10,7 @@ from onnx import parser
 
 DOMAIN = "lopa"
 BRANCH_ATTENTION = "BranchAttention"
-CONFIDENCE_HEAD = "ConfidenceHead"
+TOKEN_STATISTICS = "TokenStatistics"
 
 # query [R * B, Hq, W, D]; key, value [R * B, Hkv, W, D]; past_key, past_value [R, Hkv, P, D]; window_mask bool
 # [R, B, W, W]; prefix_mask bool [R, P] -> [R * B, Hq, W, D]
@@ -48,23 +48,23 @@ BranchAttention <plugin_namespace>
 """
 
 # hidden [R, B, Q, H], weight [H, V], temperature float32 [R] -> statistics of the contract
-_CONFIDENCE_HEAD = """
+_TOKEN_STATISTICS = """
 <opset_import: ["" : 23, "lopa" : 1], domain: "lopa">
-ConfidenceHead (hidden, weight, temperature) => (topk_ids, topk_logprobs, entropy)
+TokenStatistics (hidden, weight, temperature) => (topk_ids, topk_logprobs, entropy)
 {
     greatest, total, weighted, logits, numbers =
-        lopa.ConfidencePartials <plugin_namespace = "lopa"> (hidden, weight, temperature)
+        lopa.StatisticsPartials <plugin_namespace = "lopa"> (hidden, weight, temperature)
     ids, topk_logprobs, entropy =
-        lopa.ConfidenceMerge <plugin_namespace = "lopa"> (greatest, total, weighted, logits, numbers)
+        lopa.StatisticsMerge <plugin_namespace = "lopa"> (greatest, total, weighted, logits, numbers)
     topk_ids = Cast <to = 7> (ids)
 }
 """
 
 # For S splits of the vocabulary: float32 [R, B, Q, S] (largest logit, sum of exp(z - largest), sum of exp(z - largest)
 # * (z - largest)), and the candidates of every split, [R, B, Q, S, K], float32 and int32
-_CONFIDENCE_PARTIALS = """
+_STATISTICS_PARTIALS = """
 <opset_import: ["" : 23], domain: "lopa">
-ConfidencePartials <plugin_namespace>
+StatisticsPartials <plugin_namespace>
 (hidden, weight, temperature) => (greatest, total, weighted, logits, numbers)
 {
     product = MatMul (hidden, weight)
@@ -91,9 +91,9 @@ ConfidencePartials <plugin_namespace>
 """
 
 # -> ids int32 [R, B, Q, K], log-probabilities float32 [R, B, Q, K], entropy float32 [R, B, Q]
-_CONFIDENCE_MERGE = """
+_STATISTICS_MERGE = """
 <opset_import: ["" : 23], domain: "lopa">
-ConfidenceMerge <plugin_namespace>
+StatisticsMerge <plugin_namespace>
 (greatest, total, weighted, logits, numbers) => (ids, logprobs, entropy)
 {
     last = Constant <value_ints = [-1]> ()
@@ -123,10 +123,10 @@ ConfidenceMerge <plugin_namespace>
 
 _TEXTS = {
     BRANCH_ATTENTION: (_BRANCH_ATTENTION,),
-    CONFIDENCE_HEAD: (_CONFIDENCE_HEAD, _CONFIDENCE_PARTIALS, _CONFIDENCE_MERGE),
+    TOKEN_STATISTICS: (_TOKEN_STATISTICS, _STATISTICS_PARTIALS, _STATISTICS_MERGE),
 }
 
 
 def functions_of_plugin(name: str) -> list[ir.Function]:
-    """Return the function BRANCH_ATTENTION or CONFIDENCE_HEAD and the functions that it calls."""
+    """Return the function BRANCH_ATTENTION or TOKEN_STATISTICS and the functions that it calls."""
     return [ir.serde.deserialize_function(parser.parse_function(text)) for text in _TEXTS[name]]

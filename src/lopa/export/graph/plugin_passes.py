@@ -7,7 +7,7 @@ change, because the functions' bodies are the replaced nodes.
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from lopa.export.graph.plugin_functions import BRANCH_ATTENTION, CONFIDENCE_HEAD, DOMAIN, functions_of_plugin
+from lopa.export.graph.plugin_functions import BRANCH_ATTENTION, DOMAIN, TOKEN_STATISTICS, functions_of_plugin
 from lopa.runtime.bundle.network import HEAD
 from lopa.runtime.contract import ENTROPY, LOGITS, PREFIX_MASK, TEMPERATURE, TOPK_IDS, TOPK_LOGPROBS, WINDOW_MASK
 
@@ -15,7 +15,7 @@ from lopa.runtime.contract import ENTROPY, LOGITS, PREFIX_MASK, TEMPERATURE, TOP
 def with_plugins(model: ir.Model) -> ir.Model:
     """Return the model with plugins.
 
-    The confidence head is not replaced in a graph without a head, with logits as an output, or with a quantized head.
+    The token statistics are not replaced in a graph without a head, with logits as an output, or with a quantized head.
     Raises onnx_ir.passes.PassError for an attention of an unexpected form.
     """
     passes = ir.passes.Sequential(
@@ -30,7 +30,7 @@ def plugins_of(model: ir.Model) -> list[str]:
 
 
 class PluginsPass(ir.passes.InPlacePass):
-    """Pass that replaces every Attention and its prefix by BranchAttention, and the head by ConfidenceHead."""
+    """Pass that replaces every Attention and its prefix by BranchAttention, and the head by TokenStatistics."""
 
     def requires(self, model: ir.Model) -> None:
         """Raise PreconditionError unless every Attention reads a request's expanded prefix and then the window."""
@@ -62,12 +62,12 @@ class PluginsPass(ir.passes.InPlacePass):
         names = [BRANCH_ATTENTION]
         head = _head_product(model.graph)
         if head is not None:
-            names.append(CONFIDENCE_HEAD)
+            names.append(TOKEN_STATISTICS)
             outputs = {value.name: value for value in model.graph.outputs}
             statistics = [outputs[name] for name in (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)]
             arguments = [head.inputs[0], head.inputs[1], inputs[TEMPERATURE]]
             _replace(
-                head, ir.node(CONFIDENCE_HEAD, arguments, domain=DOMAIN, num_outputs=3, name=head.name), statistics
+                head, ir.node(TOKEN_STATISTICS, arguments, domain=DOMAIN, num_outputs=3, name=head.name), statistics
             )
         for function in (function for name in names for function in functions_of_plugin(name)):
             model.functions[function.identifier()] = function

@@ -9,7 +9,7 @@ import triton.language as tl
 from lopa.plugins.kernels.ahead_of_time import CompiledKernel, compiled_kernel
 from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
 from lopa.plugins.kernels.commit_kernel import commit_kernel
-from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
+from lopa.plugins.kernels.token_statistics_kernel import statistics_merge_kernel, statistics_partials_kernel
 from lopa.plugins.launch_sizes import COMMIT_ROWS, MIN_CHANNELS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 
@@ -39,10 +39,10 @@ def compiled_branch_attention(
 
 
 @functools.cache
-def compiled_confidence_partials(
+def compiled_statistics_partials(
     floats: Floats, hidden: int, vocabulary: int, splits: int, capability: tuple[int, int]
 ) -> CompiledKernel:
-    """Compile confidence_partials_kernel. Its arguments are 3 inputs, rows, rows_per_temperature and 5 outputs."""
+    """Compile statistics_partials_kernel. Its arguments are 3 inputs, rows, rows_per_temperature and 5 outputs."""
     tiles = head_tiles(floats)
     types = {"hidden": f"*{floats}", "weight": f"*{floats}", "temperature": "*fp32"}
     types |= dict.fromkeys(("rows", "rows_per_temperature"), "i32")
@@ -56,15 +56,15 @@ def compiled_confidence_partials(
         "COLUMNS": tiles.columns,
         "INNER": tiles.inner,
     }
-    return compiled_kernel(confidence_partials_kernel, types | _partial_types(), constants, capability)
+    return compiled_kernel(statistics_partials_kernel, types | _partial_types(), constants, capability)
 
 
 @functools.cache
-def compiled_confidence_merge(splits: int, capability: tuple[int, int]) -> CompiledKernel:
-    """Compile confidence_merge_kernel. Its arguments are 5 inputs, then 3 outputs."""
+def compiled_statistics_merge(splits: int, capability: tuple[int, int]) -> CompiledKernel:
+    """Compile statistics_merge_kernel. Its arguments are 5 inputs, then 3 outputs."""
     types = _partial_types() | {"ids": "*i32", "logprobs": "*fp32", "entropy": "*fp32"}
     constants = {"SPLITS": splits, "TOP": TOP_K, "PLACES": triton.next_power_of_2(splits)}
-    return compiled_kernel(confidence_merge_kernel, types, constants, capability)
+    return compiled_kernel(statistics_merge_kernel, types, constants, capability)
 
 
 @functools.cache

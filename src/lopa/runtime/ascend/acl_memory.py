@@ -1,13 +1,13 @@
 """Memory of one Ascend device through pyACL, with its own context and stream (DeviceMemory protocol).
 
-Use it on the thread that created it. Host copies go through page-locked memory, because only such copies are
+Use it on the thread that created it. Host copies go through pinned memory, because only such copies are
 asynchronous.
 """
 
 from typing import Any
 
 from lopa.runtime.accelerator.device_memory import Array, DeviceMemory
-from lopa.runtime.accelerator.page_locked import PageLocked
+from lopa.runtime.accelerator.pinned_memory import PinnedMemory
 from lopa.runtime.ascend.acl_calls import AclCalls
 from lopa.runtime.ascend.process import AclProcess
 
@@ -29,7 +29,7 @@ class AclMemory:
         self._device = device
         self._acl: AclCalls = process.calls()
         self._allocated: set[int] = set()
-        self._staging = PageLocked(lambda size: int(self._acl("rt.malloc_host", size)))
+        self._staging = PinnedMemory(lambda size: int(self._acl("rt.malloc_host", size)))
         self._context: Any = None
         self._stream: Any = None
         process.use_device(device)
@@ -62,11 +62,11 @@ class AclMemory:
         self._acl("rt.free", address)
 
     def upload(self, target: int, source: Array) -> None:
-        """Copy a host array to the device through page-locked memory."""
+        """Copy a host array to the device through pinned memory."""
         self._copy(target, self._staging.staged_copy(source), source.nbytes, _TO_DEVICE)
 
     def download(self, target: Array, source: int) -> None:
-        """Fill a host array through page-locked memory. It is valid after `synchronize`."""
+        """Fill a host array through pinned memory. It is valid after `synchronize`."""
         self._copy(self._staging.piece_for(target), source, target.nbytes, _TO_HOST)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:

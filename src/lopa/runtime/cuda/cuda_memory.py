@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, DeviceMemory, RowPlace
-from lopa.runtime.accelerator.page_locked import PageLocked
+from lopa.runtime.accelerator.pinned_memory import PinnedMemory
 from lopa.runtime.cuda.cuda_calls import CudaCalls
 from lopa.runtime.cuda.row_kernel import RowKernel
 
@@ -26,7 +26,7 @@ class CudaMemory:
         self._device = device
         self._allocated: dict[int, int] = {}
         """Addresses from cudaMalloc, by aligned address."""
-        self._staging = PageLocked(lambda size: int(cuda("cudaMallocHost", size)))
+        self._staging = PinnedMemory(lambda size: int(cuda("cudaMallocHost", size)))
         self._row_kernel: RowKernel | None = None
         self._table = 0
         """Address of the kernel's table."""
@@ -66,11 +66,11 @@ class CudaMemory:
         self._cuda("cudaFree", self._allocated.pop(address))
 
     def upload(self, target: int, source: Array) -> None:
-        """Copy a host array to the device through page-locked memory."""
+        """Copy a host array to the device through pinned memory."""
         self._copy(target, self._staging.staged_copy(source), source.nbytes)
 
     def download(self, target: Array, source: int) -> None:
-        """Fill a host array through page-locked memory. It is valid after `synchronize`."""
+        """Fill a host array through pinned memory. It is valid after `synchronize`."""
         self._copy(self._staging.piece_for(target), source, target.nbytes)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.grammar_matcher import GrammarMatcher
 from lopa.runtime.grammar.grammar_source import GrammarRequest, request_from_config
 from lopa.runtime.grammar.holes_grammar import HolesState, HolesText, state_of_expressions, state_of_whole_text
 from lopa.runtime.text.encoded_holes import EncodedHoles
@@ -15,8 +15,8 @@ from lopa.runtime.text.text_with_holes import TextWithHoles
 
 _MORE_POSITIONS = 256
 """Positions besides those of the text in a grammar's request, so that only a hole, not the request, is too short."""
-Read = Callable[[GrammarRequest], Reading]
-"""Function that compiles a grammar and returns the reading of an empty text."""
+Read = Callable[[GrammarRequest], GrammarMatcher]
+"""Function that compiles a grammar and returns the matcher of an empty text."""
 _ANY_TEXT = "(?s:.*)"
 _ANY_GRAMMAR = f"start: /{_ANY_TEXT}/"
 """Grammar of a request whose holes have expressions of their own."""
@@ -60,9 +60,9 @@ def state_of_holes(config: GenerationConfig, holes: EncodedHoles, read: Read) ->
     return _state_of_request(read(request), text)
 
 
-def _state_of_request(reading: Reading, text: HolesText) -> HolesState:
+def _state_of_request(matcher: GrammarMatcher, text: HolesText) -> HolesState:
     # The exact endings of an expression are those of a whole text.
-    return state_of_whole_text(replace(reading, expression=None), text)
+    return state_of_whole_text(replace(matcher, expression=None), text)
 
 
 def _with_any_white_space(schema: str) -> str:

@@ -14,7 +14,7 @@ from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.exact_schema import exact_schema
-from lopa.runtime.grammar.grammar_reading import Reading, initial_reading
+from lopa.runtime.grammar.grammar_matcher import GrammarMatcher, initial_matcher
 from lopa.runtime.grammar.llguidance_library import library
 from lopa.runtime.grammar.reasoning_budget import reasoning_grammar
 from lopa.runtime.grammar.schema_patterns import check_set_operations
@@ -56,26 +56,26 @@ def hints_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> tuple
         return _HINTS[request.option](request.text, vocabulary)
 
 
-def reading_from_grammar(
+def matcher_from_grammar(
     request: GrammarRequest, grammar: str, vocabulary: Vocabulary, hints: tuple[bytes, ...] = ()
-) -> Reading:
-    """Return the reading of an empty answer by `grammar`, the grammar of `request` in the library's form.
+) -> GrammarMatcher:
+    """Return the matcher of an empty answer by `grammar`, the grammar of `request` in the library's form.
 
     Raises BadInputError for a grammar that the library rejects.
     """
     expression = BoundedExpression(vocabulary.bytes, request.text) if request.option == "regex" else None
     with _option_errors(request):
-        return initial_reading(vocabulary, grammar, hints, expression)
+        return initial_matcher(vocabulary, grammar, hints, expression)
 
 
-def reading_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> Reading:
-    """Return the reading of an empty answer by the grammar of `request`, within the library's own limits.
+def matcher_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarMatcher:
+    """Return the matcher of an empty answer by the grammar of `request`, within the library's own limits.
 
     Raises BadInputError for a syntax error, with its position, and for a schema with unsupported features, which it
     names.
     """
     hints = hints_from_request(request, vocabulary)
-    return reading_from_grammar(request, library_grammar(request), vocabulary, hints)
+    return matcher_from_grammar(request, library_grammar(request), vocabulary, hints)
 
 
 @contextmanager

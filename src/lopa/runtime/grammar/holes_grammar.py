@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.ending import MAX_TRIES, shortest_ending, straight_ending
-from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.grammar_matcher import GrammarMatcher
 from lopa.runtime.grammar.llguidance_library import check_matcher
 from lopa.runtime.grammar.state import MAX_STEPS_AT_START, GrammarState, fits
 from lopa.runtime.grammar.text_before_given import MatcherBeforeGiven, MayFollow, ViewLimit
@@ -25,8 +25,8 @@ _TRIES, _STEPS = 128, 64
 _VIEWS = 2000
 """Maximum views of all such searches while one token is read. After that a hole counts as one that cannot be filled.
 """
-Start = Callable[[int, Reading | None], GrammarState | None]
-"""Function that returns the state at the start of a hole by its number, from the reading at the end of the one before;
+Start = Callable[[int, GrammarMatcher | None], GrammarState | None]
+"""Function that returns the state at the start of a hole by its number, from the matcher at the end of the one before;
 None if it cannot be filled within its positions."""
 
 
@@ -69,14 +69,14 @@ class HolesState:
 
     @property
     def _vocabulary(self) -> Vocabulary:
-        return self.current.reading.vocabulary
+        return self.current.matcher.vocabulary
 
     @property
     def _left(self) -> int:
         """Positions of the hole that are not read yet."""
         return self.text.sizes[self.hole] - self.place
 
-    def after(self, token: int, room: int) -> Self | None:  # noqa: ARG002 - each hole has its own room
+    def after(self, token: int, remaining: int) -> Self | None:  # noqa: ARG002 - each hole has its own number
         """Return the state after `token`, or None if the token is not possible here."""
         if self.ended:
             return None
@@ -105,7 +105,7 @@ class HolesState:
         if self.ended or self.place < size + len(self.text.given[self.hole + 1]):
             return self
         self.limit.left = _VIEWS
-        following = self.start(self.hole + 1, self.current.reading)
+        following = self.start(self.hole + 1, self.current.matcher)
         return None if following is None else replace(self, current=following, hole=self.hole + 1, place=0)
 
     def forced(self) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ class HolesState:
             return self._vocabulary.ends[:1] if self.current.ended else self.current.forced()
         return ()
 
-    def first_ending_token(self, room: int) -> int:  # noqa: ARG002 - each hole has its own room
+    def first_ending_token(self, remaining: int) -> int:  # noqa: ARG002 - each hole has its own number
         """Return the first token of an ending of the hole within its positions."""
         if self.current.ended:
             return self._vocabulary.ends[0]
@@ -141,23 +141,23 @@ class HolesState:
         return replace(self, remasked=self.remasked + count, cache={})
 
 
-def state_of_whole_text(reading: Reading, text: HolesText) -> HolesState:
-    """Return the state before the first hole of a text that satisfies the grammar of `reading`, which has read nothing.
+def state_of_whole_text(matcher: GrammarMatcher, text: HolesText) -> HolesState:
+    """Return the state before the first hole of a text that satisfies the grammar of `matcher`, which has read nothing.
 
     Raises BadInputError for a given text that the grammar forbids, and for holes that cannot be filled.
     """
-    whole = _WholeText(reading, text)
+    whole = _WholeText(matcher, text)
     return _state(text, whole.start, whole.limit)
 
 
-def state_of_expressions(readings: Sequence[Reading], text: HolesText) -> HolesState:
-    """Return the state before the first hole of a text whose holes satisfy their own `readings`.
+def state_of_expressions(matchers: Sequence[GrammarMatcher], text: HolesText) -> HolesState:
+    """Return the state before the first hole of a text whose holes satisfy their own `matchers`.
 
     Raises BadInputError for a hole that cannot be filled.
     """
 
-    def opened(number: int, before: Reading | None) -> GrammarState | None:  # noqa: ARG001
-        return _opened(readings[number], text.sizes[number])
+    def opened(number: int, before: GrammarMatcher | None) -> GrammarState | None:  # noqa: ARG001
+        return _opened(matchers[number], text.sizes[number])
 
     return _state(text, opened, ViewLimit(_VIEWS), [opened(number, None) for number in range(len(text.sizes))])
 
@@ -175,12 +175,12 @@ def _state(text: HolesText, start: Start, limit: ViewLimit, states: Sequence[Gra
     return HolesState(text, start, limit, first)
 
 
-def _opened(reading: Reading, size: int) -> GrammarState | None:
+def _opened(matcher: GrammarMatcher, size: int) -> GrammarState | None:
     """Return the state of a hole of `size` positions before its first token, or None if it cannot be filled."""
     for tries, steps in ((_TRIES, _STEPS), (MAX_TRIES, MAX_STEPS_AT_START)):
-        ending = _ending(reading.bytes, reading.hints, reading.vocabulary, size, tries=tries, steps=steps)
+        ending = _ending(matcher.bytes, matcher.hints, matcher.vocabulary, size, tries=tries, steps=steps)
         if ending is not None:
-            return GrammarState(reading, ending)
+            return GrammarState(matcher, ending)
     return None
 
 
@@ -199,17 +199,17 @@ def _ending(
 class _WholeText:
     """The holes of a text that satisfies one grammar."""
 
-    def __init__(self, reading: Reading, text: HolesText) -> None:
-        self._reading, self._text = reading, text
+    def __init__(self, matcher: GrammarMatcher, text: HolesText) -> None:
+        self._matcher, self._text = matcher, text
         self.limit = ViewLimit(_VIEWS)
-        symbols = reading.vocabulary.symbols
+        symbols = matcher.vocabulary.symbols
         self._tokens = [[each for each in given if symbols[each]] for given in text.given]
         self._bytes = [list(b"".join(symbols[each] for each in given)) for given in self._tokens]
 
-    def start(self, number: int, before: Reading | None) -> GrammarState | None:
+    def start(self, number: int, before: GrammarMatcher | None) -> GrammarState | None:
         """Return the state at the start of the hole `number`, behind the hole that `before` has read."""
         if before is None:
-            tokens, read = self._reading.tokens.deep_copy(), self._reading.bytes.deep_copy()
+            tokens, read = self._matcher.tokens.deep_copy(), self._matcher.bytes.deep_copy()
         else:
             tokens, read = before.tokens.matcher.deep_copy(), before.bytes.matcher.deep_copy()
         for matcher, given in ((tokens, self._tokens[number]), (read, self._bytes[number])):
@@ -222,14 +222,14 @@ class _WholeText:
                     expected="a given text that the grammar allows",
                     remedy="correct the text, its white space included",
                 )
-        reading = Reading(
-            self._reading.vocabulary,
+        matcher = GrammarMatcher(
+            self._matcher.vocabulary,
             MatcherBeforeGiven(tokens, self._tokens[number + 1], self._ends_or_continues(number)),
             MatcherBeforeGiven(read, self._bytes[number + 1], self._may_follow(number)),
-            self._reading.hints,
+            self._matcher.hints,
             is_in_hole=True,
         )
-        return _opened(reading, self._text.sizes[number])
+        return _opened(matcher, self._text.sizes[number])
 
     def _is_last(self, number: int) -> bool:
         return number == len(self._text.sizes) - 1
@@ -249,7 +249,7 @@ class _WholeText:
                 return False
             may_follow, size = self._may_follow(number + 1), self._text.sizes[number + 1]
             following = MatcherBeforeGiven(read.deep_copy(), self._bytes[number + 2], may_follow, self.limit)
-            hints, vocabulary = self._reading.hints, self._reading.vocabulary
+            hints, vocabulary = self._matcher.hints, self._matcher.vocabulary
             return _ending(following, hints, vocabulary, size, tries=_TRIES, steps=_STEPS) is not None
 
         return can_be_filled

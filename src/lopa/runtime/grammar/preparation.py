@@ -11,13 +11,13 @@ from pathlib import Path
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.grammar_matcher import GrammarMatcher
 from lopa.runtime.grammar.grammar_source import (
     GrammarRequest,
     hints_from_request,
     library_grammar,
-    reading_from_grammar,
-    reading_from_request,
+    matcher_from_grammar,
+    matcher_from_request,
 )
 from lopa.runtime.grammar.state import CHARACTERS_PER_POSITION, GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -48,36 +48,36 @@ def check_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: Gramm
     """
     grammar = library_grammar(request)
     seconds, memory = time.process_time(), _resident_bytes()
-    reading = reading_from_grammar(request, grammar, vocabulary)
+    matcher = matcher_from_grammar(request, grammar, vocabulary)
     seconds, memory = time.process_time() - seconds, _resident_bytes() - memory
     if seconds > limits.decoder_seconds or memory > limits.decoder_bytes:
         raise too_costly(request, f"compiling it takes {seconds:.1f} s and {memory >> 20} MiB", limits)
     hints = hints_from_request(request, vocabulary)
-    state = initial_state(replace(reading, hints=hints), request.positions)
-    expression, size = reading.expression, CHARACTERS_PER_POSITION * request.positions
+    state = initial_state(replace(matcher, hints=hints), request.positions)
+    expression, size = matcher.expression, CHARACTERS_PER_POSITION * request.positions
     exact = expression is not None and expression.makes_matchers_within(_EXACT_SECONDS, size)
     return CheckedGrammar(grammar, hints, state.ending, exact)
 
 
 def state_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
     """Compile a checked grammar for decoding. Return the state before the first token."""
-    return GrammarState(reading_from_checked(request, checked, vocabulary), checked.ending)
+    return GrammarState(matcher_from_checked(request, checked, vocabulary), checked.ending)
 
 
-def reading_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> Reading:
-    """Compile a checked grammar for decoding. Return the reading of an empty answer."""
-    reading = reading_from_grammar(request, checked.grammar, vocabulary, checked.hints)
-    if reading.expression is None:
-        return reading
-    exact = replace(reading.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
-    return replace(reading, expression=exact)
+def matcher_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarMatcher:
+    """Compile a checked grammar for decoding. Return the matcher of an empty answer."""
+    matcher = matcher_from_grammar(request, checked.grammar, vocabulary, checked.hints)
+    if matcher.expression is None:
+        return matcher
+    exact = replace(matcher.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
+    return replace(matcher, expression=exact)
 
 
 def state_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
     """Compile the grammar in this process, within the library's own limits. Return the state before the first token.
     Raises BadInputError.
     """
-    return initial_state(reading_from_request(request, vocabulary), request.positions)
+    return initial_state(matcher_from_request(request, vocabulary), request.positions)
 
 
 def too_costly(request: GrammarRequest, found: str, limits: GrammarLimits) -> BadInputError:

@@ -63,7 +63,7 @@ class BudgetedState:
         the grammar does not allow it."""
         if self.is_closed or self.ended or self.length < self.budget:
             return b""
-        vocabulary, text = self.grammar.reading.vocabulary, self.grammar.reading.text
+        vocabulary, text = self.grammar.matcher.vocabulary, self.grammar.matcher.text
         opening, closing = (_symbols(mark, vocabulary) for mark in (OPENING, CLOSING))
         if not self.is_open and not text.lstrip().startswith(opening):
             return b""
@@ -71,28 +71,32 @@ class BudgetedState:
         tokens = vocabulary.fewest_tokens(closing[written:])
         return closing[written:] if tokens and self.grammar.allows(tokens[0]) else b""
 
-    def after(self, token: int, room: int) -> Self | None:
-        """Return the state after `token` with `room` positions left, or None if the token is not possible here."""
-        if not self._may_write(token) and self._can_close(room):
+    def after(self, token: int, remaining: int) -> Self | None:
+        """Return the state after `token` with `remaining` positions left, or None if the token is not possible here."""
+        if not self._may_write(token) and self._can_close(remaining):
             return None
-        grammar = self.grammar.after(token, room)
+        grammar = self.grammar.after(token, remaining)
         if grammar is None:
             return None
-        closing = _symbols(CLOSING, grammar.reading.vocabulary)
+        closing = _symbols(CLOSING, grammar.matcher.vocabulary)
         # Only the new token can have completed the mark.
-        written = len(grammar.reading.text) - len(self.grammar.reading.text)
-        is_closed = self.is_closed or closing in grammar.reading.text[-(written + len(closing) - 1) :]
+        written = len(grammar.matcher.text) - len(self.grammar.matcher.text)
+        is_closed = self.is_closed or closing in grammar.matcher.text[-(written + len(closing) - 1) :]
         return type(self)(grammar, self.budget, self.is_open, is_closed)
 
     def forced(self) -> tuple[int, ...]:
         """Return the tokens that must follow; empty if there is a choice."""
         if not self._due:
             return self.grammar.forced()
-        return self.grammar.reading.vocabulary.fewest_tokens(self._due) or ()
+        return self.grammar.matcher.vocabulary.fewest_tokens(self._due) or ()
 
-    def first_ending_token(self, room: int) -> int:
-        """Return the first token of an ending within `room` positions. It writes </think> if that is due and fits."""
-        return self.forced()[0] if self._due and self._can_close(room - 1) else self.grammar.first_ending_token(room)
+    def first_ending_token(self, remaining: int) -> int:
+        """Return the first token of an ending within `remaining` positions: </think> if it is due and fits."""
+        return (
+            self.forced()[0]
+            if self._due and self._can_close(remaining - 1)
+            else self.grammar.first_ending_token(remaining)
+        )
 
     def allows(self, token: int) -> bool:
         """Return whether `token` may follow, regardless of the remaining positions."""
@@ -102,7 +106,7 @@ class BudgetedState:
         """Return the mask [vocabulary] of tokens that may follow, ends of text included."""
         found = self.grammar.allowed()
         if self._due:
-            symbols = self.grammar.reading.vocabulary.symbols
+            symbols = self.grammar.matcher.vocabulary.symbols
             may = np.fromiter((self._due.startswith(each) and each != b"" for each in symbols), np.bool_, len(symbols))
             found &= may
         return found
@@ -115,22 +119,22 @@ class BudgetedState:
         """Return this state after `count` more tokens were rejected and remasked."""
         return replace(self, grammar=self.grammar.with_rejected(count))
 
-    def _can_close(self, room: int) -> bool:
-        """Return whether the next token of </think> leaves an ending within `room` positions. If not, the reasoning
-        ends as the grammar's own ending does."""
+    def _can_close(self, remaining: int) -> bool:
+        """Return whether the next token of </think> leaves an ending within `remaining` positions. Otherwise the
+        reasoning ends as the grammar's own ending does."""
         tokens = self.forced()
-        return bool(tokens) and self.grammar.after(tokens[0], room) is not None
+        return bool(tokens) and self.grammar.after(tokens[0], remaining) is not None
 
     def _may_write(self, token: int) -> bool:
         """Return False if </think> is due and `token` is not the beginning of it."""
         if not self._due:
             return True
-        symbols = self.grammar.reading.vocabulary.symbols
+        symbols = self.grammar.matcher.vocabulary.symbols
         text = symbols[token] if 0 <= token < len(symbols) else b""
         return bool(text) and self._due.startswith(text)
 
 
 def _symbols(mark: str, vocabulary: Vocabulary) -> bytes:
-    """Return `mark` as the reading's text has it: the symbol of its token, or its bytes."""
+    """Return `mark` as the matcher's text has it: the symbol of its token, or its bytes."""
     number = vocabulary.added_ids.get(mark.encode())
     return mark.encode() if number is None else vocabulary.symbols[number]

@@ -18,17 +18,17 @@ from lopa.runtime.errors import (
 )
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_matcher import GrammarMatcher
 from lopa.runtime.grammar.grammar_of_holes import state_of_holes
-from lopa.runtime.grammar.grammar_reading import Reading
 from lopa.runtime.grammar.grammar_source import (
     GrammarRequest,
     any_text_request,
-    reading_from_request,
+    matcher_from_request,
     request_from_config,
 )
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
 from lopa.runtime.grammar.holes_grammar import HolesState
-from lopa.runtime.grammar.preparation import reading_from_checked, state_from_checked, state_from_request
+from lopa.runtime.grammar.preparation import matcher_from_checked, state_from_checked, state_from_request
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
@@ -151,10 +151,10 @@ class RequestGrammars:
             return None
         vocabulary = self.vocabulary
 
-        def read(request: GrammarRequest) -> Reading:
+        def read(request: GrammarRequest) -> GrammarMatcher:
             if self.helper is None:
-                return reading_from_request(request, vocabulary)
-            return reading_from_checked(request, self.helper.prepare(request, is_wanted), vocabulary)
+                return matcher_from_request(request, vocabulary)
+            return matcher_from_checked(request, self.helper.prepare(request, is_wanted), vocabulary)
 
         with _grammar_errors():
             return state_of_holes(config, holes, read)

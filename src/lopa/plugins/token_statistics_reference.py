@@ -1,4 +1,4 @@
-"""Confidence head in numpy with float64, the reference of the kernels. It is readable but slow."""
+"""Token statistics in numpy with float64, the reference of the kernels. It is readable but slow."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,7 @@ from lopa.runtime.contract import TOP_K, Int64
 Float64 = npt.NDArray[np.float64]
 
 
-def confidence_head_reference(
+def token_statistics_reference(
     hidden: npt.ArrayLike, weight: npt.ArrayLike, temperature: npt.ArrayLike
 ) -> tuple[Int64, Float64, Float64]:
     """Return the statistics of softmax(hidden @ weight / temperature) for every row.

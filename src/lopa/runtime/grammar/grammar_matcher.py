@@ -1,7 +1,7 @@
 """Text as parsed by a grammar, token by token: what may follow, what must follow, and whether it may end.
 
-A Reading is immutable; `after` returns a new object. This module uses the library's matchers and does not depend on
-positions or branches.
+A GrammarMatcher is immutable; `after` returns a new object. This module uses the library's matchers and does not depend
+on positions or branches.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class GrammarMatcher:
     """Two matchers at the same position: one reads tokens, the other single bytes."""
 
     vocabulary: Vocabulary
@@ -39,8 +39,8 @@ class Reading:
     is_in_hole: bool = False
     """True if given text follows, whose matchers are MatcherBeforeGiven."""
 
-    def after(self, token: int) -> "Reading | None":
-        """Return the reading after `token`, or None if the grammar does not allow it or it has no text."""
+    def after(self, token: int) -> "GrammarMatcher | None":
+        """Return the matcher after `token`, or None if the grammar does not allow it or it has no text."""
         text = self.vocabulary.symbols[token] if 0 <= token < self.vocabulary.size else b""
         if not text:
             return None
@@ -49,7 +49,7 @@ class Reading:
             check_matcher(tokens)
             return None
         before, unread = (self.bytes, 0) if "bytes" in self.__dict__ else (self.bytes_before, self.unread)
-        return Reading(
+        return GrammarMatcher(
             self.vocabulary,
             tokens,
             before,
@@ -117,11 +117,11 @@ class Reading:
         return found
 
 
-def initial_reading(
+def initial_matcher(
     vocabulary: Vocabulary, grammar: str, hints: tuple[bytes, ...] = (), expression: BoundedExpression | None = None
-) -> Reading:
-    """Return the reading of an empty text by a grammar in the library's form. Raises ValueError with the library's
+) -> GrammarMatcher:
+    """Return the matcher of an empty text by a grammar in the library's form. Raises ValueError with the library's
     message.
     """
     tokens, of_bytes = matcher(vocabulary.tokens, grammar), matcher(vocabulary.bytes, grammar)
-    return Reading(vocabulary, tokens, of_bytes, hints, expression=expression)
+    return GrammarMatcher(vocabulary, tokens, of_bytes, hints, expression=expression)

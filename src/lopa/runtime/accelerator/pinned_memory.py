@@ -1,4 +1,4 @@
-"""Page-locked host memory, without which copies to and from a device are not asynchronous.
+"""Pinned host memory, without which copies to and from a device are not asynchronous.
 
 A few blocks are kept and reused after synchronization. The vendor's adapter passes `allocate`.
 """
@@ -14,8 +14,8 @@ _ALIGNMENT = 64
 """Alignment of every piece, in bytes, as required by Ascend's asynchronous copies."""
 
 
-class PageLocked:
-    """Pieces of page-locked memory that stay reserved until `release_pieces`."""
+class PinnedMemory:
+    """Pieces of pinned memory that stay reserved until `release_pieces`."""
 
     def __init__(self, allocate: Callable[[int], int]) -> None:
         """Create an empty pool. `allocate` returns the aligned address of a number of bytes."""

@@ -1,9 +1,9 @@
-"""Confidence head as two Triton kernels. The logits stay in registers, tile by tile, and are never written.
+"""Token statistics as two Triton kernels. The logits stay in registers, tile by tile, and are never written.
 
 The first kernel works on splits of the vocabulary. For each row it outputs the largest logit and the best K candidates.
 It also outputs the sum of exp(z - largest) and the sum of (z - largest) exp(z - largest). The second kernel merges the
 splits of a row. Candidates are 64-bit keys. The high half sorts like the logits, and the low half is the negated id.
-The K largest keys are therefore the K best candidates, equal ones by lower id. `confidence_head` launches both kernels.
+The K largest keys are therefore the K best candidates, equal ones by lower id. `token_statistics` launches both.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 
 
 @triton.jit
-def confidence_partials_kernel(
+def statistics_partials_kernel(
     hidden,  # [rows, HIDDEN]
     weight,  # [HIDDEN, VOCABULARY]
     temperature,  # float32 [rows / rows_per_temperature]
@@ -75,7 +75,7 @@ def confidence_partials_kernel(
 
 
 @triton.jit
-def confidence_merge_kernel(
+def statistics_merge_kernel(
     greatest_of_splits,
     total_of_splits,
     weighted_of_splits,

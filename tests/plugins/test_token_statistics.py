@@ -1,4 +1,4 @@
-"""The confidence head: the kernels against float64, and the reference against the graph's own statistics."""
+"""The token statistics: the kernels against float64, and the reference against the graph's own statistics."""
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +10,7 @@ from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 
 from lopa.export.graph.module import statistics_of_logits
-from lopa.plugins.confidence_head_reference import confidence_head_reference
+from lopa.plugins.token_statistics_reference import token_statistics_reference
 from lopa.runtime.contract import TOP_K
 
 Array = np.ndarray
@@ -31,10 +31,10 @@ def head_inputs(rows: int, size: int, vocabulary: int, *, seed: int, dtype: str 
 
 
 def _check(kernels: Kernels, inputs: list[Array], tiles: tuple[int, int, int] = TILES) -> None:
-    ids, logprobs, entropy = kernels(kernel_calls.run_confidence_head, inputs, tiles)
+    ids, logprobs, entropy = kernels(kernel_calls.run_token_statistics, inputs, tiles)
     hidden, weight, temperature = (x.astype(np.float64) for x in inputs)
     every = np.repeat(temperature, hidden.shape[0] // temperature.size)
-    wanted_ids, wanted, wanted_entropy = confidence_head_reference(hidden, weight, every)
+    wanted_ids, wanted, wanted_entropy = token_statistics_reference(hidden, weight, every)
     assert ids.dtype == np.int64
     np.testing.assert_allclose(logprobs, wanted, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(entropy, wanted_entropy, rtol=0, atol=TOLERANCE)
@@ -46,7 +46,7 @@ def _check(kernels: Kernels, inputs: list[Array], tiles: tuple[int, int, int] = 
 
 def test_the_reference_gives_the_statistics_of_the_graph() -> None:
     hidden, weight, temperature = head_inputs(9, 12, 50, seed=1)
-    ids, logprobs, entropy = confidence_head_reference(hidden, weight, temperature)
+    ids, logprobs, entropy = token_statistics_reference(hidden, weight, temperature)
     logits = torch.from_numpy(hidden).double() @ torch.from_numpy(weight).double()
     wanted = statistics_of_logits(logits, torch.from_numpy(temperature).double()[:, None])
     for ours, theirs in zip((ids, logprobs, entropy), wanted, strict=True):
@@ -88,13 +88,13 @@ def test_equal_logits_by_lower_id(kernels: Kernels) -> None:
     inputs = head_inputs(5, 20, 300, seed=2)
     inputs[0], inputs[1] = np.ceil(np.abs(inputs[0])), np.round(inputs[1] * 4) / 4  # makes sums exact
     inputs[1][:, [290, 3, 70, 20, 130, 21, 64]] = 2.5  # larger than any other logit
-    ids, logprobs, _ = kernels(kernel_calls.run_confidence_head, inputs, TILES)
+    ids, logprobs, _ = kernels(kernel_calls.run_token_statistics, inputs, TILES)
     assert ids[:, :7].tolist() == [[3, 20, 21, 64, 70, 130, 290]] * 5
     assert (logprobs[:, :7] == logprobs[:, :1]).all()
     # The smallest negative number, which a temperature of 4 turns into -0.
     inputs[1] = np.where((np.arange(300) % 2 == 1) & (np.arange(20)[:, None] == 0), np.float32(-1e-45), np.float32(0))
     ones, fours = np.ones_like(inputs[0]), np.full(5, 4, np.float32)
-    ids, logprobs, entropy = kernels(kernel_calls.run_confidence_head, [ones, inputs[1], fours], TILES)
+    ids, logprobs, entropy = kernels(kernel_calls.run_token_statistics, [ones, inputs[1], fours], TILES)
     assert ids.tolist() == [list(range(TOP_K))] * 5
     np.testing.assert_allclose(logprobs, -np.log(300), rtol=1e-6)
     np.testing.assert_allclose(entropy, np.log(300), rtol=1e-6)
@@ -107,8 +107,8 @@ def test_extreme_logits(kernels: Kernels) -> None:
     inputs[0][1] = -np.abs(inputs[0][1])
     inputs[1][:] = np.abs(inputs[1])
     inputs[0][1] *= 1e2
-    _, _, entropy = kernels(kernel_calls.run_confidence_head, inputs, TILES)
-    wanted = confidence_head_reference(*(x.astype(np.float64) for x in inputs))[2]
+    _, _, entropy = kernels(kernel_calls.run_token_statistics, inputs, TILES)
+    wanted = token_statistics_reference(*(x.astype(np.float64) for x in inputs))[2]
     np.testing.assert_allclose(entropy, wanted, rtol=0, atol=1e-3)
     assert entropy[0] < 1e-3
 
@@ -123,4 +123,4 @@ def test_shapes_that_do_not_fit(kernels: Kernels) -> None:
     hidden, weight, temperature = head_inputs(4, 20, 90, seed=5)
     for wrong in ([hidden, weight[:-1].copy(), temperature], [hidden, weight[:, :7].copy(), temperature]):
         with pytest.raises(ValueError, match=r"expected contiguous \[N, H\], \[H, V\] with V >= 8"):
-            kernels(kernel_calls.run_confidence_head, wrong, TILES)
+            kernels(kernel_calls.run_token_statistics, wrong, TILES)

@@ -1,18 +1,18 @@
-"""Launcher of the confidence head's kernels for torch tensors."""
+"""Launcher of the kernels for token statistics for torch tensors."""
 
 import torch
 import triton
 
-from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
 from lopa.plugins.kernels.factors import factors_from_dtype, floats_from_dtype
+from lopa.plugins.kernels.token_statistics_kernel import statistics_merge_kernel, statistics_partials_kernel
 from lopa.plugins.launch_sizes import HeadTiles, head_tiles, splits_from_vocabulary
 from lopa.runtime.contract import TOP_K
 
 
-def confidence_head(
+def token_statistics(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, tiles: HeadTiles | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `confidence_head_reference` with the same shapes. Ids are int64, and log-probabilities and entropy are
+    """Compute `token_statistics_reference` with the same shapes. Ids are int64, and log-probabilities and entropy are
     float32.
 
     All tensors are contiguous, on one device. `hidden` and `weight` share a type: float32, float16 or bfloat16.
@@ -32,7 +32,7 @@ def confidence_head(
     sums = [torch.empty(rows, splits, dtype=torch.float32, device=hidden.device) for _ in range(3)]
     logits = torch.empty(rows, splits, TOP_K, dtype=torch.float32, device=hidden.device)
     numbers = torch.empty(rows, splits, TOP_K, dtype=torch.int32, device=hidden.device)
-    confidence_partials_kernel[(triton.cdiv(rows, tiles.rows), splits)](
+    statistics_partials_kernel[(triton.cdiv(rows, tiles.rows), splits)](
         hidden,
         weight,
         temperature,
@@ -53,7 +53,7 @@ def confidence_head(
     ids = torch.empty(rows, TOP_K, dtype=torch.int32, device=hidden.device)
     logprobs = torch.empty(rows, TOP_K, dtype=torch.float32, device=hidden.device)
     entropy = torch.empty(rows, dtype=torch.float32, device=hidden.device)
-    confidence_merge_kernel[(rows,)](
+    statistics_merge_kernel[(rows,)](
         *sums,
         logits,
         numbers,
