@@ -82,4 +82,4 @@ def test_negative_cache_tokens_are_rejected(chat_bundle: Path) -> None:
 
     refused = lopa_export("serve", chat_bundle, "--port", 0, "--cache-tokens", -1)
     assert refused.returncode == 2
-    assert "prefix_cache_tokens" in refused.stderr
+    assert "invalid cache_tokens -1" in refused.stderr

@@ -234,7 +234,7 @@ def test_environment_is_checked_and_named_in_errors(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LOPA_SERVE_STALL", "nan")
     done = lopa_export("serve")
     assert done.returncode == 2
-    assert "invalid stall_seconds nan" in done.stderr
+    assert "invalid stall nan" in done.stderr
     variables = "LOPA_SERVE_BUNDLE, LOPA_SERVE_PORT, LOPA_SERVE_STALL"
     assert f"(set by environment variables: {variables})" in done.stderr
     for name in variables.split(", "):

@@ -6,41 +6,33 @@ from types import MappingProxyType
 from typing import Any
 
 from lopa.runtime.bundle.manifest import Profile
-from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
+from lopa.serve.setting import SettingsRecord, float_setting, int_setting
 
-_MAX_BYTES = 2**32
+_CHOICES = "Maximum number of answers to one request: its prompts times its n."
+_BODY = "Maximum size of a request's body in bytes."
+_STALL = "Maximum time for a client to send its request, and to receive each part of its answer."
+_KEEP_ALIVE = "Interval after which a stream without new text sends a comment."
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeLimits:
+class ServeLimits(SettingsRecord):
     """Limits that a server puts on every request. Raises BadInputError for a number that is out of range."""
 
-    max_tokens: int | None = None
-    """Maximum value of `max_tokens` in a request, or None for the model's number of positions."""
-    max_branches: int = MAX_BRANCHES
-    max_seconds: float | None = None
-    """Maximum seconds from the arrival of a request to its end, including the queue, or None without a limit."""
-    max_choices: int = 128
-    """Maximum choices of one request (its prompts times its n)."""
-    max_body: int = 4 * 2**20
-    """Maximum bytes of a request body."""
-    stall_seconds: float = 30.0
-    """Seconds a client has to send its whole request, and to accept each part of its answer."""
-    keep_alive_seconds: float = 15.0
-    """Seconds of silence on a stream after which a keep-alive comment is sent."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None:
-            check_int("max_tokens", self.max_tokens, min=1, max=MAX_POSITIONS)
-        check_int("max_branches", self.max_branches, min=1, max=MAX_BRANCHES)
-        if self.max_seconds is not None:
-            check_float("max_seconds", self.max_seconds, min=0.0, max=MAX_SECONDS, above=True)
-        check_int("max_choices", self.max_choices, min=1, max=10**6)
-        check_int("max_body", self.max_body, min=1, max=_MAX_BYTES)
-        for name in ("stall_seconds", "keep_alive_seconds"):
-            check_float(name, getattr(self, name), min=0.0, max=MAX_SECONDS, above=True)
+    max_tokens: int | None = int_setting(
+        None, 1, MAX_POSITIONS, "Maximum number of tokens of an answer.", default_text="model's limit"
+    )
+    max_seconds: float | None = float_setting(
+        None, "Maximum duration of a request in seconds, including its time in the queue.", default_text="none"
+    )
+    max_branches: int = int_setting(
+        MAX_BRANCHES, 1, MAX_BRANCHES, "Maximum number of branches of a request.", is_advanced=True
+    )
+    max_choices: int = int_setting(128, 1, 10**6, _CHOICES, is_advanced=True, is_http=True)
+    max_body: int = int_setting(4 * 2**20, 1, 2**32, _BODY, is_advanced=True, is_http=True)
+    stall_seconds: float = float_setting(30.0, _STALL, flag="stall", is_advanced=True, is_http=True)
+    keep_alive_seconds: float = float_setting(15.0, _KEEP_ALIVE, flag="keep_alive", is_advanced=True, is_http=True)
 
     def check_defaults(
         self, defaults: Mapping[str, Any], profiles: Mapping[str, Profile] = MappingProxyType({})

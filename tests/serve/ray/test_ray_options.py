@@ -43,12 +43,12 @@ def test_string_options_equal_yaml_values() -> None:
     options = options_from_args({**ONE, **texts})
     assert options == options_from_args({**ONE, **values})
     assert (options.capacity, options.min_replicas, options.max_replicas) == (3, 2, 2)
-    assert (options.limits.max_tokens, options.api_keys) == (77, Path.cwd() / "keys")
+    assert (options.max_tokens, options.api_keys) == (77, Path.cwd() / "keys")
 
 
 def test_calls_have_the_given_format() -> None:
-    assert options_from_args({**ONE, "tool_call_format": "llama3"}).tool_call_format is FORMATS["llama3"]
-    assert options_from_args(ONE).tool_call_format is None
+    assert options_from_args({**ONE, "tool_call_format": "llama3"}).call_format is FORMATS["llama3"]
+    assert options_from_args(ONE).call_format is None
 
 
 def test_derived_options() -> None:
@@ -73,7 +73,8 @@ def test_derived_options() -> None:
         ({"bundles": [{"path": "/a", "model": ""}]}, "1 bundles named ''"),
         ({"bundles": [{"path": "/a"}]}, "model"),
         ({**ONE, "bundle": 5}, "bundle"),
-        ({**ONE, "slot": 3}, "options 'slot'"),
+        ({"bundel": "/b"}, "unknown setting 'bundel'"),
+        ({**ONE, "slot": 3}, "unknown setting 'slot'"),
         ({**ONE, "max_num_seqs": 0}, "max_num_seqs 0"),
         ({**ONE, "max_num_seqs": "many"}, "max_num_seqs"),
         ({**ONE, "max_num_seqs": 2.5}, "max_num_seqs"),
@@ -88,7 +89,7 @@ def test_derived_options() -> None:
         ({**ONE, "replicas": 2, "max_replicas": 3}, "replicas together with"),
         ({**ONE, "min_replicas": 3, "max_replicas": 2}, "max_replicas 2"),
         ({**ONE, "min_replicas": 0}, "min_replicas 0"),
-        ({**ONE, "drain": 0}, "drain 0"),
+        ({**ONE, "drain": -1}, "drain -1"),
         ({**ONE, "health_seconds": float("nan")}, "health_seconds"),
         ({**ONE, "scale_up_seconds": -1}, "scale_up_seconds -1"),
         ({**ONE, "cpus": -1}, "cpus -1"),
@@ -144,4 +145,4 @@ def test_page_lists_every_option() -> None:
     }
     with pytest.raises(BadInputError) as caught:
         options_from_args({"nothing": 1})
-    assert documented == set(caught.value.expected.removeprefix("options among ").split(", "))
+    assert documented == set(caught.value.expected.removeprefix("one of ").split(", "))

@@ -1,5 +1,6 @@
 """Command lopa-export triton: written files, and rejected input that leaves nothing behind."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ from tests.serve.triton.config_reader import config_of_text
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
+from lopa.serve.server_settings import ServerSettings
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import config_text
 from lopa.serve.triton.groups import InstanceGroup, devices_for_instance, groups_from_devices
-from lopa.serve.triton.triton_settings import TritonSettings, parameters_from_settings, settings_from_parameters
+from lopa.serve.triton.triton_settings import parameters_from_settings, settings_from_parameters
 
 
 def tree(folder: Path) -> list[str]:
@@ -104,10 +106,10 @@ def test_several_models_share_a_repository(tiny_bundle: Path, write_model: Calla
         (["{bundle}", "-o", "{new}", "--device", "gpu:0"], "device 'gpu:0'"),
         (["{bundle}", "-o", "{new}", "--device", "cpu:0,cpu:0"], "device 'cpu:0' twice"),
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),
-        (["{bundle}", "-o", "{new}", "--device", "mpi"], "device 'mpi'"),
+        (["{bundle}", "-o", "{new}", "--device", "mpi"], "devices mpi span"),
         (["{bundle}", "-o", "{new}", "--instances", "0"], "--instances 0"),
         (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "max_num_seqs 0"),
-        (["{bundle}", "-o", "{new}", "--queue", "-1"], "queue_limit -1"),
+        (["{bundle}", "-o", "{new}", "--queue", "-1"], "invalid queue -1"),
         (["{bundle}", "-o", "{new}", "--threads", "0"], "threads 0"),
         (["{bundle}", "-o", "{new}", "--max-branches", "65"], "max_branches 65"),
         (["{bundle}", "-o", "{new}", "--max-seconds", "nan"], "max_seconds nan"),
@@ -149,13 +151,21 @@ def test_strings_are_escaped() -> None:
 
 def test_settings_round_trip() -> None:
     for settings in (
-        TritonSettings(),
-        TritonSettings(bundle="/b", max_num_seqs=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
-        TritonSettings(max_branches=2, max_seconds=0.25),
+        ServerSettings(),
+        ServerSettings(max_num_seqs=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
+        ServerSettings(max_branches=2, max_seconds=0.25, prefix_cache_tokens=0),
     ):
         assert settings_from_parameters(parameters_from_settings(settings)) == settings
     assert settings_from_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).max_num_seqs == 5
-    assert settings_from_parameters({}).limits.max_tokens is None
+
+
+def test_page_lists_every_parameter() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    table = page.partition("| parameter | meaning |\n")[2].partition("\n\n")[0]
+    documented = {name for row in table.splitlines() for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
+    with pytest.raises(BadInputError) as caught:
+        settings_from_parameters({"nothing": "1"})
+    assert documented == set(caught.value.expected.removeprefix("one of ").split(", "))
 
 
 def test_instance_finds_its_devices() -> None:

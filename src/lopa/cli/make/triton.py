@@ -1,18 +1,17 @@
 """lopa-export triton: adds a bundle to a model repository of NVIDIA's Triton Inference Server."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from lopa.cli.options.devices import device_timeout_option
+from lopa.cli.options.server_settings import setting_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import DEVICE, OUTPUT, option
-from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT
+from lopa.serve.server_settings import ServerSettings
 from lopa.serve.triton.groups import groups_from_devices
 from lopa.serve.triton.repository import write_model
-from lopa.serve.triton.triton_settings import TritonSettings, parameters_from_settings
-
-_LOAD = "Load and limits"
+from lopa.serve.triton.triton_settings import SETTINGS, parameters_from_settings
 
 
 @click.command(
@@ -50,7 +49,6 @@ _LOAD = "Load and limits"
     group=DEVICE,
     help="Devices of one engine, separated by commas, e.g. cuda:0,cuda:1. Each --device makes an instance group.",
 )
-@device_timeout_option
 @option(
     "--instances",
     type=int,
@@ -58,55 +56,22 @@ _LOAD = "Load and limits"
     group=DEVICE,
     help="Number of engines per instance group, each in its own process.",
 )
-@option(
-    "--threads", type=int, group=DEVICE, show_default="chosen by the engine", help="Number of threads of each engine."
-)
-@option(
-    "--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests per engine."
-)
-@option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests per engine.")
-@option(
-    "--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum number of tokens of an answer."
-)
-@option(
-    "--max-branches", type=int, group=_LOAD, show_default="no limit", help="Maximum number of branches of a request."
-)
-@option(
-    "--max-seconds",
-    type=float,
-    group=_LOAD,
-    show_default="no limit",
-    help="Maximum duration of a request in seconds, including its time in the queue.",
-)
+@setting_options(*SETTINGS)
 def command(
     bundle: Path,
     output: Path,
     model: str | None,
     link: bool,
     devices: tuple[str, ...],
-    device_timeout: float,
     instances: int,
-    threads: int | None,
-    max_num_seqs: int,
-    queue: int,
-    max_tokens: int | None,
-    max_branches: int | None,
-    max_seconds: float | None,
     python_path: str | None,
+    **given: Any,
 ) -> None:
     """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/how-to/deploy.md).
 
-    The options are written to config.pbtxt, where they can be changed.
+    The options of each engine are written to config.pbtxt, where they can be changed.
     """
-    settings = TritonSettings(
-        max_num_seqs=max_num_seqs,
-        queue_limit=queue,
-        threads=threads,
-        device_timeout=device_timeout,
-        max_tokens=max_tokens,
-        max_branches=max_branches,
-        max_seconds=max_seconds,
-    )
+    settings = ServerSettings(**given)
     groups = groups_from_devices(devices, instances)
     folder = write_model(
         output,

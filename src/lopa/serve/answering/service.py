@@ -50,8 +50,6 @@ class Service:
     """System fingerprint: version of lopa and digest of the bundle's manifest."""
 
     def __post_init__(self) -> None:
-        """Raise BadInputError for defaults of the bundle that exceed the limits."""
-        self.limits.check_defaults(self.engine.manifest.defaults, self.engine.manifest.profiles)
         digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
         object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
         object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARATION_THREADS, "lopa-serve"))

@@ -60,4 +60,4 @@ def application_from_options(options: RayOptions, replica: type[BundleReplica] =
         backpressure_config=_QUEUE_FULL,
         graceful_shutdown_timeout_s=options.drain,
     )
-    return ingress.bind(replicas.bind(options, models), models, options.limits)
+    return ingress.bind(replicas.bind(options, models), models, options)

@@ -6,17 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from lopa.runtime.decoder import Decoder
-from lopa.runtime.engine import Engine
 from lopa.runtime.errors import LopaError
-from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_from_service
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.metrics import ServeMetrics
+from lopa.serve.opened_engine import opened_engine
 from lopa.serve.ray.ray_options import NamedBundle, RayOptions
-from lopa.serve.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,39 +32,23 @@ class OpenedBundle:
     ) -> None:
         """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
 
-        Raises the errors of Decoder.open.
+        Raises the errors of `opened_engine`.
         """
         self._users: set[threading.Event] = set()
         self._close = ExitStack()
         with ExitStack() as cleanup:
-            decoder = Decoder.open(
-                bundle.path,
-                options.devices,
-                threads=options.threads,
-                device_timeout=options.device_timeout,
-                grammar_limits=GrammarLimits(),
-            )
-            cleanup.callback(decoder.close)
-            warm_up(decoder, _LOG.warning)
             metrics = ServeMetrics(bundle.model)
-            self._engine = Engine(
-                decoder,
-                max_num_seqs=options.max_num_seqs,
-                queue_limit=options.queue,
-                prefix_cache_tokens=options.cache_tokens,
-                observer=metrics,
-            )
-            cleanup.callback(self._engine.close)
+            decoder, self._engine = cleanup.enter_context(opened_engine(bundle.path, options, _LOG.warning, metrics))
             metrics.watch(self._engine)
             service = Service(
                 self._engine,
                 bundle.model,
                 decoder.tokenizer.decode,
-                options.limits,
+                options,
                 metrics,
                 keys,
                 catalog=cards,
-                call_format=options.tool_call_format,
+                call_format=options.call_format,
             )
             cleanup.callback(service.close)
             self.app = app_from_service(service, origin_policy)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lopa.runtime.checked_values import check_int, shown
-from lopa.runtime.device_families import find_device, full_device_name, parse_device, stages_of_device
+from lopa.runtime.checked_values import check_int
+from lopa.runtime.device_families import find_device, full_device_name
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.cpu_cores import check_devices
+from lopa.serve.server_settings import check_server_devices
 
 Kind = Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL"]
 MAX_INSTANCES = 256
@@ -67,14 +67,7 @@ def parse_engine_devices(text: str) -> tuple[str, ...]:
     Raises BadInputError for devices that one process cannot open together, and for unknown names.
     """
     devices = tuple(text.split(","))
-    check_devices(devices)
-    names = [parse_device(stage) for device in devices for stage in stages_of_device(device)]
-    if any(name.family.spans_processes for name in names):
-        raise BadInputError(
-            f"device {shown(text)} spans several processes",
-            expected="devices of a single process (Triton starts the processes)",
-            remedy="list the devices of one engine with commas, e.g. --device cuda:0,cuda:1",
-        )
+    check_server_devices(devices)
     return devices
 
 

@@ -46,8 +46,8 @@ def write_model(
             expected="a repository outside the bundle, which is copied into it",
             remedy="choose another -o, or use --link",
         )
-    settings = {**parameters, **({"bundle": str(source)} if link else {})}
-    text = config_text(name, groups, {**settings, **({} if python_path is None else {PYTHON_PATH: python_path})})
+    paths = {BUNDLE: str(source) if link else BUNDLE, **({} if python_path is None else {PYTHON_PATH: python_path})}
+    text = config_text(name, groups, {**parameters, **paths})
     if not is_unicode(text):
         raise BadInputError(f"path is not UTF-8: {shown(text)}", expected="paths in UTF-8", remedy="rename the folders")
     room = 0 if link else sum(path.stat().st_size for path in source.rglob("*") if path.is_file())

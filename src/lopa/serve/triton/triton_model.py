@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError, PreparationStoppedError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
@@ -25,6 +25,7 @@ from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.openai.body_config import config_from_options, grammar_errors
 from lopa.serve.openai.prompt_error import LENGTH, prompt_errors
+from lopa.serve.opened_engine import opened_engine
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.error_reply import CANCELLED, STOPPED, error_reply_from_error
 from lopa.serve.triton.groups import devices_for_instance
@@ -32,12 +33,12 @@ from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
 from lopa.serve.triton.sender import Sender
 from lopa.serve.triton.triton_request import TritonRequest, input_value, parameters_from_text, request_from_inputs
 from lopa.serve.triton.triton_settings import (
+    BUNDLE,
     devices_from_parameters,
     kinds_from_config,
     parameters_from_config,
     settings_from_parameters,
 )
-from lopa.serve.warm_up import warm_up
 
 _PREPARATION_THREADS = 2
 """Threads that tokenize prompts, so that a long prompt does not delay other requests."""
@@ -48,8 +49,9 @@ _POLL_SECONDS = 0.2
 class TritonModel:
     """One instance of a model: an engine whose requests are answered on a separate thread."""
 
-    def __init__(self, decoder: Decoder, engine: Engine, limits: ServeLimits, backend: Any) -> None:
-        self._decoder, self._engine, self._limits, self._backend = decoder, engine, limits, backend
+    def __init__(self, engine: Engine, limits: ServeLimits, backend: Any, opened: ExitStack) -> None:
+        """Store the engine and limits. Closing the model closes `opened`."""
+        self._engine, self._limits, self._backend, self._opened = engine, limits, backend, opened
         self._threads = ThreadPoolExecutor(_PREPARATION_THREADS, "lopa-triton")
         self._grammar_threads = ThreadPoolExecutor(GrammarLimits().processes, "lopa-grammar")
         self._open: dict[Sender, RequestHandle | Reservation] = {}
@@ -72,18 +74,16 @@ class TritonModel:
             kinds_from_config(config),
             devices_from_parameters(parameters),
         )
-        path = Path(args["model_repository"], args["model_version"], settings.bundle)
-        decoder = _open_decoder(path, devices, settings.threads, settings.device_timeout)
-        try:
-            manifest = decoder.bundle.manifest
-            settings.limits.check_defaults(manifest.defaults, manifest.profiles)
-            warm_up(decoder, backend.Logger.log_warn)
-            engine = Engine(decoder, max_num_seqs=settings.max_num_seqs, queue_limit=settings.queue_limit)
-        except BaseException:
-            decoder.close()
-            raise
-        backend.Logger.log_info(f"{args['model_instance_name']}: {path} on {decoder.session.device}")
-        return cls(decoder, engine, settings.limits, backend)
+        settings = replace(settings, devices=devices)
+        path = Path(args["model_repository"], args["model_version"], parameters.get(BUNDLE, BUNDLE))
+        with ExitStack() as cleanup:
+            try:
+                decoder, engine = cleanup.enter_context(opened_engine(path, settings, backend.Logger.log_warn))
+            except BadInputError as error:
+                remedy = f"{error.remedy}, correct config.pbtxt or rewrite the model with `lopa-export triton`"
+                raise error.with_remedy(remedy) from error
+            backend.Logger.log_info(f"{args['model_instance_name']}: {path} on {decoder.session.device}")
+            return cls(engine, settings, backend, cleanup.pop_all())
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Accept requests and return at once. Response senders answer them later."""
@@ -110,7 +110,7 @@ class TritonModel:
         self._loop.close()
         self._threads.shutdown()
         self._grammar_threads.shutdown()
-        self._decoder.close()
+        self._opened.close()
 
     async def _answer(
         self, requested: TritonRequest, reservation: Reservation, cleanup: ExitStack, sender: Sender
@@ -155,7 +155,7 @@ class TritonModel:
         return handle
 
     async def _send_events(self, handle: RequestHandle, stream: bool, sender: Sender) -> None:
-        decode_ids = self._decoder.tokenizer.decode
+        decode_ids = self._engine.tokenizer.decode
         async for events in handle.batches():
             last = events[-1]
             if isinstance(last, DoneEvent):
@@ -187,12 +187,3 @@ class TritonModel:
         self._cancel_poll.cancel()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
-
-
-def _open_decoder(path: Path, devices: Sequence[str], threads: int | None, timeout: float) -> Decoder:
-    """Open the bundle. Raises the errors of Decoder.open, with a remedy for Triton's operator."""
-    try:
-        return Decoder.open(path, devices, threads=threads, device_timeout=timeout, grammar_limits=GrammarLimits())
-    except BadInputError as error:
-        remedy = f"{error.remedy}, correct config.pbtxt or rewrite the model with `lopa-export triton`"
-        raise BadInputError(error.received, expected=error.expected, remedy=remedy) from error
