@@ -19,7 +19,7 @@ _Record = TypeVar("_Record", bound="SettingsRecord")
 
 
 @dataclass(frozen=True)
-class Setting:
+class ServerSetting:
     """One setting, as the metadata of a record's field."""
 
     default: Any
@@ -54,7 +54,7 @@ class SettingsRecord:
             object.__setattr__(self, name, each.read(each.flag or name, getattr(self, name)))
 
 
-def settings_of(record: type[SettingsRecord]) -> dict[str, Setting]:
+def settings_of(record: type[SettingsRecord]) -> dict[str, ServerSetting]:
     """Return the settings of a record by the names of their fields."""
     return {each.name: each.metadata["setting"] for each in fields(record) if each.metadata}  # type: ignore[arg-type]
 
@@ -88,8 +88,8 @@ def record_from_values(
 
 
 def setting(default: Any, check: Callable[[str, Any], Any], kind: str, text: str, **shown: Any) -> Any:
-    """Return the field of a setting, whose help is `text`. `shown` has further attributes of Setting."""
-    return field(default=default, metadata={"setting": Setting(default, check, kind, text, **shown)})
+    """Return the field of a setting, whose help is `text`. `shown` has further attributes of ServerSetting."""
+    return field(default=default, metadata={"setting": ServerSetting(default, check, kind, text, **shown)})
 
 
 def int_setting(default: int | None, min: int, max: int, text: str, **shown: Any) -> Any:

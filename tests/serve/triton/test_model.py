@@ -226,7 +226,7 @@ def test_device_failures_and_bugs_are_reported(
         def broken(*_: object) -> None:
             raise RuntimeError("the device is on fire")
 
-        monkeypatch.setattr(ours._decoder.session, "forward", broken)
+        monkeypatch.setattr(ours._engine._decoder.session, "forward", broken)
         for word in ("engine_failed", "not_ready"):
             error = found.ask(text_input="1").ended().error
             assert error is not None
@@ -268,8 +268,8 @@ def test_missing_lopa_is_reported_with_a_remedy(
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ('"max_num_seqs"', '"slot"', "invalid model parameter slot '8'"),
-        ('{ string_value: "8" }', '{ string_value: "eight" }', "invalid model parameter max_num_seqs 'eight'"),
+        ('"max_num_seqs"', '"slot"', "unknown setting 'slot'"),
+        ('{ string_value: "8" }', '{ string_value: "eight" }', "invalid max_num_seqs 'eight'"),
         ('{ string_value: "8" }', '{ string_value: "0" }', "invalid max_num_seqs 0"),
         ('{ string_value: "cpu" }', '{ string_value: "cpuu" }', "unknown device 'cpuu'"),
         ('"device.cpu"', '"device.gpu"', "instance cpu_0 belongs to group"),

@@ -7,7 +7,7 @@ import click
 
 from lopa.cli.program.grouped_option import option
 from lopa.serve.server_settings import ServerSettings
-from lopa.serve.setting import Setting, settings_of
+from lopa.serve.setting import ServerSetting, settings_of
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ def setting_options(*names: str) -> Callable[[_Command], _Command]:
     return add
 
 
-def _setting_option(name: str, setting: Setting) -> Callable[[_Command], _Command]:
+def _setting_option(name: str, setting: ServerSetting) -> Callable[[_Command], _Command]:
     is_list = isinstance(setting.default, tuple)
     return option(
         f"--{(setting.flag or name).replace('_', '-')}",

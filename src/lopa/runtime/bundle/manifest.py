@@ -233,7 +233,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """End of the layers, exclusive."""
 
 
-CpuForm = Literal["mapped", "packed", "unpacked"]
+CpuForm = Literal["mapped", "packed"]
 
 
 class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -247,15 +247,13 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The graph that it replaces: the bundle's or a stage's."""
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
-    unpacked: bool = False
-    """True for a twin of earlier versions, whose int4 matrices are int8. No session opens it."""
     mapped: bool = False
     """True if quantized matrices are factors of lopa's own operators (lopa.runtime.cpu_kernels)."""
 
     @property
     def form(self) -> CpuForm:
         """Form of the quantized matrices (lopa.runtime.bundle.quantized_form)."""
-        return "mapped" if self.mapped else "unpacked" if self.unpacked else "packed"
+        return "mapped" if self.mapped else "packed"
 
 
 class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -330,8 +328,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     portable_graph: Name | None = None
     """A second graph in the portable dialect over the same weights, if `graph` is standard."""
     rotary_inputs: Annotated[list[Dialect], Meta(max_length=2)] = msgspec.field(default_factory=list)
-    """Dialects whose graphs take cosines and sines of rotary angles in place of positions (docs/concepts/contract.md).
-    Bundles of older versions have none."""
+    """Dialects whose graphs take cosines and sines of rotary angles in place of positions (docs/concepts/contract.md)."""
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
     """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
     webgpu_graph: WebgpuGraph | None = None
@@ -629,8 +626,6 @@ def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
             yield f"{count} cpu_graphs for {source!r}", "at most one per graph and form, in the standard dialect"
         if form == "mapped" and manifest.quantization is None and manifest.dimensions.moe is None:
             yield "cpu_graphs with mapped matrices, but no quantized matrices and no experts", "quantization or experts"
-        if form == "unpacked" and (manifest.quantization is None or manifest.quantization.kind != "int4"):
-            yield "cpu_graphs with unpacked int4 matrices, but no int4 matrices", "quantization of kind int4"
 
 
 def _find_webgpu_graph_errors(manifest: Manifest) -> Reasons:
