@@ -75,11 +75,3 @@ def test_old_conversations_are_evicted(cached: Server) -> None:
         turns(cached, topic, cache_salt=topic)
     assert cached.metric("lopa_prefix_cache_evictions_total") > before
     assert turns(cached, "the oldest topic of all", 1)[0][2] == 0
-
-
-def test_negative_cache_tokens_are_rejected(chat_bundle: Path) -> None:
-    from tests.cli.command import lopa_export
-
-    refused = lopa_export("serve", chat_bundle, "--port", 0, "--cache-tokens", -1)
-    assert refused.returncode == 2
-    assert "invalid cache_tokens -1" in refused.stderr

@@ -134,12 +134,6 @@ def test_listens_on_loopback_only(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "output"),
     [
-        (("--max-branches", 0), "max_branches 0"),
-        (("--max-tokens", 0), "max_tokens 0"),
-        (("--max-seconds", -1), "max_seconds -1"),
-        (("--stall", "nan"), "invalid stall nan"),
-        (("--drain", "nan"), "invalid drain nan"),
-        (("--device", "mpi"), "devices mpi span several processes"),
         (("--port", 70000), "--port"),
         (("--api-keys", "nowhere"), "nowhere does not exist"),
     ],

@@ -8,7 +8,11 @@ import pytest
 from tests.cli.command import lopa_export
 
 from lopa.cli.decode import serve
+from lopa.runtime.decoder import MAX_PARALLEL
+from lopa.runtime.devices import MAX_THREADS
+from lopa.runtime.engine import MAX_PREFIX_CACHE_TOKENS, MAX_WAITING
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS
 from lopa.serve.ray.ray_options import RayOptions, options_from_args
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import settings_of
@@ -74,6 +78,25 @@ def test_wrong_values_are_refused_with_the_same_words(name: str, text: str) -> N
         assert found[-1][2].endswith(" in config.pbtxt")
     assert len({(received, expected) for received, expected, _ in found}) == 1
     assert name == "devices" or found[0][0].startswith(f"invalid {TABLE[name].flag or name} ")
+
+
+def test_bounds_are_those_of_the_engine() -> None:
+    for name, low, high in (
+        ("max_num_seqs", 1, MAX_PARALLEL),
+        ("queue_limit", 0, MAX_WAITING),
+        ("prefix_cache_tokens", 0, MAX_PREFIX_CACHE_TOKENS),
+        ("max_num_batched_tokens", 1, MAX_PREFIX_CACHE_TOKENS),
+        ("threads", 1, MAX_THREADS),
+        ("max_tokens", 1, MAX_POSITIONS),
+        ("max_branches", 1, MAX_BRANCHES),
+    ):
+        for value in (low, high):
+            assert getattr(ServerSettings(**{name: value}), name) == value
+        refusal(from_ray, name, str(low - 1))
+        refusal(from_ray, name, str(high + 1))
+    for name in ("device_timeout", "max_seconds", "stall_seconds", "keep_alive_seconds"):
+        refusal(from_ray, name, "0")
+    assert from_ray("drain", 0).drain == from_command("drain", "0").drain == 0
 
 
 @pytest.mark.parametrize("value", [True, [], {}, None, b"1"])

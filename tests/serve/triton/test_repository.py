@@ -108,11 +108,6 @@ def test_several_models_share_a_repository(tiny_bundle: Path, write_model: Calla
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),
         (["{bundle}", "-o", "{new}", "--device", "mpi"], "devices mpi span"),
         (["{bundle}", "-o", "{new}", "--instances", "0"], "--instances 0"),
-        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "max_num_seqs 0"),
-        (["{bundle}", "-o", "{new}", "--queue", "-1"], "invalid queue -1"),
-        (["{bundle}", "-o", "{new}", "--threads", "0"], "threads 0"),
-        (["{bundle}", "-o", "{new}", "--max-branches", "65"], "max_branches 65"),
-        (["{bundle}", "-o", "{new}", "--max-seconds", "nan"], "max_seconds nan"),
         (["{bundle}", "-o", "{new}", "--device-timeout", "0"], "device_timeout 0"),
     ],
 )

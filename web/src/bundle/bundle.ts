@@ -60,7 +60,7 @@ export class Bundle {
   cpuGraph(): string {
     const { graph, cpu_graphs: twins = [] } = this.manifest;
     const digest = this.#record(graph).sha256;
-    const twin = twins.find((each) => each.source === graph && !each.unpacked && !each.mapped);
+    const twin = twins.find((each) => each.source === graph && !each.mapped);
     return twin?.source_sha256 === digest ? twin.graph : graph;
   }
 

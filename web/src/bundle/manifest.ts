@@ -57,7 +57,6 @@ export interface CpuGraph {
   readonly graph: string;
   readonly source: string;
   readonly source_sha256: string;
-  readonly unpacked?: boolean;
   readonly mapped?: boolean;
 }
 
@@ -175,7 +174,7 @@ const MANIFEST = record(
   {
     portable_graph: nullable(name),
     rotary_inputs: list(choice("standard", "portable"), 2),
-    cpu_graphs: list(record(GRAPH, { unpacked: bool, mapped: bool }), 4096),
+    cpu_graphs: list(record(GRAPH, { mapped: bool }), 4096),
     webgpu_graph: nullable(record(GRAPH)),
     plugins: list(name, 4096),
     defaults: map(anything),

@@ -328,7 +328,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     portable_graph: Name | None = None
     """A second graph in the portable dialect over the same weights, if `graph` is standard."""
     rotary_inputs: Annotated[list[Dialect], Meta(max_length=2)] = msgspec.field(default_factory=list)
-    """Dialects whose graphs take cosines and sines of rotary angles in place of positions (docs/concepts/contract.md)."""
+    """Dialects whose graphs take cosines and sines of rotary angles in place of positions (see
+    docs/concepts/contract.md)."""
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
     """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
     webgpu_graph: WebgpuGraph | None = None
