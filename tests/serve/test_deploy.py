@@ -24,6 +24,8 @@ from tools.checks.reference import text_with_tables
 from lopa.cli.decode.serve import command
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.server_process import listening_socket
+from lopa.serve.server_settings import ServerSettings
+from lopa.serve.setting import settings_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
@@ -126,8 +128,9 @@ def test_every_panel_has_a_description() -> None:
 
 
 def options_of(arguments: list[str]) -> dict[str, Any]:
-    """Return the options as the command parses them. Raises for an unknown option."""
-    return command.make_context("serve", list(arguments)).params
+    """Return the options as the command reads them. Raises for an unknown option or a bad value."""
+    given = command.make_context("serve", list(arguments)).params
+    return given | vars(ServerSettings(**{name: given[name] for name in settings_of(ServerSettings)}))
 
 
 def unit_options() -> dict[str, Any]:
@@ -192,7 +195,7 @@ def test_proxy_matches_the_server() -> None:
     assert int(nginx_setting("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
     assert int(nginx_setting("proxy_read_timeout").removesuffix("s")) > unit_options()["max_seconds"]
     assert f"    server 127.0.0.1:{unit_options()['port']};\n" in NGINX
-    assert nginx_setting("server_name") in unit_options()["names"]
+    assert nginx_setting("server_name") in unit_options()["allow_host"]
     assert nginx_setting("proxy_set_header Host") == "$http_host"
 
 
