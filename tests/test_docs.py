@@ -224,6 +224,8 @@ def test_generated_tables_match_the_code() -> None:
     assert "`repetition_penalty`" in reference.http_fields()
     assert "| `QueueFullError` | `BadInputError` | 2 |" in reference.errors()
     assert "| `lopa_requests_total` | counter |" in reference.metrics()
+    assert "| `queue` | 64 | Maximum number of waiting requests." in reference.ray_options()
+    assert "| `queue_limit` | 64 | Maximum number of waiting requests." in reference.triton_parameters()
     page = reference.text_with_tables("# A\n\n<!-- generated: errors -->\n")
     assert page == f"# A\n\n{reference.errors()}\n"
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import click
 
+from lopa.serve.setting import ServerSetting
+
 MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -111,6 +113,32 @@ def metrics() -> str:
     return table(("metric", "type", "labels besides `model`", "meaning"), rows)
 
 
+def ray_options() -> str:
+    """Return the options of the application on Ray Serve."""
+    from lopa.serve.ray.ray_options import RayOptions
+    from lopa.serve.setting import settings_of
+
+    named = ((each.flag or name, each) for name, each in settings_of(RayOptions).items())
+    rows = [(f"`{name}`", _default_of(each), each.help) for name, each in named]
+    return table(("option", "default", "meaning"), [("`bundle`, `model`", "", "One bundle and its name."), *rows])
+
+
+def triton_parameters() -> str:
+    """Return the parameters of config.pbtxt."""
+    from lopa.serve.server_settings import ServerSettings
+    from lopa.serve.setting import settings_of
+    from lopa.serve.triton.triton_settings import BUNDLE, DEVICE, PYTHON_PATH, SETTINGS
+
+    paths = [
+        (f"`{BUNDLE}`", BUNDLE, "Path of the bundle. Relative paths start at the folder of model.py."),
+        (f"`{DEVICE}GROUP`", "", "Devices of an instance group."),
+        (f"`{PYTHON_PATH}`", "Triton's own", "Folders in which Triton's Python finds lopa."),
+    ]
+    found = {name: settings_of(ServerSettings)[name] for name in SETTINGS}
+    rows = [(f"`{name}`", _default_of(each), each.help) for name, each in found.items()]
+    return table(("parameter", "default", "meaning"), [*paths, *rows])
+
+
 _EXPLAINED = {
     "model",
     "n",
@@ -138,7 +166,17 @@ _PATHS: Mapping[str, str] = {
     "/metrics": "metrics in Prometheus's text format",
 }
 TABLES: Mapping[str, Callable[[], str]] = {
-    each.__name__: each for each in (commands, decoding_options, http_routes, http_fields, errors, metrics)
+    each.__name__: each
+    for each in (
+        commands,
+        decoding_options,
+        http_routes,
+        http_fields,
+        errors,
+        metrics,
+        ray_options,
+        triton_parameters,
+    )
 }
 """Tables by the name in a marker."""
 
@@ -175,6 +213,11 @@ def _is_decoding_option(parameter: click.Parameter) -> bool:
     from lopa.runtime.generation_config import OPTIONS
 
     return parameter.name in OPTIONS
+
+
+def _default_of(setting: ServerSetting) -> str:
+    shown = ", ".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return setting.default_text or ("" if shown is None else str(shown))
 
 
 def _first_line(kind: type) -> str:

@@ -22,6 +22,7 @@ _MAX_REPLICAS = 10**4
 _MAX_UNITS = 10**4
 """Maximum processors and GPUs of one replica."""
 _PLACE = "in `args:` of the YAML file or in the arguments of `serve run lopa.serve.ray:app`"
+_GPUS = "GPUs that Ray reserves for a replica."
 _BUNDLE_ARGS = ("bundle", "model")
 _BUNDLES = "bundle=PATH with or without model=NAME, or a list of bundles, each a path or {path, model}"
 
@@ -63,17 +64,19 @@ class RayOptions(ServerSettings):
     """Checked options of the application. An option that is None is computed from others at construction."""
 
     bundles: tuple[NamedBundle, ...] = setting((), _check_bundles, "LIST", "Bundles, each a path or {path, model}.")
-    bundles_open: int = int_setting(None, 1, MAX_WAITING, "Number of bundles that a replica keeps open at once.")
+    bundles_open: int = int_setting(
+        None, 1, MAX_WAITING, "Bundles that a replica keeps open at once.", default_text="all"
+    )
     waiting: int = int_setting(64, 1, MAX_WAITING, "Maximum requests that wait while all replicas are full.")
     replicas: int | None = int_setting(None, 1, _MAX_REPLICAS, "Fixed number of replicas.")
-    min_replicas: int = int_setting(None, 1, _MAX_REPLICAS, "Minimum number of replicas.")
-    max_replicas: int = int_setting(None, 1, _MAX_REPLICAS, "Maximum number of replicas.")
+    min_replicas: int = int_setting(None, 1, _MAX_REPLICAS, "Minimum number of replicas.", default_text="1")
+    max_replicas: int = int_setting(None, 1, _MAX_REPLICAS, "Maximum number of replicas.", default_text="1")
     scale_up_seconds: float = float_setting(30.0, "Delay before more replicas start.", above=False)
     scale_down_seconds: float = float_setting(600.0, "Delay before replicas stop.", above=False)
     drain: float = float_setting(600.0, "Seconds that a stopping replica has to finish.", above=False)
     health_seconds: float = float_setting(5.0, "Seconds between two health checks of a replica.")
     cpus: float = float_setting(1.0, "Processors that Ray reserves for a replica.", max=_MAX_UNITS, above=False)
-    gpus: float = float_setting(None, "GPUs that Ray reserves for a replica.", max=_MAX_UNITS, above=False)
+    gpus: float = float_setting(None, _GPUS, max=_MAX_UNITS, above=False, default_text="one per NVIDIA device")
 
     def __post_init__(self) -> None:
         super().__post_init__()
