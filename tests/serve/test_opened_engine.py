@@ -5,7 +5,6 @@ from unittest.mock import patch
 
 import pytest
 
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
@@ -29,9 +28,9 @@ def test_every_setting_reaches_the_decoder_and_the_engine(tiny_bundle: Path) -> 
     with (
         patch.object(module, "Decoder", wraps=Decoder) as decoders,
         patch.object(module, "Engine", wraps=Engine) as engines,
+        opened_engine(tiny_bundle, settings, print) as (decoder, engine),
     ):
-        with opened_engine(tiny_bundle, settings, print) as (decoder, engine):
-            assert decoder.devices == ["numpy"]
+        assert decoder.devices == ["numpy"]
     given = decoders.open.call_args.kwargs | engines.call_args.kwargs
     assert VALUES.items() <= given.items()
     limits = {"max_tokens", "max_seconds", "max_branches"}
@@ -42,9 +41,10 @@ def test_every_setting_reaches_the_decoder_and_the_engine(tiny_bundle: Path) -> 
 
 
 def test_defaults_beyond_the_limits_are_refused_before_the_warm_up(tiny_bundle: Path) -> None:
-    branches = {"branches": 3}
-    with patch.object(module, "warm_up") as warm, pytest.raises(BadInputError, match="default branches 3 exceeds"):
-        with opened_engine(tiny_bundle, ServerSettings(max_branches=2), print, defaults=branches):
-            pass
+    with (
+        patch.object(module, "warm_up") as warm,
+        pytest.raises(BadInputError, match="default branches 3 exceeds"),
+        opened_engine(tiny_bundle, ServerSettings(max_branches=2), print, defaults={"branches": 3}),
+    ):
+        raise AssertionError("not opened")
     assert not warm.called
-    assert Bundle.open(tiny_bundle).manifest.defaults == {}

@@ -1,6 +1,7 @@
 """Settings of a server have the same values and errors on the command line, in Ray's arguments and in config.pbtxt."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS
 from lopa.serve.ray.ray_options import RayOptions, options_from_args
 from lopa.serve.server_settings import ServerSettings
-from lopa.serve.setting import settings_of
+from lopa.serve.setting import flags_of, settings_of
 from lopa.serve.triton.triton_settings import settings_from_parameters
 
 TABLE = settings_of(ServerSettings)
@@ -91,7 +92,7 @@ def test_bounds_are_those_of_the_engine() -> None:
         ("max_branches", 1, MAX_BRANCHES),
     ):
         for value in (low, high):
-            assert getattr(ServerSettings(**{name: value}), name) == value
+            assert getattr(replace(ServerSettings(), **{name: value}), name) == value
         refusal(from_ray, name, str(low - 1))
         refusal(from_ray, name, str(high + 1))
     for name in ("device_timeout", "max_seconds", "stall_seconds", "keep_alive_seconds"):
@@ -123,6 +124,21 @@ def test_unknown_names_get_a_suggestion(written: str, meant: str) -> None:
     assert caught.value.remedy == f"did you mean {meant}? Correct it in config.pbtxt"
     with pytest.raises(BadInputError, match="did you mean max_num_seqs"):
         options_from_args({"bundle": "/bundle", "max_num_seq": 1})
+
+
+def test_names_in_deployed_files_stay() -> None:
+    renamed = {flag: name for flag, name in flags_of(ServerSettings).items() if flag != name}
+    assert renamed == {
+        "queue": "queue_limit",
+        "cache_tokens": "prefix_cache_tokens",
+        "stall": "stall_seconds",
+        "keep_alive": "keep_alive_seconds",
+    }
+
+
+def test_lists_are_repeated_options_or_texts_with_commas() -> None:
+    given = serve.command.make_context("serve", ["--cors=http://a", "--cors=http://b", "BUNDLE"]).params
+    assert given["cors"] == from_ray("cors", "http://a, http://b").cors == ("http://a", "http://b")
 
 
 def test_every_option_of_the_command_reaches_the_settings(tmp_path: Path) -> None:
