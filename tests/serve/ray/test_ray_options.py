@@ -18,34 +18,10 @@ PROJECT = Path(__file__).resolve().parents[3]
 ONE = {"bundle": "/bundles/tiny"}
 
 
-def test_string_options_equal_yaml_values() -> None:
-    texts = {
-        "max_num_seqs": "3",
-        "queue": "0",
-        "devices": "cpu:0, cpu:1",
-        "drain": "12.5",
-        "replicas": "2",
-        "allow_host": "a.example",
-        "max_tokens": "77",
-        "api_keys": "keys",
-    }
-    values = {
-        "max_num_seqs": 3,
-        "queue": 0,
-        "devices": ["cpu:0", "cpu:1"],
-        "drain": 12.5,
-        "replicas": 2,
-        "allow_host": ["a.example"],
-        "max_tokens": 77,
-        "api_keys": "keys",
-    }
-    options = options_from_args({**ONE, **texts})
-    assert options == options_from_args({**ONE, **values})
+def test_options_are_texts_or_values() -> None:
+    options = options_from_args({**ONE, "max_num_seqs": "3", "queue": "0", "replicas": "2", "api_keys": "keys"})
     assert (options.capacity, options.min_replicas, options.max_replicas) == (3, 2, 2)
-    assert (options.max_tokens, options.api_keys) == (77, Path.cwd() / "keys")
-
-
-def test_calls_have_the_given_format() -> None:
+    assert options.api_keys == Path.cwd() / "keys"
     assert options_from_args({**ONE, "tool_call_format": "llama3"}).call_format is FORMATS["llama3"]
     assert options_from_args(ONE).call_format is None
 

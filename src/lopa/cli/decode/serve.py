@@ -135,6 +135,7 @@ def command(
     reason = f"opening {name} on {', '.join(settings.devices)}"  # without the path, which clients need not know
     pending = PendingService(limits=settings, metrics=metrics, keys=keys, reason=reason)
     default_values = {**defaults_from_texts(defaults), **({} if profile is None else {"profile": profile})}
+    own = {"defaults": default_values, "chat_template": chat_template, "trusted_keys": trusted_keys or None}
     remove_verbose_handler()
     with (
         log_to_descriptor(2, log_format, quiet=quiet(), access=verbose() if access_log is None else access_log),
@@ -157,15 +158,7 @@ def command(
         def open_service() -> Service:
             with ExitStack() as opening:
                 decoder, engine = opening.enter_context(
-                    opened_engine(
-                        checked.path,
-                        settings,
-                        _LOG.warning,
-                        metrics,
-                        defaults=default_values,
-                        chat_template=chat_template,
-                        trusted_keys=trusted_keys or None,
-                    )
+                    opened_engine(checked.path, settings, _LOG.warning, metrics, **own)
                 )
                 used = decoder.profile_for(decoder.config())
                 if used is not None:

@@ -40,15 +40,9 @@ class OpenedBundle:
             metrics = ServeMetrics(bundle.model)
             decoder, self._engine = cleanup.enter_context(opened_engine(bundle.path, options, _LOG.warning, metrics))
             metrics.watch(self._engine)
+            decode_ids, call_format = decoder.tokenizer.decode, options.call_format
             service = Service(
-                self._engine,
-                bundle.model,
-                decoder.tokenizer.decode,
-                options,
-                metrics,
-                keys,
-                catalog=cards,
-                call_format=options.call_format,
+                self._engine, bundle.model, decode_ids, options, metrics, keys, catalog=cards, call_format=call_format
             )
             cleanup.callback(service.close)
             self.app = app_from_service(service, origin_policy)
