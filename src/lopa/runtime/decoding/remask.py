@@ -1,4 +1,4 @@
-"""Stage 5 on a branch: unmasked positions that are verified again, their probabilities, and the positions to remask."""
+"""Stage 7 on a branch: unmasked positions that are verified again, their probabilities, and the positions to remask."""
 
 from dataclasses import replace
 

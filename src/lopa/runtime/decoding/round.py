@@ -17,11 +17,11 @@ from lopa.runtime.state.branch import Branch, Lookahead, with_first_of_next_bloc
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor, next_lookahead, normalize_branch
 from lopa.runtime.state.windows import Windows, masked_among, open_among, open_span
-from lopa.runtime.strategy import BlockView, Candidates, RoundView
+from lopa.runtime.strategy import BlockView, BranchView, Candidates, RoundView
 from lopa.runtime.strategy.strategy import identity, unmasked_positions
 
 FINISHED_CONFIDENCE = 1.0
-"""Confidence of a branch without masked positions. It exceeds every other confidence."""
+"""Confidence of a branch without masked positions. It exceeds every other confidence of the built-in strategies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,12 @@ def scores_from_rows(
         candidates[number, windows.kept_columns : windows.kept_columns + len(positions)]
         for number, positions in enumerate(windows.sampled)
     )
-    confidences = tuple(_branch_confidence(each.confidences) for each in proposed)
+    confidences = tuple(
+        context.strategy.branch_confidence(_branch_view(branch, positions, each), context.plan)
+        if len(positions)
+        else FINISHED_CONFIDENCE
+        for branch, positions, each in zip(branches, windows.sampled, proposed, strict=True)
+    )
     view = RoundView(windows.sampled, proposed, int(np.argmax(confidences)))
     edits = tuple(candidates[number, edit_columns(windows, number)] for number in range(len(windows.editable)))
     return Scores(branches, windows, rows, view, confidences, np.empty(0, np.float32), step, edits)
@@ -143,9 +148,10 @@ def edit_columns(windows: Windows, number: int) -> slice:
     return slice(first, first + len(windows.editable[number]))
 
 
-def _branch_confidence(confidences: Float32) -> float:
-    """Return the mean confidence over all masked positions of a branch before any is unmasked (section 6 E)."""
-    return float(confidences.mean()) if len(confidences) else FINISHED_CONFIDENCE
+def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> BranchView:
+    blocks = tuple((block.start, block.end) for block in branch.active)
+    lookahead = None if branch.lookahead is None else branch.lookahead.confidence
+    return BranchView(positions, candidates, blocks, lookahead, branch.memory)
 
 
 def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
@@ -195,7 +201,7 @@ def spawn(anchor: Branch, outcome: RoundOutcome, count: int, context: Context) -
 
     The published loop makes the anchor twice if no position is left for a lookahead (quirk 2).
     """
-    lookaheads = _best_lookaheads(outcome, count)
+    lookaheads = _lookaheads(outcome, count, context)
     branches = [next_lookahead(outcome.branch, lookahead, context) for lookahead in lookaheads]
     if anchor.grammar is not None:
         branches = [normalize_branch(branch, context) for branch in branches]
@@ -349,10 +355,13 @@ def _unmasked_tokens(positions: Int64, candidates: Candidates, chosen: Bool) -> 
     )
 
 
-def _best_lookaheads(outcome: RoundOutcome, count: int) -> tuple[Lookahead, ...]:
-    """Return the `count` most confident of the remaining positions, best first, ties by position."""
+def _lookaheads(outcome: RoundOutcome, count: int, context: Context) -> tuple[Lookahead, ...]:
+    """Return at most `count` lookahead tokens, best first, at the remaining positions that the strategy chooses."""
+    if not count or not len(outcome.left):
+        return ()
     candidates = outcome.proposed
-    best = np.argsort(-candidates.confidences, kind="stable")[:count]
+    view = _branch_view(outcome.branch, outcome.left, candidates)
+    best = context.strategy.lookaheads(view, count, context.plan)
     return tuple(
         Lookahead(
             rank,

@@ -1,14 +1,16 @@
-"""The record of a strategy: six stages, traits and options (docs/concepts/decoding.md, "Six stages").
+"""The record of a strategy: eight stages, traits and options (docs/concepts/decoding.md, "Eight stages").
 
 A step of a round goes through the stages in this order:
 
 1. `rescore` changes a branch's statistics before candidates are chosen from them, and updates the branch's memory.
-2. `eligible` returns the positions that may be unmasked because they are certain.
-3. `threshold` returns the value that each position has to exceed, and `rank` orders the positions.
-4. `cut` returns how many of the certain positions are unmasked, by rank. `minimum` returns how many are unmasked in any
+2. `branch_confidence` returns the value by which a branch wins the round.
+3. `eligible` returns the positions that may be unmasked because they are certain.
+4. `threshold` returns the value that each position has to exceed, and `rank` orders the positions.
+5. `cut` returns how many of the certain positions are unmasked, by rank. `minimum` returns how many are unmasked in any
    case.
-5. `remask` returns the unmasked positions to mask again.
 6. `edit` returns the unmasked positions whose token is replaced by the new candidate.
+7. `remask` returns the unmasked positions to mask again.
+8. `lookaheads` returns the masked positions whose candidates make the next round's lookahead branches.
 """
 
 import math
@@ -27,7 +29,7 @@ from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
 from lopa.runtime.strategy.divergences import Divergences, divergences_after
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 from lopa.runtime.strategy.topk_ties import indices_of_topk
-from lopa.runtime.strategy.views import BlockView, EditView, Memory, RemaskView
+from lopa.runtime.strategy.views import BlockView, BranchView, EditView, Memory, RemaskView
 
 LEAP_DISTANCE, LEAP_PROBABILITY = 4, 0.75
 """LocalLeap: positions to either side of an anchor, and the probability that suffices there."""
@@ -76,7 +78,15 @@ def on_schedule(
     return rows, next_step(memory, positions, plan)
 
 
-# Stage 2: eligible
+# Stage 2: branch confidence
+
+
+def mean_confidence(branch: BranchView, plan: DecodingPlan) -> float:  # noqa: ARG001
+    """Return the mean confidence over all masked positions (LoPA)."""
+    return float(branch.candidates.confidences.mean())
+
+
+# Stage 3: eligible
 
 
 def all_masked(block: BlockView, plan: DecodingPlan) -> Bool:  # noqa: ARG001
@@ -90,7 +100,7 @@ def stable(block: BlockView, plan: DecodingPlan) -> Bool:
     return block.memory.are_stable(block.positions, plan.own["kl_threshold"])
 
 
-# Stage 3: threshold
+# Stage 4: threshold
 
 
 def constant(block: BlockView, plan: DecodingPlan) -> Float32:
@@ -149,7 +159,7 @@ def _below(limit: Float32 | np.float32) -> Float32:
     return np.nextafter(limit, np.float32(-math.inf), dtype=np.float32)
 
 
-# Stage 3: rank
+# Stage 4: rank
 
 
 def by_confidence(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
@@ -186,7 +196,7 @@ def confidences_by_distance(entropy: Float32, positions: Int64, plan: DecodingPl
     return -scores
 
 
-# Stage 4: cut and minimum
+# Stage 5: cut and minimum
 
 
 def no_limit(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
@@ -245,7 +255,16 @@ def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
     return max(1, each + (block.rounds < more))
 
 
-# Stage 5: remask
+# Stage 6: edit
+
+
+def other_token_above(view: EditView, plan: DecodingPlan) -> Bool:
+    """Return the positions whose candidate differs from their token and exceeds editing_threshold (LLaDA2.1)."""
+    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > plan.editing_threshold)
+    return found
+
+
+# Stage 7: remask
 
 
 def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
@@ -267,13 +286,12 @@ def remask_limit(before: int) -> int:
     return max(0, before - 1)
 
 
-# Stage 6: edit
+# Stage 8: lookaheads
 
 
-def other_token_above(view: EditView, plan: DecodingPlan) -> Bool:
-    """Return the positions whose candidate differs from their token and exceeds editing_threshold (LLaDA2.1)."""
-    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > plan.editing_threshold)
-    return found
+def most_confident(branch: BranchView, count: int, plan: DecodingPlan) -> Int64:  # noqa: ARG001
+    """Return the most confident positions, ties by position (LoPA)."""
+    return np.argsort(-branch.candidates.confidences, kind="stable")[:count]
 
 
 # The record of a strategy
@@ -284,6 +302,10 @@ Rescore = Callable[
 ]
 """Function of the rows [n] at ascending positions [n] of a branch, and its memory. It returns new rows [n] and the new
 memory.
+"""
+BranchConfidence = Callable[[BranchView, DecodingPlan], float]
+"""Function that returns the confidence of a branch before any of its positions is unmasked. The largest wins the round,
+and the first among equal ones. A branch without masked positions has 1.0 and is not passed.
 """
 Eligible = Callable[[BlockView, DecodingPlan], Bool]
 """Function that returns a mask [n], True for the positions of a block that may be certain."""
@@ -297,9 +319,12 @@ Minimum = Callable[[BlockView, DecodingPlan], int]
 """Function that returns the minimum number of positions that a complete block unmasks, certain or not."""
 Remask = Callable[[RemaskView, DecodingPlan], Bool]
 """Function that returns a mask [n], True for the positions of a block to mask again."""
-
 Edit = Callable[[EditView, DecodingPlan], Bool]
 """Function that returns a mask [n], True for the positions of a block whose candidate replaces their token."""
+Lookaheads = Callable[[BranchView, int, DecodingPlan], Int64]
+"""Function of the winner after unmasking, at the n positions that may get a lookahead token, and a count of at least 1.
+It returns the indices [m] of at most that many of them, best first. Each makes a branch of the next round.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,19 +367,21 @@ class Strategy:
     """One-line description for help texts."""
 
     rescore: Rescore = identity
+    branch_confidence: BranchConfidence = mean_confidence
     eligible: Eligible = all_masked
     threshold: Threshold = constant
     rank: Rank = by_confidence
     cut: Cut = no_limit
     minimum: Minimum = share_of_step
     remask: Remask | None = None
-    """Stage 5. It is None if the strategy never remasks; the options remask_threshold and remask_limit are then
+    """Stage 7. It is None if the strategy never remasks; the options remask_threshold and remask_limit are then
     rejected.
     """
     edit: Edit | None = None
     """Stage 6. It is None if the strategy never edits; the options editing_threshold and editing_limit are then
     rejected.
     """
+    lookaheads: Lookaheads = most_confident
 
     options: tuple[OwnOption, ...] = ()
     """Options that only this strategy has. Stages read their values from `plan.own`."""
@@ -390,11 +417,11 @@ class Strategy:
         return "blocks" if self.pipelined or self.remask_threshold else None
 
 
-# Stages 2 to 4 for one block
+# Stages 3 to 5 for one block
 
 
 def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:
-    """Return the positions of a block that a step unmasks, [n], according to stages 2 to 4 of `strategy`.
+    """Return the positions of a block that a step unmasks, [n], according to stages 3 to 5 of `strategy`.
 
     They are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with fewer
     of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the

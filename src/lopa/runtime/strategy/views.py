@@ -1,10 +1,10 @@
-"""The arguments of a strategy's stages: views of a round, of a block of one branch, and of positions to remask.
+"""The arguments of a strategy's stages: views of a branch, a round, a block of one branch, and positions to remask.
 
 They hold arrays, so that a stage depends on no branch, session or grammar.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -30,12 +30,29 @@ class Candidates:
         return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs, entropies)
 
 
+@runtime_checkable
 class Memory(Protocol):
     """State that a strategy keeps for a branch between steps: a frozen record, copied with the branch's tokens."""
 
     def before(self, end: int) -> Self:
         """Return this state without the positions from `end` on, which are dropped."""
         ...
+
+
+@dataclass(frozen=True)
+class BranchView:
+    """The n masked positions of a branch that are judged or may get a lookahead token, ascending. n is at least 1."""
+
+    positions: Int64
+    """[n]: absolute positions."""
+    candidates: Candidates
+    """[n]: candidates of this round's forward."""
+    blocks: tuple[tuple[int, int], ...]
+    """Start and end of each active block of the branch, ascending."""
+    lookahead: float | None
+    """Confidence with which the branch's lookahead token was proposed; None for the anchor."""
+    memory: Memory | None
+    """Memory of the branch after the first stage of this round."""
 
 
 @dataclass(frozen=True)
