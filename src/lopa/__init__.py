@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lopa.runtime.errors import PromptTooLongError as PromptTooLongError
     from lopa.runtime.errors import QueueFullError as QueueFullError
     from lopa.runtime.errors import ResourceExhaustedError as ResourceExhaustedError
+    from lopa.runtime.errors import StrategyFailedError as StrategyFailedError
     from lopa.runtime.generation_config import BranchChoice as BranchChoice
     from lopa.runtime.generation_config import GenerationConfig as GenerationConfig
     from lopa.runtime.generation_config import GenerationOptions as GenerationOptions
@@ -81,7 +82,7 @@ _NAMES = {
         "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DevicesLostError "
         "EngineClosedError EngineFailedError GrammarHelperError GrammarRefusedError LopaError MissingBackendError "
         "NonFiniteAnswerError OutputFailedError PreparationStoppedError PromptTooLongError QueueFullError "
-        "ResourceExhaustedError"
+        "ResourceExhaustedError StrategyFailedError"
     ),
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",

@@ -113,6 +113,11 @@ class ResourceExhaustedError(BadInputError):
     exit_code = 3
 
 
+class StrategyFailedError(LopaError):
+    """A strategy of another package raised an exception or returned an invalid result. The request ends; others
+    continue."""
+
+
 class EngineFailedError(LopaError):
     """A device failed during a forward, which ends every running request (exit code 3)."""
 

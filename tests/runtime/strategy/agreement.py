@@ -42,6 +42,8 @@ def steps_of(
 ) -> Iterator[Step]:
     """Yield the steps of a decode one by one."""
     decoding = Decoding(decoder.session, 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
-    while decoding.stop_reason is None:
-        yield decoding.step()
-    decoder.session.release(1)
+    try:
+        while decoding.stop_reason is None:
+            yield decoding.step()
+    finally:
+        decoder.session.release(1)

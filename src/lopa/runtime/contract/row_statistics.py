@@ -61,18 +61,24 @@ def check_statistics(rows: RowStatistics, vocab_size: int, *, device: str, step:
     into text. Candidates after the first may have a log-probability of minus infinity, from underflow. Raises
     NonFiniteAnswerError for any other non-finite number and for token ids outside the vocabulary.
     """
-    if not np.isfinite(rows.entropy).all() or not _are_logprobs(rows):
-        received, expected = "NaN or infinity", "finite statistics for every requested row"
-    elif rows.topk_ids.view(np.uint64).max() >= vocab_size:  # as uint64, a negative id is huge
-        received, expected = "token ids outside the vocabulary", f"ids from 0 to {vocab_size - 1}"
-    else:
+    problem = statistics_problem(rows, vocab_size)
+    if problem is None:
         return
     raise NonFiniteAnswerError(
-        f"{device} returned {received} in step {step}",
-        expected=expected,
+        f"{device} returned {problem[0]} in step {step}",
+        expected=problem[1],
         remedy="check the bundle with lopa-export verify. If its files are intact, float16 may have overflowed: "
         "export the checkpoint with --dtype fp32 or bf16",
     )
+
+
+def statistics_problem(rows: RowStatistics, vocab_size: int) -> tuple[str, str] | None:
+    """Return what is wrong with the statistics of at least one row and what is expected, or None if nothing is."""
+    if not np.isfinite(rows.entropy).all() or not _are_logprobs(rows):
+        return "NaN or infinity", "finite statistics for every requested row"
+    if rows.topk_ids.view(np.uint64).max() >= vocab_size:  # as uint64, a negative id is huge
+        return "token ids outside the vocabulary", f"ids from 0 to {vocab_size - 1}"
+    return None
 
 
 def _are_logprobs(rows: RowStatistics) -> bool:

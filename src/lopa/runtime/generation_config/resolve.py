@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
+from lopa.runtime.checked_values import check_choice
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config.branch_choice import branch_choice, may_share_rows
 from lopa.runtime.generation_config.config import GenerationConfig
@@ -16,10 +17,12 @@ from lopa.runtime.plan.choices import (
     DEFAULT_EDITING_LIMIT,
     DEFAULT_ENTROPY_THRESHOLD,
     PUBLISHED_STEP_LIMIT,
+    Confidence,
     SharedRows,
 )
 from lopa.runtime.plan.frozen_options import FrozenOptions
 from lopa.runtime.strategy import Strategy, strategy_from_name
+from lopa.runtime.strategy.checked_stages import errors_of_strategy
 
 DEFAULT_DEVICES = ("cpu",)
 
@@ -53,7 +56,7 @@ def resolve(
         decoded_token_threshold=options["decoded_token_threshold"],
         skip_threshold=options["skip_threshold"],
         unmask_first_masked=options["unmask_first_masked"] or bool(grammars_given(options)),
-        confidence=options["confidence"] if strategy.confidence is None else strategy.confidence(own_options),
+        confidence=_confidence(options["confidence"], own_options, strategy),
         window=options["window"],
         alignment=options["alignment"],
         sub_block=_given_or(options["sub_block"], block_size),
@@ -106,6 +109,14 @@ def _own_options(options: Options, strategy: Strategy) -> FrozenOptions:
     return FrozenOptions(
         {option.name: option.value(given.get(option.name), options["max_new_tokens"]) for option in strategy.options}
     )
+
+
+def _confidence(given: Confidence, own_options: FrozenOptions, strategy: Strategy) -> Confidence:
+    if strategy.confidence is None:
+        return given
+    with errors_of_strategy(strategy.name, "confidence"):
+        found = strategy.confidence(own_options)
+    return cast(Confidence, check_choice(f"confidence of strategy {strategy.name}", found, get_args(Confidence)))
 
 
 def _drops_after_eos(options: Options) -> bool:

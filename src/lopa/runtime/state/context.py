@@ -7,6 +7,7 @@ from typing import Protocol
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy, strategy_from_name
+from lopa.runtime.strategy.checked_stages import checked_strategy
 
 LLADA2 = "llada2-moe"
 """Architecture whose published loops differ from SDAR's (docs/concepts/decoding.md, "Reference mode")."""
@@ -110,7 +111,7 @@ def context_from_model(plan: DecodingPlan, model: Model) -> Context:
     goes_on = plan.reference and plan.edits and not plan.eos_early_stop
     return Context(
         replace(plan, overwrites_unmasked=False) if is_llada2 else plan,
-        strategy_from_name(plan.strategy),
+        checked_strategy(strategy_from_name(plan.strategy), model.dimensions.vocab_size),
         tokens.mask,
         tokens.pad,
         () if goes_on else ends,

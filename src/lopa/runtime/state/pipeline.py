@@ -24,15 +24,19 @@ from lopa.runtime.state.branch import (
 )
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.reading import advance_grammar
+from lopa.runtime.strategy.checked_stages import errors_of_strategy
 
 
 def normalize_branch(branch: Branch, context: Context) -> Branch:
     """Return `branch` after tokens were written: read by its grammar and cut off behind its end of text."""
     if branch.grammar is not None and not branch.grammar.ended:
         branch = advance_grammar(branch, branch.grammar, context)
-    if context.ends and context.plan.drop_after_eos:
+    if not context.ends or not context.plan.drop_after_eos:
+        return branch
+    if branch.memory is None:
         return without_rows_after_end(branch, context.ends)
-    return branch
+    with errors_of_strategy(context.strategy.name, "before of its memory"):
+        return without_rows_after_end(branch, context.ends)
 
 
 def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[Branch, ...]:

@@ -10,7 +10,7 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.plan.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Confidence
 from lopa.runtime.strategy import strategy as stages
-from lopa.runtime.strategy.strategy import OwnOption, Strategy
+from lopa.runtime.strategy.strategy import STAGES, OwnOption, Strategy
 
 ENTRY_POINTS = "lopa.strategies"
 """Group of entry points. Each loads a Strategy that has the entry point's name."""
@@ -210,7 +210,8 @@ def register_strategy(strategy: Strategy) -> None:
     """Register `strategy` under its name in this process.
 
     To register a strategy for every process, a package declares an entry point in the group "lopa.strategies". Raises
-    BadInputError for an object that is not a Strategy, for an invalid name and for a name that is already in use.
+    BadInputError for an object that is not a Strategy, for an invalid name or one that is already in use, and for
+    stages or options of a wrong type.
     """
     if not isinstance(strategy, Strategy):
         raise BadInputError(
@@ -224,6 +225,18 @@ def register_strategy(strategy: Strategy) -> None:
             f"invalid strategy name {shown(name)}",
             expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
             remedy="rename the strategy",
+        )
+    for stage in STAGES:
+        function = getattr(strategy, stage)
+        if not callable(function) and not (function is None and stage in ("edit", "remask")):
+            raise BadInputError(
+                f"strategy {name}: {stage} is {shown(function)}", expected="a function", remedy="correct the strategy"
+            )
+    if not isinstance(strategy.options, tuple) or not all(isinstance(each, OwnOption) for each in strategy.options):
+        raise BadInputError(
+            f"strategy {name}: options are {shown(strategy.options)}",
+            expected="a tuple of OwnOption",
+            remedy="correct the strategy",
         )
     known = STRATEGIES.get(name) or _registered.get(name)
     if known is not None and known != strategy:
@@ -250,7 +263,11 @@ def strategy_from_name(name: object) -> Strategy:
             return known
         if name in _entry_points():
             strategy = _loaded(_entry_points()[name])
-            register_strategy(strategy)
+            try:
+                register_strategy(strategy)
+            except BadInputError as error:
+                origin = _origin(_entry_points()[name])
+                raise error.with_received(f"strategy {name}: {origin}: {error.received}") from error
             return strategy
     raise BadInputError(
         f"unknown strategy {shown(name)}",
@@ -265,7 +282,7 @@ def _entry_points() -> Mapping[str, EntryPoint]:
 
 
 def _loaded(entry_point: EntryPoint) -> Strategy:
-    origin = f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
+    origin = _origin(entry_point)
     try:
         strategy = entry_point.load()
     except Exception as error:  # the import of another package may raise any error
@@ -282,3 +299,7 @@ def _loaded(entry_point: EntryPoint) -> Strategy:
             remedy="correct the package, or choose another strategy",
         )
     return strategy
+
+
+def _origin(entry_point: EntryPoint) -> str:
+    return f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"

@@ -358,6 +358,13 @@ class OwnOption:
         return check_float(self.name, given, min=self.min, max=self.max)
 
 
+STAGES = (
+    *("rescore", "branch_confidence", "eligible", "threshold", "rank"),
+    *("cut", "minimum", "edit", "remask", "lookaheads"),
+)
+"""Fields of a Strategy that are functions of a step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """Rules for the positions that a step unmasks. Register one with `register_strategy` or as an entry point."""
