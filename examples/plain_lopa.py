@@ -179,7 +179,7 @@ def one_round(forward: Forward, past: tuple[Branch, ...], branches: tuple[Branch
 
     positions, tokens, _, confidence = proposed[winner]
     ranking = np.argsort(-confidence, kind="stable")
-    left = [i for i in ranking if anchor.tokens[positions[i]] == options.mask_token]
+    left = [i for i in ranking if anchor.tokens[positions[i]] == options.mask_token and positions[i] not in chosen]
     pairs = [(int(positions[i]), int(tokens[i])) for i in left[: options.lookaheads]]
     looking = [replace(write(anchor, dict([pair]), options), lookahead=pair) for pair in pairs]
     following = tuple(settle(branch, may_finish) for branch in (*looking, anchor))

@@ -90,6 +90,16 @@ def test_a_position_that_gets_the_mask_token_stays_masked() -> None:
     assert not outcome.branch.unmasked[5]
 
 
+def test_a_position_that_got_the_mask_token_gets_no_lookahead() -> None:
+    """It is masked again, but the published loop leaves the positions that a round wrote out of its lookaheads."""
+    branch = branch_with([False] * 4, 4, [True])
+    candidates = Candidates(np.array([MASK, 7, 8, 9]), np.array([0.99, 0, 0, 0], np.float32), np.zeros(4, np.float32))
+    context = reference_context(branches=5)
+    outcome = unmask(scores_of(branch, np.arange(5, 9), candidates), 0, context)
+    found = spawn(next_anchor(outcome.branch), outcome, 4, context).lookaheads
+    assert [each.position for each in found] == [6, 7, 8]
+
+
 def test_vanilla_unmasks_one_position_at_any_confidence() -> None:
     branch = branch_with([False] * 4, 4, [True])
     candidates = Candidates(
