@@ -117,43 +117,56 @@ def size_of(view: Any) -> int:
 
 
 INVALID: list[tuple[str, Any, str]] = [
-    ("rescore", lambda rows, *_: rows, "expected: a pair of RowStatistics and a memory"),
-    ("rescore", lambda rows, *_: (rows[:1], None), "topk_ids of type integer with shape"),
-    ("rescore", lambda rows, *_: (rows, 5), "returned 5\n  expected: None or a memory with a method before"),
-    ("rescore", changed("entropy", put(NAN)), "returned NaN or infinity"),
-    ("rescore", changed("topk_logprobs", put(NAN)), "returned NaN or infinity"),
-    ("rescore", changed("topk_logprobs", put(0.5)), "topk_logprobs that ascend or exceed 0"),
-    ("rescore", changed("topk_logprobs", lambda each: each[:, ::-1]), "topk_logprobs that ascend or exceed 0"),
-    ("rescore", changed("topk_ids", put(-1)), "returned token ids outside the vocabulary"),
-    ("rescore", changed("topk_ids", put(10**6)), "returned token ids outside the vocabulary"),
-    ("rescore", changed("topk_ids", lambda each: each.astype(float)), "topk_ids of type integer"),
-    ("branch_confidence", lambda *_: NAN, "returned nan\n  expected: a finite number"),
-    ("branch_confidence", lambda *_: -math.inf, "returned -inf\n  expected: a finite number"),
-    ("branch_confidence", lambda *_: None, "returned None\n  expected: a finite number"),
-    ("branch_confidence", lambda view, _: view.candidates.confidences[:1], "expected: a finite number"),
-    ("eligible", lambda block, _: np.ones(size_of(block) + 1, bool), "expected: an array of type bool with shape"),
-    ("eligible", lambda block, _: np.ones(size_of(block), int), "expected: an array of type bool with shape"),
-    ("eligible", lambda *_: True, "returned True\n  expected: an array of type bool with shape"),
-    ("threshold", lambda block, _: np.full(size_of(block), NAN), "returned NaN"),
-    ("threshold", lambda *_: 0.9, "returned 0.9\n  expected: an array of type numeric"),
-    ("rank", lambda block, _: np.full(size_of(block), NAN), "returned NaN"),
-    ("rank", lambda block, _: np.zeros((size_of(block), 1)), "expected: an array of type numeric"),
-    ("rank", lambda block, _: ["a"] * size_of(block), "expected: an array of type numeric"),
-    ("cut", lambda *_: -1, "returned -1\n  expected: a whole number of at least 0"),
-    ("cut", lambda *_: 1.0, "returned 1.0\n  expected: a whole number"),
-    ("minimum", lambda *_: -1, "returned -1\n  expected: a whole number"),
-    ("minimum", lambda *_: None, "returned None\n  expected: a whole number"),
-    ("edit", lambda view, _: np.ones(size_of(view), int), "expected: an array of type bool"),
-    ("remask", lambda view, _: np.ones(size_of(view) + 1, bool), "expected: an array of type bool"),
-    ("lookaheads", lambda view, *_: np.array([size_of(view)]), "different indices from 0 to"),
-    ("lookaheads", lambda *_: np.array([-1]), "at most 2 different indices from 0 to"),
-    ("lookaheads", lambda *_: [0, 0], r"returned \[0, 0\]\n  expected: at most 2 different indices"),
-    ("lookaheads", lambda view, *_: np.arange(size_of(view)), "at most 2 different indices from 0 to"),
-    ("lookaheads", lambda view, *_: view.candidates.confidences > 0, "expected: an array of type integer"),
-    ("lookaheads", lambda view, *_: view.candidates.confidences, "expected: an array of type integer"),
-    ("lookaheads", lambda *_: 0, "returned 0\n  expected: an array of type integer of one dimension"),
-    ("lookaheads", lambda *_: None, "returned None\n  expected: an array of type integer"),
+    ("rescore", lambda rows, *_: rows, "RowStatistics"),
+    ("rescore", lambda rows, *_: (rows[:1], None), "topk_ids array"),
+    ("rescore", lambda rows, *_: (rows, 5), "the memory 5"),
+    ("rescore", changed("entropy", put(NAN)), "NaN or infinity"),
+    ("rescore", changed("topk_logprobs", put(NAN)), "NaN or infinity"),
+    ("rescore", changed("topk_logprobs", put(0.5)), "log-probabilities that ascend or exceed 0"),
+    ("rescore", changed("topk_logprobs", lambda each: each[:, ::-1]), "log-probabilities that ascend or exceed 0"),
+    ("rescore", changed("topk_logprobs", lambda each: each.astype(float)), "topk_logprobs array"),
+    ("rescore", changed("topk_ids", put(-1)), "token ids outside the vocabulary"),
+    ("rescore", changed("topk_ids", put(10**6)), "token ids outside the vocabulary"),
+    ("rescore", changed("topk_ids", lambda each: each.astype(float)), "topk_ids array"),
+    ("branch_confidence", lambda *_: NAN, "nan"),
+    ("branch_confidence", lambda *_: -math.inf, "-inf"),
+    ("branch_confidence", lambda *_: None, "None"),
+    ("branch_confidence", lambda view, _: view.candidates.confidences[:1], "array"),
+    ("eligible", lambda block, _: np.ones(size_of(block) + 1, bool), "array"),
+    ("eligible", lambda block, _: np.ones(size_of(block), int), "array"),
+    ("eligible", lambda *_: True, "True"),
+    ("threshold", lambda block, _: np.full(size_of(block), NAN), "array"),
+    ("threshold", lambda *_: 0.9, "0.9"),
+    ("rank", lambda block, _: np.full(size_of(block), NAN), "array"),
+    ("rank", lambda block, _: np.zeros((size_of(block), 1)), "array"),
+    ("rank", lambda block, _: ["a"] * size_of(block), "\\['a'"),
+    ("cut", lambda *_: -1, "-1"),
+    ("cut", lambda *_: 1.0, "1.0"),
+    ("minimum", lambda *_: -1, "-1"),
+    ("minimum", lambda *_: None, "None"),
+    ("edit", lambda view, _: np.ones(size_of(view), int), "array"),
+    ("remask", lambda view, _: np.ones(size_of(view) + 1, bool), "array"),
+    ("lookaheads", lambda view, *_: np.array([size_of(view)]), "array"),
+    ("lookaheads", lambda *_: np.array([-1]), "array"),
+    ("lookaheads", lambda *_: np.array([0, 0]), "array"),
+    ("lookaheads", lambda *_: np.arange(3), "array"),
+    ("lookaheads", lambda view, *_: view.candidates.confidences[:2] > 0, "array"),
+    ("lookaheads", lambda view, *_: view.candidates.confidences[:2], "array"),
+    ("lookaheads", lambda *_: 0, "0"),
+    ("lookaheads", lambda *_: None, "None"),
 ]
+EXPECTED = {
+    "rescore": "RowStatistics of the given shapes and types",
+    "branch_confidence": "a finite number",
+    "eligible": "a bool array",
+    "threshold": "an array of numbers",
+    "rank": "an array of numbers",
+    "cut": "a whole number of at least 0",
+    "minimum": "a whole number of at least 0",
+    "edit": "a bool array",
+    "remask": "a bool array, one value per position, True for at most as many as remask_limit leaves",
+    "lookaheads": "different indices of positions, at most the given count",
+}
 
 
 @pytest.mark.parametrize(("stage", "function", "message"), INVALID)
@@ -161,9 +174,9 @@ def test_an_invalid_result_is_named(
     decoder: Decoder, prompt: tuple[int, ...], stage: str, function: Callable[..., Any], message: str
 ) -> None:
     strategy = mine(**{stage: function})
-    with pytest.raises(StrategyFailedError, match=message) as caught:
+    with pytest.raises(StrategyFailedError, match=f"strategy mine: {stage} returned {message}") as caught:
         run_stage(stage, decoder, prompt, strategy)
-    assert caught.value.received.startswith(f"strategy mine: {stage} returned ")
+    assert EXPECTED[stage] in caught.value.expected
 
 
 def test_more_remasked_positions_than_the_limit() -> None:
@@ -171,15 +184,15 @@ def test_more_remasked_positions_than_the_limit() -> None:
     assert every is not None
     half = np.full(3, 0.5)
     assert every(RemaskView(half, accepted=5, before=5, limit=3), plan_of()).all()
-    with pytest.raises(StrategyFailedError, match="remask returned 3 positions\n  expected: at most 2, the rest of"):
+    with pytest.raises(StrategyFailedError, match="at most as many as remask_limit leaves"):
         every(RemaskView(half, accepted=5, before=5, limit=2), plan_of())
 
 
-def test_lists_and_empty_lists_are_indices(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    none = steps_with(decoder, prompt, mine(lookaheads=lambda *_: []))
+def test_there_may_be_fewer_lookaheads_or_none(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    none = steps_with(decoder, prompt, mine(lookaheads=lambda *_: np.array([])))
     assert all(len(confidences) == 1 for *_, confidences in none)
     strategies._registered.clear()
-    some = steps_with(decoder, prompt, mine(lookaheads=lambda view, *_: [size_of(view) - 1]))
+    some = steps_with(decoder, prompt, mine(lookaheads=lambda view, *_: np.array([size_of(view) - 1], np.uint8)))
     assert max(len(confidences) for *_, confidences in some) == 2
 
 
@@ -249,7 +262,7 @@ def test_its_confidence_measure_is_checked(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_that_is_no_function_is_rejected(stage: str) -> None:
-    with pytest.raises(BadInputError, match=f"strategy mine: {stage} is 0.5\n  expected: a function"):
+    with pytest.raises(BadInputError, match=f"strategy mine: {stage} is 0.5\n  expected: functions"):
         mine(**{stage: 0.5})
     if stage not in ("edit", "remask"):
         with pytest.raises(BadInputError, match=f"strategy mine: {stage} is None"):
@@ -258,5 +271,5 @@ def test_a_stage_that_is_no_function_is_rejected(stage: str) -> None:
 
 @pytest.mark.parametrize("options", [[], (5,), None])
 def test_options_of_a_wrong_type_are_rejected(options: Any) -> None:
-    with pytest.raises(BadInputError, match="strategy mine: options are"):
+    with pytest.raises(BadInputError, match="strategy mine: options is"):
         mine(options=options)

@@ -132,7 +132,7 @@ def scores_from_rows(
         for number, positions in enumerate(windows.sampled)
     )
     confidences = tuple(
-        context.strategy.branch_confidence(_branch_view(branch, positions, each), context.plan)
+        float(context.strategy.branch_confidence(_branch_view(branch, positions, each), context.plan))
         if len(positions)
         else FINISHED_CONFIDENCE
         for branch, positions, each in zip(branches, windows.sampled, proposed, strict=True)

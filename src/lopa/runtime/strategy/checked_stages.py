@@ -4,52 +4,34 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.contract import Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, statistics_problem
 from lopa.runtime.errors import StrategyFailedError, raise_if_from_handler
 from lopa.runtime.strategy.strategies import STRATEGIES
-from lopa.runtime.strategy.strategy import Strategy, identity
-from lopa.runtime.strategy.views import BlockView, BranchView, EditView, Memory, RemaskView
+from lopa.runtime.strategy.strategy import STAGES, Strategy, identity
+from lopa.runtime.strategy.views import BranchView, Memory, RemaskView
 
 _MAX_LOGPROB = 0.05
 """Largest log-probability that rounding of float16 may produce."""
-_MAX_SHOWN_VALUES = 8
 _REMEDY = "correct the package of this strategy, or choose another strategy"
-
-
-class _InvalidError(Exception):
-    """A stage's result that cannot be used: what it is, and what was expected."""
 
 
 def checked_strategy(strategy: Strategy, vocab_size: int) -> Strategy:
     """Return `strategy` with stages that raise StrategyFailedError for their exceptions and for invalid results.
 
-    A built-in strategy is returned unchanged. Ids have to be below `vocab_size`.
+    A built-in strategy is returned unchanged. Token ids have to be below `vocab_size`.
     """
     if strategy.name in STRATEGIES:
         return strategy
-    checks: Mapping[str, Callable[..., Any]] = {
-        "rescore": partial(_rescored, vocab_size),
-        "branch_confidence": _confidence,
-        "eligible": _mask_of_block,
-        "threshold": _numbers,
-        "rank": _numbers,
-        "cut": _count,
-        "minimum": _count,
-        "edit": _mask_of_edits,
-        "remask": _mask_of_remasked,
-        "lookaheads": _indices,
-    }
-    functions = {stage: getattr(strategy, stage) for stage in checks}
+    functions = {stage: getattr(strategy, stage) for stage in STAGES}
     stages: dict[str, Any] = {
-        stage: partial(_run, strategy.name, stage, function, checks[stage])
+        stage: partial(_run, strategy.name, stage, function, vocab_size)
         for stage, function in functions.items()
-        if function is not None and function is not identity
+        if function not in (None, identity)
     }
     return replace(strategy, **stages)
 
@@ -66,108 +48,81 @@ def errors_of_strategy(name: str, stage: str) -> Iterator[None]:
         raise_if_from_handler(error)
         if name in STRATEGIES:
             raise
-        raise StrategyFailedError(
-            f"strategy {name}: {stage} raised {shown(error)}", expected="a result", remedy=_REMEDY
-        ) from error
+        received = f"strategy {name}: {stage} raised {shown(error)}"
+        raise StrategyFailedError(received, expected="a result", remedy=_REMEDY) from error
 
 
-def _run(name: str, stage: str, function: Callable[..., Any], check: Callable[..., Any], *arguments: Any) -> Any:
+def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *arguments: Any) -> Any:
     with errors_of_strategy(name, stage):
         result = function(*arguments)
-    try:
-        return check(result, *arguments[:-1])
-    except _InvalidError as error:
-        received, expected = error.args
-        raise StrategyFailedError(
-            f"strategy {name}: {stage} returned {received}", expected=expected, remedy=_REMEDY
-        ) from None
+    if stage == "rescore":
+        problem, expected = _problem_of_rows(result, arguments[0], vocab_size), _ROWS
+    else:
+        expected, is_valid = _CHECKS[stage]
+        problem = None if is_valid(result, *arguments[:-1]) else shown(result)
+    if problem is None:
+        return result
+    raise StrategyFailedError(f"strategy {name}: {stage} returned {problem}", expected=expected, remedy=_REMEDY)
 
 
-# Checks of single stages: functions of a result and of the stage's arguments without the plan. They return the result.
+_ROWS = "(rows, memory): RowStatistics of the given shapes and types, log-probabilities descending; a Memory or None"
 
 
-def _rescored(
-    vocab_size: int, result: Any, rows: RowStatistics, positions: Int64, _: Memory | None
-) -> tuple[RowStatistics, Memory | None]:
+def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str | None:
+    """Return what is wrong with the `result` of the first stage for `rows` [n], or None."""
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], RowStatistics):
-        _refuse(result, "a pair of RowStatistics and a memory, or None for no memory")
-    given, after = result
-    if after is not None and not isinstance(after, Memory):
-        _refuse(after, "None or a memory with a method before(end)")
-    found = RowStatistics(
-        _array(given.topk_ids, "iu", rows.topk_ids.shape, "topk_ids").astype(np.int64, copy=False),
-        _array(given.topk_logprobs, "f", rows.topk_logprobs.shape, "topk_logprobs").astype(np.float32, copy=False),
-        _array(given.entropy, "f", rows.entropy.shape, "entropy").astype(np.float32, copy=False),
-        None if given.logits is None else _array(given.logits, "f", (len(positions), vocab_size), "logits"),
-    )
-    problem = statistics_problem(found, vocab_size) if len(positions) else None
+        return shown(result)
+    found, memory = result
+    if memory is not None and not isinstance(memory, Memory):
+        return f"the memory {shown(memory)}"
+    for field in ("topk_ids", "topk_logprobs", "entropy", *(["logits"] if found.logits is not None else [])):
+        value, given = getattr(found, field), getattr(rows, field)
+        if not isinstance(value, np.ndarray) or (value.dtype, value.shape) != (given.dtype, given.shape):
+            return f"{field} {shown(value)}"
+    problem = statistics_problem(found, vocab_size) if len(rows.entropy) else None
     if problem is not None:
-        raise _InvalidError(*problem)
+        return problem[0]
     logprobs = found.topk_logprobs
     if (logprobs[:, 1:] > logprobs[:, :-1]).any() or (logprobs > _MAX_LOGPROB).any():
-        raise _InvalidError("topk_logprobs that ascend or exceed 0", "log-probabilities of each row, the largest first")
-    if found.logits is not None and not (found.logits < np.inf).all():
-        raise _InvalidError("NaN or infinity in the logits", "numbers, or minus infinity")
-    return found, after
+        return "log-probabilities that ascend or exceed 0"
+    return None if found.logits is None or (found.logits < np.inf).all() else "NaN or infinity as logits"
 
 
-def _confidence(result: Any, _: BranchView) -> float:
-    if not isinstance(result, (int, float, np.integer, np.floating)) or not np.isfinite(result):
-        _refuse(result, "a finite number")
-    return float(result)
+def _is_array(value: Any, kinds: str, like: Any) -> bool:
+    """Return True if `value` is an array of `like`'s shape without NaN, of one of numpy's `kinds` of types."""
+    is_alike = isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.shape == like.shape
+    return is_alike and not bool(np.isnan(value).any())
 
 
-def _mask_of_block(result: Any, block: BlockView) -> Any:
-    return _array(result, "b", block.positions.shape)
+def _is_count(value: Any, *_: object) -> bool:
+    return isinstance(value, (int, np.integer)) and value >= 0
 
 
-def _numbers(result: Any, block: BlockView) -> Any:
-    found = _array(result, "fiu", block.positions.shape)
-    if np.isnan(found).any():
-        raise _InvalidError("NaN", f"{len(found)} numbers")
-    return found
+def _is_confidence(value: Any, _: BranchView) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(np.isfinite(value))
 
 
-def _count(result: Any, *_: object) -> int:
-    if not isinstance(result, (int, np.integer)) or result < 0:
-        _refuse(result, "a whole number of at least 0")
-    return int(result)
+def _may_be_remasked(value: Any, view: RemaskView) -> bool:
+    return _is_array(value, "b", view.probabilities) and int(np.count_nonzero(value)) <= view.limit
 
 
-def _mask_of_edits(result: Any, view: EditView) -> Any:
-    return _array(result, "b", view.tokens.shape)
+def _are_indices(value: Any, branch: BranchView, count: int) -> bool:
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or (value.size and value.dtype.kind not in "iu"):
+        return False
+    inside = (value >= 0) & (value < len(branch.positions))
+    return len(np.unique(value)) == len(value) <= count and bool(inside.all())
 
 
-def _mask_of_remasked(result: Any, view: RemaskView) -> Any:
-    found = _array(result, "b", view.probabilities.shape)
-    if np.count_nonzero(found) > view.limit:
-        raise _InvalidError(f"{np.count_nonzero(found)} positions", f"at most {view.limit}, the rest of remask_limit")
-    return found
-
-
-def _indices(result: Any, branch: BranchView, count: int) -> Any:
-    size = len(branch.positions)
-    found = _array(result, "iu", None).astype(np.int64, copy=False)
-    if len(found) > count or len(set(found.tolist())) < len(found) or not ((found >= 0) & (found < size)).all():
-        _refuse(result, f"at most {count} different indices from 0 to {size - 1}")
-    return found
-
-
-def _array(value: Any, kinds: str, shape: tuple[int, ...] | None, name: str = "") -> Any:
-    """Return `value` as an array of numpy's type `kinds` and this shape; None for any length. An empty one may have any
-    type."""
-    try:
-        found = np.asarray(value)
-    except Exception as error:  # of another package's type
-        raise_if_from_handler(error)
-        found = np.empty((0, 0))
-    if (found.size and found.dtype.kind not in kinds) or (found.ndim != 1 if shape is None else found.shape != shape):
-        what = {"b": "bool", "f": "float"}.get(kinds, "integer" if kinds == "iu" else "numeric")
-        length = "of one dimension" if shape is None else f"with shape {shape}"
-        _refuse(value, f"{name or 'an array'} of type {what} {length}")
-    return found.astype(np.bool_, copy=False) if kinds == "b" else found
-
-
-def _refuse(value: Any, expected: str) -> NoReturn:
-    is_large = isinstance(value, np.ndarray) and value.size > _MAX_SHOWN_VALUES
-    raise _InvalidError(f"an array of {value.dtype} with shape {value.shape}" if is_large else shown(value), expected)
+_MASK, _NUMBERS = "a bool array, one value per position", "an array of numbers, one per position, without NaN"
+_CHECKS: Mapping[str, tuple[str, Callable[..., bool]]] = {
+    "branch_confidence": ("a finite number", _is_confidence),
+    "eligible": (_MASK, lambda value, block: _is_array(value, "b", block.positions)),
+    "threshold": (_NUMBERS, lambda value, block: _is_array(value, "fiu", block.positions)),
+    "rank": (_NUMBERS, lambda value, block: _is_array(value, "fiu", block.positions)),
+    "cut": ("a whole number of at least 0", _is_count),
+    "minimum": ("a whole number of at least 0", _is_count),
+    "edit": (_MASK, lambda value, view: _is_array(value, "b", view.tokens)),
+    "remask": (f"{_MASK}, True for at most as many as remask_limit leaves", _may_be_remasked),
+    "lookaheads": ("an integer array of different indices of positions, at most the given count", _are_indices),
+}
+"""What each stage returns, and the test of its result and arguments without the plan."""

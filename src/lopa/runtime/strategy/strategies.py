@@ -226,16 +226,14 @@ def register_strategy(strategy: Strategy) -> None:
             expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
             remedy="rename the strategy",
         )
-    for stage in STAGES:
-        function = getattr(strategy, stage)
-        if not callable(function) and not (function is None and stage in ("edit", "remask")):
-            raise BadInputError(
-                f"strategy {name}: {stage} is {shown(function)}", expected="a function", remedy="correct the strategy"
-            )
-    if not isinstance(strategy.options, tuple) or not all(isinstance(each, OwnOption) for each in strategy.options):
+    has_options = isinstance(strategy.options, tuple) and all(isinstance(each, OwnOption) for each in strategy.options)
+    wrong = [] if has_options else ["options"]
+    wrong += [stage for stage in STAGES if not callable(getattr(strategy, stage))]
+    wrong = [each for each in wrong if each not in ("edit", "remask") or getattr(strategy, each) is not None]
+    if wrong:
         raise BadInputError(
-            f"strategy {name}: options are {shown(strategy.options)}",
-            expected="a tuple of OwnOption",
+            f"strategy {name}: {wrong[0]} is {shown(getattr(strategy, wrong[0]))}",
+            expected="functions as stages, and a tuple of OwnOption as options",
             remedy="correct the strategy",
         )
     known = STRATEGIES.get(name) or _registered.get(name)
