@@ -10,7 +10,7 @@ import pytest
 from tests.python_path import python_path
 from tests.runtime.strategy.agreement import EXAMPLE, agreement_of_example, plan_with, steps_of
 
-from lopa.runtime import BadInputError, Decoder
+from lopa.runtime import BadInputError, Decoder, StrategyFailedError
 from lopa.runtime.strategy import STRATEGIES, register_strategy, strategies, strategy_from_name, strategy_names
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +68,8 @@ def test_a_registered_strategy_overrides_an_installed_one(install: Callable[[str
         ("mine", "broken_one:OTHER", MINE.format(name="mine"), "cannot be imported: module 'broken_one' has no"),
         ("mine", "broken_one:MINE", "MINE = 5", "is 5\n  expected: a Strategy with the entry point's name"),
         ("mine", "broken_one:MINE", MINE.format(name="other"), "expected: a Strategy with the entry point's name"),
+        ("mine", "broken_one:MINE", MINE.format(name="mine")[:-2] + ", cut=5)", "cut is 5\n  expected: functions as"),
+        ("mine", "broken_one:MINE", MINE.format(name="mine")[:-2] + ", options=[])", "options is []\n  expected: "),
     ],
 )
 def test_a_bad_entry_point_is_reported_with_its_package(
@@ -78,14 +80,22 @@ def test_a_bad_entry_point_is_reported_with_its_package(
     for _ in range(2):
         with pytest.raises(BadInputError) as caught:
             strategy_from_name("mine")
-        assert f"strategy mine: entry point {value} of broken_one " in str(caught.value)
+        assert f"strategy mine: entry point {value} of broken_one" in str(caught.value)
         assert message in str(caught.value)
     assert strategy_from_name("lopa") is STRATEGIES["lopa"]
 
 
+def test_an_installed_strategy_that_raises_is_named(install: Callable[[str, str, str], None], decoder: Decoder) -> None:
+    text = MINE.format(name="mine")[:-2] + ", branch_confidence=lambda branch, plan: 1 / 0)"
+    install("mine", "strategy_of_mine:MINE", text)
+    with pytest.raises(StrategyFailedError, match="strategy mine: branch_confidence raised ZeroDivisionError"):
+        decoder.generate("1", strategy="mine", max_new_tokens=4)
+    assert decoder.generate("1", strategy="lopa", max_new_tokens=4).tokens
+
+
 def test_an_invalid_name_is_rejected(install: Callable[[str, str, str], None]) -> None:
     install("Mine-2", "strategy_of_mine:MINE", MINE.format(name="Mine-2"))
-    with pytest.raises(BadInputError, match="strategy name 'Mine-2'"):
+    with pytest.raises(BadInputError, match=r"entry point strategy_of_mine:MINE of strategy_of_mine: .* 'Mine-2'"):
         strategy_from_name("Mine-2")
 
 

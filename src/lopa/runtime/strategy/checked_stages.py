@@ -91,7 +91,7 @@ def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str |
 def _is_array(value: Any, kinds: str, like: Any) -> bool:
     """Return True if `value` is an array of `like`'s shape without NaN, of one of numpy's `kinds` of types."""
     is_alike = isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.shape == like.shape
-    return is_alike and not bool(np.isnan(value).any())
+    return bool(is_alike and not np.isnan(value).any())
 
 
 def _is_count(value: Any, *_: object) -> bool:
