@@ -95,7 +95,7 @@ def _is_array(value: Any, kinds: str, like: Any) -> bool:
 
 
 def _is_count(value: Any, *_: object) -> bool:
-    return isinstance(value, (int, np.integer)) and value >= 0
+    return isinstance(value, (int, np.integer)) and bool(value >= 0)
 
 
 def _is_confidence(value: Any, _: BranchView) -> bool:
