@@ -149,7 +149,7 @@ INVALID: list[tuple[str, Any, str]] = [
     ("lookaheads", lambda view, *_: np.array([size_of(view)]), "array"),
     ("lookaheads", lambda *_: np.array([-1]), "array"),
     ("lookaheads", lambda *_: np.array([0, 0]), "array"),
-    ("lookaheads", lambda *_: np.arange(3), "array"),
+    ("lookaheads", lambda view, *_: np.arange(min(3, size_of(view))), "array"),
     ("lookaheads", lambda view, *_: view.candidates.confidences[:2] > 0, "array"),
     ("lookaheads", lambda view, *_: view.candidates.confidences[:2], "array"),
     ("lookaheads", lambda *_: 0, "0"),
