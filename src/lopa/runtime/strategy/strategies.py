@@ -210,8 +210,8 @@ def register_strategy(strategy: Strategy) -> None:
     """Register `strategy` under its name in this process.
 
     To register a strategy for every process, a package declares an entry point in the group "lopa.strategies". Raises
-    BadInputError for an object that is not a Strategy, for an invalid name or one that is already in use, and for
-    stages or options of a wrong type.
+    BadInputError for an object that is not a Strategy, and for an invalid name or one that is already in use. It also
+    raises it for stages or options of a wrong type.
     """
     if not isinstance(strategy, Strategy):
         raise BadInputError(
