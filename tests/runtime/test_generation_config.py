@@ -11,7 +11,7 @@ import pytest
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, help_texts, resolve
+from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, resolve
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.plan.choices import DEFAULT_DISTANCE_PENALTY, DEFAULT_ENTROPY_THRESHOLD, StrategyName
 from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy

@@ -41,7 +41,7 @@ def commands() -> str:
 def decoding_options() -> str:
     """Return the options of GenerationConfig with their meaning, default and, for some, strategy or flag."""
     from lopa.cli.decode.generate import command
-    from lopa.runtime.generation_config import OPTIONS, HelpText, help_texts
+    from lopa.runtime.generation_config import OPTION_TABLE
     from lopa.runtime.strategy import STRATEGIES
 
     owners: dict[str, list[str]] = {}
@@ -50,11 +50,10 @@ def decoding_options() -> str:
             owners.setdefault(option.name, []).append(strategy.name)
     flags = {parameter.name: parameter.opts[0] for parameter in command.params}
     rows = []
-    for name in OPTIONS:
-        meaning, default = help_texts().get(name, HelpText())
+    for name, each in OPTION_TABLE.items():
         only = f" Strategy: {', '.join(owners[name])}." if name in owners else ""
         other = "" if flags[name] == f"--{name.replace('_', '-')}" else f" Flag: `{flags[name]}`."
-        rows.append((f"`{name}`", meaning + only + other, default))
+        rows.append((f"`{name}`", each.help + only + other, each.default_text))
     return table(("option", "meaning", "default"), rows)
 
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.openai.prompts import Messages, check_messages, check_prompt_ids, check_prompt_text, normalize_messages
 
 PROMPT_FIELDS = ("prompt", "prompt_ids", "messages")
-_NULLABLE = "seed"
-"""Option whose null has a meaning: a seed is drawn. For other options null is the same as no value."""
 _REMEDY = "correct the line"
 
 
@@ -56,7 +54,7 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
         )
     options = {name: each for name, each in value.items() if name not in (*PROMPT_FIELDS, "id")}
     check_options(options)
-    options = {name: each for name, each in options.items() if each is not None or name == _NULLABLE}
+    options = {name: each for name, each in options.items() if each is not None or name == NULLABLE}
     if "messages" in value:
         return ParsedLine(messages=normalize_messages(check_messages(value["messages"])), options=options)
     if "prompt_ids" in value:
@@ -79,7 +77,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise BadInputError(
             "unknown " + ", ".join(repr(name[:80]) for name in unknown[:8]),
             expected=", ".join((*PROMPT_FIELDS, "id")) + " and the options " + ", ".join(OPTIONS),
-            remedy="correct or remove it",
+            remedy=did_you_mean(unknown[0]),
         )
 
 

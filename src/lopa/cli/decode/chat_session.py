@@ -1,7 +1,6 @@
 """A chat session: answers messages, runs commands such as /undo, and stops an answer at Ctrl-C."""
 
 import contextlib
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
-from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.generation_config import OPTIONS, did_you_mean
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
 from lopa.runtime.text.prompt_ids import Prompt
 
@@ -112,11 +111,10 @@ class ChatSession:
         rest = rest.strip()
         known = {entry.split()[0]: entry for entry in _COMMANDS}
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
             raise BadInputError(
                 f"unknown command {name}",
                 expected=", ".join(known),
-                remedy=f"did you mean {near[0]}?" if near else "see /help; a space before the / makes it a message",
+                remedy=did_you_mean(name, known, otherwise="see /help; a space before the / makes it a message"),
             )
         functions: dict[str, Callable[[str], None]] = {
             "/help": lambda _: _print("\n".join(f"{entry:18} {text}" for entry, text in _COMMANDS.items())),
@@ -163,11 +161,10 @@ class ChatSession:
         name, _, value = rest.partition(" ")
         name = option_name(name)
         if name not in options or not value.strip():
-            near = difflib.get_close_matches(name, options, n=1)
             raise BadInputError(
                 f"/set {rest}",
                 expected="a decoding option and its value",
-                remedy=f"did you mean /set {near[0]} VALUE?" if near else "/set alone lists the options",
+                remedy=did_you_mean(name, otherwise="/set alone lists the options"),
             )
         overrides = {**self._overrides, **_parsed(options[name], value.strip())}
         self._config = self._decoder.config(**overrides)

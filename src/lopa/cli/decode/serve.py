@@ -16,7 +16,7 @@ from lopa.cli.options.devices import device_option
 from lopa.cli.options.server_settings import setting_options
 from lopa.cli.program.background_call import start_call
 from lopa.cli.program.environment import EnvironmentCommand
-from lopa.cli.program.grouped_option import QUALITY, option
+from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
 from lopa.cli.terminal.opening import opening_text
 from lopa.runtime.bundle import Bundle
@@ -24,6 +24,7 @@ from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.errors import LopaError
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.hub.hub_id import hub_id_from_uri
+from lopa.runtime.plan.option import QUALITY
 from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import ACCESS, settings_of

@@ -7,7 +7,7 @@ import click
 from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option, option_name
 from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import QUALITY, option
+from lopa.cli.program.grouped_option import option
 from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
@@ -15,6 +15,7 @@ from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edit_bundle, write_manifest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.hub.hub_bundle import check_own_bundle
+from lopa.runtime.plan.option import QUALITY
 from lopa.runtime.text.tokenizer import Tokenizer
 
 

@@ -1,83 +1,22 @@
-"""Decoding options, generated from the fields and the documentation of GenerationConfig."""
+"""Decoding options of the command line, made from the table of options."""
 
-import difflib
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import BLOCKS, LENGTH, QUALITY, STRUCTURE, option
+from lopa.cli.program.grouped_option import option
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, HelpText, help_texts
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, did_you_mean
 from lopa.runtime.plan.choices import MAX_GRAMMAR_CHARACTERS
+from lopa.runtime.plan.option import QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, strategy_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_REFERENCE, _STRATEGY, _STRATEGY_OPTIONS = "reference", "strategy", "strategy_options"
-_WORDS_FOR_NONE = {"seed": "random"}
-"""Words on the command line for None, by option, if users can choose None."""
-_FILES = ("json_schema", "grammar")
-"""Options whose value is a file's text; the command line names the file."""
-_BASIC: Mapping[str, tuple[str, ...]] = {
-    LENGTH: ("max_new_tokens", "temperature", "top_p", "seed", "stop"),
-    QUALITY: ("profile", "strategy", "branches"),
-    STRUCTURE: ("json_schema", "regex", "grammar"),
-}
-"""Options that --help lists, by group."""
-_ADVANCED: Mapping[str, tuple[str, ...]] = {
-    LENGTH: (
-        "top_k",
-        "stop_at_eos",
-        "drop_after_eos",
-        "time_limit",
-        "max_forwards",
-        "anytime",
-        "logprobs",
-        "top_logprobs",
-        "special_tokens",
-    ),
-    QUALITY: (
-        "speculative",
-        "skip_threshold",
-        "unmask_first_masked",
-        "confidence",
-        "remask_threshold",
-        "remask_limit",
-        "editing_threshold",
-        "editing_limit",
-        "deduplicate_rows",
-        "reference",
-        "eos_early_stop",
-    ),
-    STRUCTURE: ("choices", "reasoning_budget"),
-    BLOCKS: (
-        "block_size",
-        "sub_block",
-        "block_steps",
-        "block_add_threshold",
-        "decoded_token_threshold",
-        "window",
-        "alignment",
-        "entropy_threshold",
-        "distance_penalty",
-        "cache",
-    ),
-}
-"""Options that only --help-all lists, by group. Options of one strategy are in the strategy's group."""
-_OWN_HELP: Mapping[str, str] = {
-    "seed": "Seed of random draws, or random for another one in each run.",
-    "stop": "Text that ends the answer. Repeatable.",
-    "json_schema": "File with a JSON schema that the answer satisfies.",
-    "grammar": "File with a grammar that the answer satisfies, in llguidance's Lark or GBNF.",
-    "choices": "Answer to choose from; the most probable one is returned, with the probability of each. Repeatable.",
-    "strategy_options": "Option of an installed strategy. Repeatable. All together replace the default ones.",
-}
-"""Help texts of options whose value on the command line differs from the field's."""
-_INSTALLED = "Options of installed strategies"
+_STRATEGY_OPTIONS, _WORD_FOR_NONE = "strategy_options", "random"
 
 
 class DecodingCommand(GroupedCommand):
@@ -89,13 +28,12 @@ class DecodingCommand(GroupedCommand):
 
 
 def config_options(command: _Command) -> _Command:
-    """Add an option for every field of GenerationConfig, by its name.
+    """Add every option of the table, by its name.
 
     An option that was not given is None (an empty tuple if it may be repeated), so that the bundle's defaults apply.
     """
-    hints = get_type_hints(GenerationConfig)
-    for name, group, advanced in reversed([*_grouped_names()]):
-        command = _option_of_field(name, hints[name], group, advanced)(command)
+    for each in reversed([*OPTION_TABLE.values()]):
+        command = _flag_of_option(each)(command)
     return command
 
 
@@ -104,7 +42,7 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
     if _STRATEGY_OPTIONS in given:
         given[_STRATEGY_OPTIONS] = dict(given[_STRATEGY_OPTIONS])
-    return given | {name: None for name, word in _WORDS_FOR_NONE.items() if given.get(name) == word}
+    return given | ({NULLABLE: None} if given.get(NULLABLE) == _WORD_FOR_NONE else {})
 
 
 def option_flags() -> dict[str, click.Option]:
@@ -132,14 +70,13 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
     """
     flags, found = option_flags(), dict[str, Any]()
     for text in texts:
-        name, sign, value = text.partition("=")
+        name, _, value = text.partition("=")
         name = option_name(name)
-        if not sign or name not in DEFAULT_OPTIONS:
-            near = difflib.get_close_matches(name, DEFAULT_OPTIONS, n=1)
+        if not value or name not in DEFAULT_OPTIONS:
             raise BadInputError(
                 f"--default {text!r:.120}",
                 expected="NAME=VALUE, where NAME is one of " + ", ".join(DEFAULT_OPTIONS),
-                remedy=f"did you mean {near[0]}={value or 'VALUE'}?" if near else "e.g. --default branches=4",
+                remedy=did_you_mean(name, DEFAULT_OPTIONS, otherwise="e.g. --default branches=4"),
             )
         try:
             parsed = value_of_flag(flags[name], value)
@@ -181,44 +118,19 @@ def _record_of_own_option(own: OwnOption) -> tuple[str, str]:
     return f"--strategy-option {own.name}={kind}", f"{own.help}  [default: {default}]"
 
 
-def _grouped_names() -> Iterator[tuple[str, str, bool]]:
-    """Yield name, group and level of every field of GenerationConfig. The level is True for advanced options."""
-    own = {f"Strategy {each.name}": tuple(one.name for one in each.options) for each in STRATEGIES.values()}
-    grouped = {name for names in (*_BASIC.values(), *_ADVANCED.values(), *own.values()) for name in names}
-    rest = tuple(name for name in OPTIONS if name not in grouped)
-    for group in (*_BASIC, BLOCKS):
-        yield from ((name, group, False) for name in _BASIC.get(group, ()))
-        yield from ((name, group, True) for name in _ADVANCED.get(group, ()))
-    for group, names in {**own, _INSTALLED: rest}.items():
-        yield from ((name, group, True) for name in names)
-
-
-def _option_of_field(name: str, hint: Any, group: str, advanced: bool) -> Callable[[_Command], _Command]:
-    flag, kind = "--" + name.replace("_", "-"), _without_none(hint)
-    meaning, default = help_texts().get(name, HelpText())
-    common: dict[str, Any] = {"help": _OWN_HELP.get(name, meaning), "group": group, "advanced": advanced}
-    if name == _REFERENCE:
+def _flag_of_option(each: Option) -> Callable[[_Command], _Command]:
+    name, flag, default = each.name, "--" + each.name.replace("_", "-"), each.default_text
+    common: dict[str, Any] = {"help": each.command_help or each.help, "group": each.group, "advanced": each.advanced}
+    if name == "reference":
         return option(flag, name, is_flag=True, default=None, **common)
-    if kind is bool:
+    if each.kind is bool:
         flags = {"True": flag[2:], "False": f"no-{flag[2:]}"}
-        common["show_default"] = flags.get(default, default)
-        return option(f"{flag}/--no-{flag[2:]}", name, default=None, **common)
-    common["show_default"] = default or True
-    if name == _STRATEGY:
-        return option(flag, name, type=_StrategyName(), **common)
-    if name == _STRATEGY_OPTIONS:
-        return option("--strategy-option", name, multiple=True, type=_NameAndValue(), **common)
-    if name in _FILES:
-        return option(flag, name, type=_TextOfFile(), **common)
-    if name in _WORDS_FOR_NONE:
-        return option(flag, name, type=_NumberOrWord(_WORDS_FOR_NONE[name]), **common)
-    if get_origin(kind) in (Union, types.UnionType):
-        return option(flag, name, type=_NumberOrWord("auto"), **common)
-    if get_origin(kind) in (tuple, Sequence):
-        return option(flag, name, multiple=True, metavar="TEXT", **common)
-    if get_origin(kind) is Literal:
-        return option(flag, name, type=click.Choice(get_args(kind)), **common)
-    return option(flag, name, type=kind, **common)
+        shown = flags.get(default, default)
+        return option(f"{flag}/--no-{flag[2:]}", name, default=None, show_default=shown, **common)
+    origin, multiple = get_origin(each.kind), name == _STRATEGY_OPTIONS or get_origin(each.kind) in (tuple, Sequence)
+    kind = click.Choice(get_args(each.kind)) if origin is Literal else click.STRING if multiple else each.kind
+    flag = "--strategy-option" if name == _STRATEGY_OPTIONS else flag
+    return option(flag, name, type=_TYPES.get(name, kind), multiple=multiple, show_default=default or True, **common)
 
 
 class _StrategyName(click.Choice[str]):
@@ -278,15 +190,19 @@ class _TextOfFile(click.ParamType[str]):
     name = "FILE"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters", "check the path"
+        what = "" if param is None else f" for {param.opts[0]}"
+        expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters{what}", "check the path"
         content = bytes_from_file(Path(value), expected=expected, remedy=remedy, max=4 * MAX_GRAMMAR_CHARACTERS)
         with errors_as_bad_input(value, expected=expected, remedy=remedy):
             return content.decode()
 
 
-def _without_none(hint: Any) -> Any:
-    """Return `hint` without None: int for int | None."""
-    if get_origin(hint) not in (Union, types.UnionType):
-        return hint
-    parts = [part for part in get_args(hint) if part is not type(None)]
-    return Union[tuple(parts)]  # noqa: UP007 (made at run time)
+_TYPES: Mapping[str, click.ParamType[Any]] = {
+    "strategy": _StrategyName(),
+    _STRATEGY_OPTIONS: _NameAndValue(),
+    "branches": _NumberOrWord("auto"),
+    NULLABLE: _NumberOrWord(_WORD_FOR_NONE),
+    "json_schema": _TextOfFile(),
+    "grammar": _TextOfFile(),
+}
+"""Types of options whose values are given differently on the command line."""

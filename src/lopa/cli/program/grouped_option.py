@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 INPUT, OUTPUT, DEVICE = "Input", "Output", "Device"
-LENGTH, QUALITY, STRUCTURE = "Length and sampling", "Speed and quality", "Structure"
-BLOCKS = "Blocks and cache"
 PLAIN, OTHER = "Options", "Other"
 """Group of options without a group, and group of --help, --quiet and --verbose."""
 

@@ -9,54 +9,54 @@ from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, Strateg
 class GenerationOptions(TypedDict, total=False):
     """Keyword arguments for the decoding options. GenerationConfig describes them."""
 
+    max_new_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    seed: int | None
+    stop: tuple[str, ...] | None
+    top_k: int | None
+    stop_at_eos: bool | None
+    drop_after_eos: bool | None
+    time_limit: float | None
+    anytime: bool | None
+    logprobs: bool
+    top_logprobs: int | None
+    special_tokens: bool
+    max_forwards: int | None
     profile: str | None
     strategy: StrategyName | None
     branches: int | Literal["auto"] | None
-    block_size: int | None
-    gamma: float | None
-    tokens_per_step: int | None
-    factor: float | None
-    kl_threshold: float | None
-    alg: Alg | None
-    steps: int | None
-    alg_temp: float | None
-    strategy_options: Mapping[str, bool | int | float | str] | None
-    block_add_threshold: float | None
-    decoded_token_threshold: float | None
+    speculative: bool | None
     skip_threshold: float | None
     unmask_first_masked: bool | None
     confidence: Confidence | None
-    window: Window | None
-    alignment: Alignment | None
-    sub_block: int | None
-    block_steps: int | None
-    entropy_threshold: float | None
-    distance_penalty: float | None
     remask_threshold: float | None
     remask_limit: int | None
     editing_threshold: float | None
     editing_limit: int | None
-    cache: Cache | None
-    max_new_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    seed: int | None
-    stop: tuple[str, ...] | None
+    reference: bool
+    eos_early_stop: bool | None
+    deduplicate_rows: bool | None
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
     grammar: str | None
     choices: Sequence[str | Sequence[int]] | None
     reasoning_budget: int | None
-    stop_at_eos: bool | None
-    drop_after_eos: bool | None
-    logprobs: bool
-    top_logprobs: int | None
-    special_tokens: bool
-    time_limit: float | None
-    max_forwards: int | None
-    anytime: bool | None
-    deduplicate_rows: bool | None
-    speculative: bool | None
-    reference: bool
-    eos_early_stop: bool | None
+    block_size: int | None
+    sub_block: int | None
+    block_steps: int | None
+    block_add_threshold: float | None
+    decoded_token_threshold: float | None
+    window: Window | None
+    alignment: Alignment | None
+    entropy_threshold: float | None
+    distance_penalty: float | None
+    cache: Cache | None
+    gamma: float | None
+    alg: Alg | None
+    steps: int | None
+    alg_temp: float | None
+    tokens_per_step: int | None
+    factor: float | None
+    kl_threshold: float | None
+    strategy_options: Mapping[str, bool | int | float | str] | None

@@ -3,8 +3,7 @@
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.config import OPTIONS, GenerationConfig, checked_options
-from lopa.runtime.generation_config.defaults import PACKAGE_DEFAULTS
+from lopa.runtime.generation_config.config import OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, checked_options
 from lopa.runtime.generation_config.option_checks import Options, check_together
 from lopa.runtime.strategy import strategy_from_name
 
@@ -19,9 +18,13 @@ def merged_options(config: GenerationConfig, *, own: Options = NOTHING, defaults
     Defaults that the strategy does not use, or that contradict a requested option, are dropped. Options without any
     value are None. Raises BadInputError for unknown options, invalid values and invalid combinations.
     """
-    requested, own = config.requested(), checked_options(own)
-    applicable = _applicable_defaults(own, checked_options(defaults), requested) if defaults else {}
-    return _merge({**applicable, **requested}, own)
+    requested, own, defaults = config.requested(), checked_options(own), checked_options(defaults)
+    try:
+        return _merge({**defaults, **requested}, own)
+    except BadInputError:
+        if not defaults:
+            raise
+    return _merge({**_applicable_defaults(own, defaults, requested), **requested}, own)
 
 
 def defaults_beside(own: Options, defaults: Options, requested: Options) -> dict[str, Any]:

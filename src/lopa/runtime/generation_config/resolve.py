@@ -2,25 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast, get_args
 
 from lopa.runtime.checked_values import check_choice
-from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config.branch_choice import branch_choice, may_share_rows
-from lopa.runtime.generation_config.config import GenerationConfig
+from lopa.runtime.generation_config.config import OPTION_TABLE, OWN_OPTIONS, GenerationConfig
 from lopa.runtime.generation_config.merged_options import NOTHING, merged_options
 from lopa.runtime.generation_config.option_checks import Options, edits, grammars_given
-from lopa.runtime.generation_config.value_checks import OWN_OPTIONS
 from lopa.runtime.plan import MAX_AUTO_BRANCHES, DecodingPlan
-from lopa.runtime.plan.choices import (
-    DEFAULT_DISTANCE_PENALTY,
-    DEFAULT_EDITING_LIMIT,
-    DEFAULT_ENTROPY_THRESHOLD,
-    PUBLISHED_STEP_LIMIT,
-    Confidence,
-    SharedRows,
-)
+from lopa.runtime.plan.choices import PUBLISHED_STEP_LIMIT, Confidence, SharedRows
 from lopa.runtime.plan.frozen_options import FrozenOptions
+from lopa.runtime.plan.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.checked_stages import errors_of_strategy
 
@@ -45,53 +38,33 @@ def resolve(
     reference, max_new_tokens, block_size = options["reference"], options["max_new_tokens"], options["block_size"]
     own_options = _own_options(options, strategy)
     filters_given = options["top_k"] is not None or options["top_p"] is not None
+    computed: dict[str, Any] = {
+        "block_add_threshold": options["block_add_threshold"] if strategy.pipelined else 1.0,
+        "unmask_first_masked": options["unmask_first_masked"] or bool(grammars_given(options)),
+        "confidence": _confidence(options["confidence"], own_options, strategy),
+        "sub_block": _given_or(options["sub_block"], block_size),
+        "block_steps": _given_or(options["block_steps"], block_size),
+        "remask_threshold": _given_or(options["remask_threshold"], strategy.remask_threshold),
+        "remask_limit": _given_or(options["remask_limit"], max_new_tokens),
+        "drop_after_eos": _drops_after_eos(options),
+        "logprobs": options["logprobs"] or bool(options["top_logprobs"]),
+    }
     return DecodingPlan(
+        **{each.name: _given_or(options[each.name], OPTION_TABLE[each.name].default) for each in fields(OptionFields)}
+        | computed,
         strategy=strategy.name,
         own=own_options,
         branches=branches,
         auto_branches=auto_branches,
-        speculative=options["speculative"],
-        block_size=block_size,
-        block_add_threshold=options["block_add_threshold"] if strategy.pipelined else 1.0,
-        decoded_token_threshold=options["decoded_token_threshold"],
-        skip_threshold=options["skip_threshold"],
-        unmask_first_masked=options["unmask_first_masked"] or bool(grammars_given(options)),
-        confidence=_confidence(options["confidence"], own_options, strategy),
-        window=options["window"],
-        alignment=options["alignment"],
-        sub_block=_given_or(options["sub_block"], block_size),
-        block_steps=_given_or(options["block_steps"], block_size),
-        entropy_threshold=_given_or(options["entropy_threshold"], DEFAULT_ENTROPY_THRESHOLD),
-        distance_penalty=_given_or(options["distance_penalty"], DEFAULT_DISTANCE_PENALTY),
-        remask_threshold=_given_or(options["remask_threshold"], strategy.remask_threshold),
-        remask_limit=_given_or(options["remask_limit"], max_new_tokens),
         edits=edits(options),
-        editing_threshold=_given_or(options["editing_threshold"], 1.0),
-        editing_limit=_given_or(options["editing_limit"], DEFAULT_EDITING_LIMIT),
-        cache=options["cache"],
-        max_new_tokens=max_new_tokens,
         positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
-        temperature=options["temperature"],
-        top_k=_given_or(options["top_k"], TOP_K),
-        top_p=_given_or(options["top_p"], 1.0),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),
         top_p_of_kept=reference and options["alignment"] == "absolute" and bool(options["top_k"]),
-        seed=options["seed"],
-        stop=options["stop"],
         has_grammar=bool(grammars_given(options)),
         reasoning_budget=_given_or(options["reasoning_budget"], math.inf),
         has_choices=options["choices"] is not None,
-        stop_at_eos=options["stop_at_eos"],
-        drop_after_eos=_drops_after_eos(options),
-        logprobs=options["logprobs"] or bool(options["top_logprobs"]),
-        top_logprobs=_given_or(options["top_logprobs"], 0),
-        special_tokens=options["special_tokens"],
-        time_limit=_given_or(options["time_limit"], math.inf),
         max_forwards=_given_or(options["max_forwards"], math.inf),
-        anytime=options["anytime"],
         deduplicate_rows=_shared_rows(options, branches, devices),
-        reference=reference,
-        eos_early_stop=bool(options["eos_early_stop"]),
         step_limit=_step_limit(options, strategy, own_options),
         overwrites_unmasked=reference and options["block_steps"] is not None,
     )
@@ -136,7 +109,7 @@ def _step_limit(options: Options, strategy: Strategy, own_options: Mapping[str, 
     if not edits(options):
         return PUBLISHED_STEP_LIMIT
     # A block's steps without masks are limited, and each of the others unmasks a token.
-    limit: int = _given_or(options["editing_limit"], DEFAULT_EDITING_LIMIT)
+    limit: int = _given_or(options["editing_limit"], OPTION_TABLE["editing_limit"].default)
     blocks = int(options["max_new_tokens"] // options["block_size"] + 2)
     return max(PUBLISHED_STEP_LIMIT, blocks * (int(options["block_size"]) + limit))
 

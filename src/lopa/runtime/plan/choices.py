@@ -39,10 +39,6 @@ MAX_BRANCHES = 64
 8."""
 MAX_POSITIONS = 2**31 - 1
 """Maximum of any number of positions. A model's own limit is checked later."""
-DEFAULT_ENTROPY_THRESHOLD, DEFAULT_DISTANCE_PENALTY = 0.4, 0.02
-"""Defaults of sliding blocks in nats, as in WeDLM."""
-DEFAULT_EDITING_LIMIT = 16
-"""Default of editing_limit, as in LLaDA2.1."""
 MAX_STEPS = 2**16
 """Upper limit of the steps of Dream's schedule."""
 MAX_ENTROPY = 1e3

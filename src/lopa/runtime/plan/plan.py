@@ -4,18 +4,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Never
 
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.plan.choices import Alignment, Cache, Confidence, SharedRows, Window
+from lopa.runtime.plan.choices import SharedRows
+from lopa.runtime.plan.option_fields import OptionFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingPlan:
+class DecodingPlan(OptionFields[Never]):
     """Resolved options of one request: every option has a value.
 
     `lopa.runtime.generation_config.resolve` makes it from the requested options, the bundle and the device. Fields are
-    named like their options, which GenerationConfig documents.
+    named like their options, which GenerationConfig documents. Some have a value that means the absence of a limit:
+
+    - `block_add_threshold` is 1 if blocks are unmasked one by one.
+    - `sub_block` and `block_steps` equal `block_size` without sub-blocks, and for one position per step.
+    - `remask_threshold` is 0 for no remasking, and `editing_threshold` 1 for no editing.
+    - `top_k` is 0 for all candidates, and `time_limit` infinity for no limit.
     """
 
     strategy: str
@@ -25,67 +31,23 @@ class DecodingPlan:
     """Maximum number of branches per step, anchor included."""
     auto_branches: bool
     """True if every step chooses the number of branches from the device's cost table."""
-    speculative: bool
-    block_size: int
-    block_add_threshold: float
-    """Unmasked share of the last block at which the next one opens; 1 if blocks are unmasked one by one."""
-    decoded_token_threshold: float
-    skip_threshold: float
-    unmask_first_masked: bool
-    """True if every step unmasks the answer's first masked position. Always True with a grammar."""
-    confidence: Confidence
-    window: Window
-    alignment: Alignment
-    sub_block: int
-    """Positions of a block that may be unmasked at a time; equals `block_size` without sub-blocks."""
-    block_steps: int
-    """Maximum number of steps per block; equals `block_size` for one position per step."""
-    entropy_threshold: float
-    distance_penalty: float
-    remask_threshold: float
-    """Probability below which an unmasked position is remasked; 0 for no remasking."""
-    remask_limit: int
     edits: bool
     """True if unmasked tokens of open blocks may be replaced."""
-    editing_threshold: float
-    """Probability above which another token replaces an unmasked one."""
-    editing_limit: int
-    cache: Cache
-    max_new_tokens: int
     positions: int
     """Number of positions to generate. The published loop drops a shorter last block."""
-    temperature: float
-    top_k: int
-    """Number of candidates to draw among; 0 for all."""
-    top_p: float
     filters: bool
     """True if top_k and top_p apply."""
     top_p_of_kept: bool
     """True if top_p is a share of the candidates that top_k keeps, as in SDAR's published loop."""
-    seed: int
-    stop: tuple[str, ...]
     has_grammar: bool
     """True if a grammar reads the answer: one of the request, or any text within a reasoning budget."""
     reasoning_budget: float
     """Maximum number of tokens before </think>; infinity for no limit."""
     has_choices: bool
     """True if the answer is one of given choices, which are scored instead of decoded."""
-    stop_at_eos: bool
-    drop_after_eos: bool
-    """True if rows behind an unmasked end of text are dropped from the window."""
-    logprobs: bool
-    top_logprobs: int
-    """Number of best candidates to return with each token."""
-    special_tokens: bool
-    time_limit: float
-    """Seconds after which the committed text is returned; infinity for no limit."""
     max_forwards: float
     """Forwards after which the committed text is returned; infinity for no limit."""
-    anytime: bool
-    """True if an answer that a limit ends early takes the last forward's best tokens at masked positions."""
     deduplicate_rows: SharedRows
-    reference: bool
-    eos_early_stop: bool
     step_limit: int
     """Maximum number of steps in reference mode."""
     overwrites_unmasked: bool

@@ -40,7 +40,7 @@ def option_errors(make: MakeConfig, options: BodyOptions) -> Iterator[None]:
     try:
         yield
     except BadInputError as error:
-        invalid = next((name for name in options.params if _is_invalid(make, name, options.values[name])), None)
+        invalid = _invalid_option(make, options)
         if invalid is None:
             raise FieldError(LOPA_FIELD, error.received, expected=error.expected, remedy=error.remedy) from error
         param = options.params[invalid]
@@ -73,10 +73,14 @@ def choice_errors(options: BodyOptions) -> Iterator[None]:
         raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
 
 
-def _is_invalid(make: MakeConfig, name: str, value: object) -> bool:
-    """Return whether an option is invalid when all others have their defaults."""
-    try:
-        make(**{name: value})
-    except BadInputError:
-        return True
-    return False
+def _invalid_option(make: MakeConfig, options: BodyOptions) -> str | None:
+    """Return the first option with an invalid value, or otherwise one that is invalid when all others have their
+    defaults.
+    """
+    for make_config in (GenerationConfig, make):
+        for name in options.params:
+            try:
+                make_config(**{name: options.values[name]})
+            except BadInputError:
+                return name
+    return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, TEXT_ONLY, is_neutral
 from lopa.serve.openai.response_format import option_from_response_format
@@ -53,8 +53,6 @@ _NEUTRAL_ONLY: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "suffix": ("",),
 }
-_NULLABLE = "seed"
-"""Option with a meaning for null in the object "lopa": a random seed."""
 _FORMAT = "response_format"
 _IGNORED = frozenset(
     (
@@ -161,9 +159,9 @@ def options_from_body(
                 param,
                 f"unknown option {name[:80]!r} in lopa",
                 expected="options among " + ", ".join((*ours_beside, *OPTIONS)),
-                remedy="correct or remove it",
+                remedy=did_you_mean(name),
             )
-        if value is not None or name == _NULLABLE:
+        if value is not None or name == NULLABLE:
             options.put(name, value, param)
     _check_top_logprobs(options)
     return options

@@ -7,6 +7,7 @@ from typing import Any
 from lopa.runtime.checked_values import check_bool
 from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json, value_from_json
 from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
+from lopa.runtime.generation_config import did_you_mean
 from lopa.serve.openai.body_options import BodyOptions
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.request import apply_limits, check_deadline, messages_from_field
@@ -76,7 +77,7 @@ def request_from_inputs(
                     param,
                     f"unknown option {name[:80]!r}",
                     expected="options among " + ", ".join((_DEADLINE, *OPTION_NAMES)),
-                    remedy="correct or remove it",
+                    remedy=did_you_mean(name),
                 )
     apply_limits(options, limits, defaults)
     messages = [] if chat is None else _messages(chat)

@@ -1,53 +1,35 @@
-"""Checks of single options. Each returns the value as a plain Python value, or raises BadInputError."""
+"""Checks of options whose values are not simply a number, a switch or a choice.
+
+Each returns the value as a plain Python value, or raises BadInputError.
+"""
 
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
-from lopa.runtime.checked_values import (
-    MAX_SECONDS,
-    check_bool,
-    check_choice,
-    check_float,
-    check_int,
-    is_unicode,
-    shown,
-)
-from lopa.runtime.contract import TOP_K
+from lopa.runtime.checked_values import check_float, check_int, is_unicode, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.plan.choices import (
     MAX_BRANCHES,
     MAX_CHOICE_LENGTH,
     MAX_CHOICES,
-    MAX_ENTROPY,
     MAX_GRAMMAR_CHARACTERS,
     MAX_POSITIONS,
     MAX_STOP_CHARACTERS,
     MAX_STOPS,
     MAX_TEMPERATURE,
-    MAX_TOP_K,
     MIN_TEMPERATURE,
-    Alignment,
-    Cache,
-    Confidence,
-    Window,
 )
 from lopa.runtime.plan.frozen_options import FrozenOptions
-from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name
 
 MAX_STRATEGY_OPTIONS = 64
 PROFILE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 """Regular expression of a profile's name."""
 NO_PROFILE = "none"
 """Value of the option `profile` that selects no profile."""
-OWN_OPTIONS: Mapping[str, OwnOption] = {
-    option.name: option for strategy in STRATEGIES.values() for option in strategy.options
-}
-"""Options of single built-in strategies, by name."""
 
 
 def checked_seed(seed: Any) -> int:
@@ -66,11 +48,6 @@ def checked_profile(name: Any) -> str:
             remedy="set profile to one of these",
         )
     return str(name)
-
-
-def checked_strategy(name: Any) -> str:
-    """Return the name of a registered strategy."""
-    return strategy_from_name(name).name
 
 
 def checked_branches(branches: Any) -> int | str:
@@ -171,73 +148,3 @@ def _checked_choice(choice: Any) -> str | tuple[int, ...]:
         expected=f"Unicode texts or lists of token IDs, each with 1 to {MAX_CHOICE_LENGTH} characters or IDs",
         remedy="correct this choice",
     )
-
-
-def _own_value(option: OwnOption, value: Any) -> Any:
-    return option.value(value, MAX_POSITIONS)
-
-
-Check = Callable[[Any], Any]
-CHECKS: Mapping[str, Check] = {
-    "profile": checked_profile,
-    "strategy": checked_strategy,
-    **{
-        name: partial(check_choice, name, words=get_args(words))
-        for name, words in (
-            ("confidence", Confidence),
-            ("window", Window),
-            ("alignment", Alignment),
-            ("cache", Cache),
-        )
-    },
-    **{
-        name: partial(check_int, name, min=1, max=MAX_POSITIONS)
-        for name in ("block_size", "max_new_tokens", "sub_block", "block_steps", "max_forwards")
-    },
-    **{
-        name: partial(check_bool, name)
-        for name in (
-            "stop_at_eos",
-            "anytime",
-            "drop_after_eos",
-            "logprobs",
-            "special_tokens",
-            "speculative",
-            "unmask_first_masked",
-            "reference",
-            "deduplicate_rows",
-            "eos_early_stop",
-        )
-    },
-    **{
-        name: partial(check_float, name, min=0.0, max=1.0)
-        for name in (
-            "block_add_threshold",
-            "decoded_token_threshold",
-            "skip_threshold",
-            "remask_threshold",
-            "editing_threshold",
-        )
-    },
-    **{
-        name: partial(check_float, name, min=0.0, max=MAX_ENTROPY) for name in ("entropy_threshold", "distance_penalty")
-    },
-    **{name: partial(_own_value, option) for name, option in OWN_OPTIONS.items()},
-    "strategy_options": checked_strategy_options,
-    "remask_limit": partial(check_int, "remask_limit", min=0, max=MAX_POSITIONS),
-    "editing_limit": partial(check_int, "editing_limit", min=0, max=MAX_POSITIONS),
-    "reasoning_budget": partial(check_int, "reasoning_budget", min=0, max=MAX_POSITIONS),
-    "seed": checked_seed,
-    "branches": checked_branches,
-    "temperature": checked_temperature,
-    "top_k": partial(check_int, "top_k", min=0, max=MAX_TOP_K),
-    "top_p": partial(check_float, "top_p", min=0.0, max=1.0, above=True),
-    "time_limit": partial(check_float, "time_limit", min=0.0, max=MAX_SECONDS, above=True),
-    "stop": checked_stop,
-    "json_schema": checked_schema,
-    "regex": partial(check_grammar, "regex"),
-    "grammar": partial(check_grammar, "grammar"),
-    "choices": checked_choices,
-    "top_logprobs": partial(check_int, "top_logprobs", min=0, max=TOP_K),
-}
-"""The check of each option by name; None is not passed to it."""
