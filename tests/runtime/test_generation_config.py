@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 import pickle
+import re
 from typing import Any, get_args
 
 import numpy as np
@@ -13,18 +14,14 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, resolve
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.choices import DEFAULT_DISTANCE_PENALTY, DEFAULT_ENTROPY_THRESHOLD, StrategyName
+from lopa.runtime.plan.choices import StrategyName
 from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"strategy": "beam"}, "unknown strategy 'beam'"),
-        ({"branches": 0}, "invalid branches 0"),
-        ({"branches": 2.0}, "invalid branches 2.0"),
         ({"strategy": "d2f", "branches": 3}, "cannot combine branches 3 with strategy 'd2f'"),
-        ({"speculative": 1}, "invalid speculative 1"),
         ({"speculative": True}, "cannot combine speculative with strategy 'lopa'"),
         (
             {"speculative": True, "strategy": "vanilla", "reference": True},
@@ -38,57 +35,17 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
             {"speculative": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
             "cannot combine speculative with alignment 'sliding'",
         ),
-        ({"block_size": 0}, "invalid block_size 0"),
-        ({"block_add_threshold": 1.5}, "invalid block_add_threshold 1.5"),
-        ({"decoded_token_threshold": -0.1}, "invalid decoded_token_threshold -0.1"),
-        ({"skip_threshold": float("nan")}, "invalid skip_threshold nan"),
-        ({"skip_threshold": "0.9"}, "invalid skip_threshold '0.9'"),
-        ({"confidence": "entropy"}, "invalid confidence 'entropy'"),
-        ({"window": "diagonal"}, "invalid window 'diagonal'"),
-        ({"max_new_tokens": 0}, "invalid max_new_tokens 0"),
-        ({"max_new_tokens": True}, "invalid max_new_tokens True"),
-        ({"temperature": -1.0}, "invalid temperature -1.0"),
-        ({"top_k": -1}, "invalid top_k -1"),
-        ({"top_p": 0.0}, "invalid top_p 0.0"),
-        ({"seed": -1}, "invalid seed -1"),
-        ({"stop": "end"}, "invalid stop 'end'"),
-        ({"stop": ("",)}, "invalid stop ('',)"),
-        ({"time_limit": 0}, "invalid time_limit 0"),
         ({"branche": 4}, "unknown option 'branche'"),
         ({3: 4, None: 5}, "unknown option 3, None"),
         ({"max_new_tokens": 10**30}, f"invalid max_new_tokens {10**30}"),
         ({"max_new_tokens": 10**9000}, "invalid max_new_tokens a value of type int"),
-        ({"block_size": 2**31}, f"invalid block_size {2**31}"),
-        ({"branches": 65}, "invalid branches 65"),
         ({"branches": np.array([1, 2])}, "invalid branches array([1, 2])"),
-        ({"branches": "many"}, "invalid branches 'many'"),
-        ({"branches": True}, "invalid branches True"),
-        ({"seed": 2**63}, f"invalid seed {2**63}"),
-        ({"seed": 1.0}, "invalid seed 1.0"),
         ({"seed": np.float64(1)}, "invalid seed np.float64(1.0)"),
         ({"top_k": 10**30}, f"invalid top_k {10**30}"),
-        ({"top_p": math.inf}, "invalid top_p inf"),
         ({"top_p": np.float32("nan")}, "invalid top_p np.float32(nan)"),
         ({"time_limit": 10**400}, f"invalid time_limit {str(10**400)[:80]}..."),
-        ({"time_limit": 1e300}, "invalid time_limit 1e+300"),
-        ({"temperature": 1e-300}, "invalid temperature 1e-300"),
-        ({"temperature": 1e300}, "invalid temperature 1e+300"),
-        ({"temperature": True}, "invalid temperature True"),
         ({"temperature": np.bool_(True)}, "invalid temperature np.True_"),
-        ({"temperature": "1"}, "invalid temperature '1'"),
-        ({"strategy": ["lopa"]}, "unknown strategy ['lopa']"),
-        ({"strategy": np.array(["lopa", "d2f"])}, "unknown strategy array(['lopa', 'd2f'], dtype='<U4')"),
-        ({"stop_at_eos": 1}, "invalid stop_at_eos 1"),
-        ({"remask_threshold": 1.5}, "invalid remask_threshold 1.5"),
-        ({"remask_threshold": -0.1}, "invalid remask_threshold -0.1"),
-        ({"remask_threshold": math.nan}, "invalid remask_threshold nan"),
-        ({"remask_threshold": "0.5"}, "invalid remask_threshold '0.5'"),
-        ({"remask_threshold": 0.5, "remask_limit": -1}, "invalid remask_limit -1"),
-        ({"remask_threshold": 0.5, "remask_limit": 2.0}, "invalid remask_limit 2.0"),
         ({"remask_limit": 3}, "remask_limit 3 without remask_threshold"),
-        ({"editing_threshold": 1.5}, "invalid editing_threshold 1.5"),
-        ({"editing_threshold": -0.1}, "invalid editing_threshold -0.1"),
-        ({"editing_threshold": 0.5, "editing_limit": -1}, "invalid editing_limit -1"),
         ({"editing_limit": 3}, "editing_limit 3 without editing_threshold"),
         ({"strategy": "dream", "editing_threshold": 0.5}, "cannot combine editing_threshold 0.5 with strategy 'dream'"),
         ({"strategy": "wino", "editing_threshold": 0.5}, "cannot combine editing_threshold 0.5 with strategy 'wino'"),
@@ -113,7 +70,6 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
             {"eos_early_stop": True, "reference": True},
             "cannot use eos_early_stop outside reference mode with alignment absolute",
         ),
-        ({"eos_early_stop": 1}, "invalid eos_early_stop 1"),
         (
             {"strategy": "vanilla", "remask_threshold": 0.5},
             "cannot combine remask_threshold 0.5 with strategy 'vanilla'",
@@ -134,16 +90,9 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
             "cannot combine strategy 'wino' with cache 'sub_block'",
         ),
         ({"strategy": "wino", "branches": 4}, "cannot combine branches 4 with strategy 'wino'"),
-        ({"reference": "yes"}, "invalid reference 'yes'"),
-        ({"logprobs": None}, "invalid logprobs None"),
-        ({"stop": 5}, "invalid stop 5"),
-        ({"stop": ["a", 5]}, "invalid stop ['a', 5]"),
-        ({"stop": {"a": 1}}, "invalid stop {'a': 1}"),
         ({"stop": ["caf\udce9"]}, "invalid stop ['caf\\udce9']"),
         ({"stop": ["a"] * 65}, "invalid stop " + str(["a"] * 65)[:80] + "..."),
         ({"stop": ["a" * 1025]}, "invalid stop " + str(["a" * 1025])[:80] + "..."),
-        ({"alignment": "left"}, "invalid alignment 'left'"),
-        ({"cache": "all"}, "invalid cache 'all'"),
         ({"cache": "dual"}, "cannot combine cache 'dual' with strategy 'lopa'"),
         (
             {"cache": "sub_block", "strategy": "d2f", "sub_block": 8},
@@ -162,25 +111,14 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
             "cannot combine cache 'prefix' with alignment 'prompt' and window 'block_causal'",
         ),
         ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without the option sub_block"),
-        ({"strategy": "eb", "gamma": -0.1}, "invalid gamma -0.1"),
-        ({"strategy": "eb", "gamma": math.nan}, "invalid gamma nan"),
-        ({"strategy": "eb", "gamma": -math.inf}, "invalid gamma -inf"),
-        ({"strategy": "eb", "gamma": "inf"}, "invalid gamma 'inf'"),
         ({"strategy": "eb", "gamma": 10**400}, f"invalid gamma {str(10**400)[:80]}..."),
         ({"gamma": 0.2}, "cannot combine gamma 0.2 with strategy 'lopa'"),
         ({"strategy": "d2f", "gamma": 0.0}, "cannot combine gamma 0.0 with strategy 'd2f'"),
         ({"strategy": "eb", "cache": "none"}, "cannot combine cache 'none' with strategy 'eb'"),
         ({"strategy": "factor", "branches": 2}, "cannot combine branches 2 with strategy 'factor'"),
-        ({"strategy": "factor", "factor": -1}, "invalid factor -1"),
-        ({"strategy": "klass", "kl_threshold": math.inf}, "invalid kl_threshold inf"),
         ({"strategy": "vanilla", "tokens_per_step": 2}, "cannot combine tokens_per_step 2 with strategy 'vanilla'"),
-        ({"strategy": "top_n", "tokens_per_step": 0}, "invalid tokens_per_step 0"),
         ({"strategy": "top_n", "block_steps": 4}, "cannot combine block_steps with strategy 'top_n'"),
         ({"strategy": "threshold", "steps": 8}, "cannot combine steps 8 with strategy 'threshold'"),
-        ({"strategy": "dream", "steps": 0}, "invalid steps 0"),
-        ({"strategy": "dream", "steps": 2**16 + 1}, f"invalid steps {2**16 + 1}"),
-        ({"strategy": "dream", "alg": "random"}, "invalid alg 'random'"),
-        ({"strategy": "dream", "alg_temp": -1.0}, "invalid alg_temp -1.0"),
         ({"strategy": "dream", "cache": "dual"}, "cannot combine cache 'dual' with strategy 'dream'"),
         ({"strategy": "dream", "sub_block": 4}, "cannot combine sub_block 4 with strategy 'dream'"),
         (
@@ -189,7 +127,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ),
     ],
 )
-def test_bad_values_are_rejected_by_name(options: dict[str, Any], named: str) -> None:
+def test_bad_combinations_and_long_values_are_rejected_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInputError) as caught:
         resolve(GenerationConfig.from_mapping(options))
     assert caught.value.received == named
@@ -521,30 +459,17 @@ def test_unknown_options_of_an_installed_strategy_are_rejected(options: dict[str
 # Documentation
 
 
-def test_every_option_is_documented_once() -> None:
-    assert tuple(help_texts()) == OPTIONS
-    assert all(text.meaning[0].isupper() or text.meaning[0].isdigit() for text in help_texts().values())
-    assert "gamma: Maximum total entropy" in (inspect.getdoc(GenerationConfig) or "")
-
-
-def test_documented_options_of_strategies_are_their_own() -> None:
-    for strategy in STRATEGIES.values():
-        for option in strategy.options:
-            default = "" if callable(option.default) else str(option.default)
-            assert help_texts()[option.name] == (option.help, default)
-
-
-def test_documented_defaults_are_the_effective_ones() -> None:
-    found = {**PACKAGE_DEFAULTS, "top_k": TOP_K, "top_p": 1.0, "seed": GenerationConfig().seed}
-    found |= {"entropy_threshold": DEFAULT_ENTROPY_THRESHOLD, "distance_penalty": DEFAULT_DISTANCE_PENALTY}
-    found |= dict.fromkeys(("logprobs", "special_tokens", "reference"), False)
-    for name, value in found.items():
-        assert help_texts()[name].default == str(value) or value == ()
+def test_the_documentation_has_every_option_with_its_default() -> None:
+    text = inspect.getdoc(GenerationConfig) or ""
+    assert re.findall(r"^    (\w+): [A-Z0-9K]", text, re.MULTILINE) == list(OPTIONS)
+    assert all(f"Default: {value}." in text for value in PACKAGE_DEFAULTS.values() if value != ())
+    assert "gamma: Maximum total entropy" in text
+    assert str(inspect.signature(GenerationConfig).parameters["top_p"]).endswith("float] = None")
 
 
 def test_every_built_in_strategy_is_documented() -> None:
     assert get_args(get_args(StrategyName)[0]) == tuple(STRATEGIES)
-    assert all(name in help_texts()["strategy"].meaning for name in STRATEGIES)
+    assert all(name in OPTION_TABLE["strategy"].help for name in STRATEGIES)
 
 
 def plan(*, devices: Any = ("cpu",), **options: Any) -> DecodingPlan:

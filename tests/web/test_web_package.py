@@ -10,8 +10,7 @@ from lopa import __version__
 from lopa.runtime.bundle.manifest import MAX_TILE_BYTES, SCHEMA_VERSION
 from lopa.runtime.contract import CONTRACT_VERSION, TILE, TOP_K
 from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES
-from lopa.runtime.generation_config.config import OPTIONS
-from lopa.runtime.generation_config.defaults import PACKAGE_DEFAULTS
+from lopa.runtime.generation_config import OPTIONS, PACKAGE_DEFAULTS
 from lopa.runtime.strategy.strategies import STRATEGIES
 
 

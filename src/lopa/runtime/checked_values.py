@@ -30,14 +30,18 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
 
 
+def invalid_value(name: str, value: object, expected: str, remedy: str | None = None) -> BadInputError:
+    """Return the error for an invalid `value` of `name`."""
+    remedy = f"correct {name}" if remedy is None else remedy
+    return BadInputError(f"invalid {name} {shown(value)}", expected=expected, remedy=remedy)
+
+
 def check_int(name: str, value: Any, *, min: int, max: int) -> int:
     """Return `value`, an int or numpy integer, as an int. Raises BadInputError for other types and outside `min` to
     `max`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not min <= value <= max:
-        raise BadInputError(
-            f"invalid {name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
-        )
+        raise invalid_value(name, value, f"a whole number from {min} to {max}")
     return int(value)
 
 
@@ -50,35 +54,27 @@ def check_float(name: str, value: Any, *, min: float, max: float = math.inf, abo
     if number is None or not min <= number <= max or (above and number == min):
         low = f"above {min:g}" if above else f"at least {min:g}"
         span = low if math.isinf(max) else f"{low}, at most {max:g}"
-        raise BadInputError(f"invalid {name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
+        raise invalid_value(name, value, f"a number {span}")
     return number
 
 
 def check_bool(name: str, value: Any) -> bool:
     """Return `value`, a bool or numpy bool, as a bool. Raises BadInputError for other values."""
     if not isinstance(value, (bool, np.bool_)):
-        raise BadInputError(f"invalid {name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
+        raise invalid_value(name, value, "true or false")
     return bool(value)
 
 
 def check_callback(on_step: Any) -> None:
     """Raise BadInputError unless `on_step` is callable or None."""
     if on_step is not None and not callable(on_step):
-        raise BadInputError(
-            f"invalid on_step {shown(on_step)}",
-            expected="a function that takes one step, or None",
-            remedy="pass a function",
-        )
+        raise invalid_value("on_step", on_step, "a function that takes one step, or None", "pass a function")
 
 
 def check_choice(name: str, value: Any, words: Sequence[str]) -> str:
     """Return `value` if it is one of `words`. Raises BadInputError for other values."""
     if not isinstance(value, str) or value not in words:
-        raise BadInputError(
-            f"invalid {name} {shown(value)}",
-            expected="one of " + ", ".join(words),
-            remedy=f"set {name} to one of these",
-        )
+        raise invalid_value(name, value, "one of " + ", ".join(words), f"set {name} to one of these")
     return str(value)
 
 

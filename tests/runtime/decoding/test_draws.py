@@ -60,6 +60,14 @@ def test_filters_over_candidates(of_published_sdar: bool) -> None:
     np.testing.assert_allclose(np.exp(found[0]), [*expected, *[0.0] * 5], atol=1e-6)
 
 
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.51, 2), (0.75, 2), (0.875, 3)])
+def test_candidates_that_reach_top_p_exactly_suffice(top_p: float, kept: int) -> None:
+    p = np.float32([0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.0078125])
+    logprobs = np.log(p)
+    assert (np.exp(logprobs) == p).all(), "the sums below are exact"
+    assert np.isfinite(filter_candidates(logprobs[None], plan(top_p=top_p))).sum() == kept
+
+
 def counted(drawn: np.ndarray[Any, Any], size: int) -> Float32:
     shares: Float32 = (np.bincount(drawn.ravel(), minlength=size) / drawn.size).astype(np.float32)
     return shares

@@ -13,7 +13,6 @@ from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import (
     DEFAULT_OPTIONS,
-    OPTIONS,
     PACKAGE_DEFAULTS,
     GenerationConfig,
     checked_defaults,
@@ -55,30 +54,6 @@ def test_every_strategy_and_its_options_may_be_the_default(strategy: str) -> Non
     defaults = {"strategy": strategy, **OF_STRATEGIES[strategy]}
     kept = options_from_defaults(checked_defaults(defaults))
     assert planned(kept) == planned({}, **defaults)
-
-
-def test_every_option_can_have_a_default_except_per_request_options() -> None:
-    used = {"strategy", *(name for options in OF_STRATEGIES.values() for name in options)}
-    of_a_request = {
-        "seed",
-        "json_schema",
-        "regex",
-        "grammar",
-        "logprobs",
-        "top_logprobs",
-        "choices",
-        "special_tokens",
-        "reference",
-        "eos_early_stop",
-    }
-    others = {"profile", "reasoning_budget", "entropy_threshold", "distance_penalty", "strategy_options"}
-    assert used | others == set(DEFAULT_OPTIONS)
-    assert set(OPTIONS) - set(DEFAULT_OPTIONS) == of_a_request
-    for name in sorted(of_a_request | {"gama"}):
-        with pytest.raises(BadInputError) as caught:
-            checked_defaults({name: 1})
-        assert name in caught.value.received
-        assert "remask_limit" in caught.value.expected
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ class _TextOfFile(click.ParamType[str]):
     name = "FILE"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        what = "" if param is None else f" for {param.opts[0]}"
-        expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters{what}", "check the path"
+        flag, remedy = "" if param is None else f" for {param.opts[0]}", "check the path"
+        expected = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters{flag}"
         content = bytes_from_file(Path(value), expected=expected, remedy=remedy, max=4 * MAX_GRAMMAR_CHARACTERS)
         with errors_as_bad_input(value, expected=expected, remedy=remedy):
             return content.decode()

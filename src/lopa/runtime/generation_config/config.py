@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, Union, get_args
 
-from lopa.runtime.checked_values import shown
+from lopa.runtime.checked_values import invalid_value, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import CONSTRAINTS
 from lopa.runtime.plan.choices import MAX_POSITIONS, Alg, StrategyName
@@ -172,11 +172,7 @@ def did_you_mean(name: object, known: Collection[str] = OPTIONS, *, otherwise: s
 def check_names(options: Mapping[str, Any]) -> None:
     """Raise BadInputError unless `options` is a mapping whose keys are option names."""
     if not isinstance(options, Mapping):
-        raise BadInputError(
-            f"invalid options {shown(options)}",
-            expected="a mapping of option names to values",
-            remedy='e.g. {"max_new_tokens": 64}',
-        )
+        raise invalid_value("options", options, "a mapping of option names to values", 'e.g. {"max_new_tokens": 64}')
     unknown = [name for name in options if name not in OPTION_TABLE]
     if unknown:
         raise BadInputError(

@@ -9,8 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from lopa.runtime.checked_values import check_float, check_int, is_unicode, shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.checked_values import check_float, check_int, invalid_value, is_unicode, shown
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.plan.choices import (
     MAX_BRANCHES,
@@ -42,11 +41,8 @@ def checked_seed(seed: Any) -> int:
 def checked_profile(name: Any) -> str:
     """Return the name of a profile. The bundle determines which ones exist."""
     if not isinstance(name, str) or not re.fullmatch(PROFILE_NAME, name):
-        raise BadInputError(
-            f"invalid profile {shown(name)}",
-            expected=f"the name of a profile of the bundle, or {NO_PROFILE}",
-            remedy="set profile to one of these",
-        )
+        expected = f"the name of a profile of the bundle, or {NO_PROFILE}"
+        raise invalid_value("profile", name, expected, "set profile to one of these")
     return str(name)
 
 
@@ -61,11 +57,8 @@ def checked_temperature(temperature: Any) -> float:
     """Return 0, or a temperature within the bounds."""
     given = check_float("temperature", temperature, min=0.0, max=MAX_TEMPERATURE)
     if 0.0 < given < MIN_TEMPERATURE:
-        raise BadInputError(
-            f"invalid temperature {shown(temperature)}",
-            expected=f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
-            remedy="use 0, which decodes greedily",
-        )
+        expected = f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
+        raise invalid_value("temperature", temperature, expected, "use 0, which decodes greedily")
     return given
 
 
@@ -77,11 +70,8 @@ def checked_strategy_options(options: Any) -> FrozenOptions:
         or len(options) > MAX_STRATEGY_OPTIONS
         or not all(isinstance(name, str) and isinstance(value, allowed) for name, value in options.items())
     ):
-        raise BadInputError(
-            f"invalid strategy_options {shown(options)}",
-            expected=f"at most {MAX_STRATEGY_OPTIONS} names, each with a boolean, number or string as value",
-            remedy="correct strategy_options",
-        )
+        expected = f"at most {MAX_STRATEGY_OPTIONS} names, each with a boolean, number or string as value"
+        raise invalid_value("strategy_options", options, expected)
     return FrozenOptions(options)
 
 
@@ -89,17 +79,10 @@ def checked_stop(stop: Any) -> tuple[str, ...]:
     """Return the texts that end an answer."""
     texts = tuple(stop[: MAX_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
     if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
-        raise BadInputError(
-            f"invalid stop {shown(stop)}",
-            expected="a list of non-empty Unicode strings",
-            remedy='e.g. stop=("\\n\\n",)',
-        )
+        raise invalid_value("stop", stop, "a list of non-empty Unicode strings", 'e.g. stop=("\\n\\n",)')
     if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_CHARACTERS:
-        raise BadInputError(
-            f"invalid stop {shown(stop)}",
-            expected=f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters",
-            remedy="use fewer or shorter strings",
-        )
+        expected = f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters"
+        raise invalid_value("stop", stop, expected, "use fewer or shorter strings")
     return tuple(map(str, texts))
 
 
@@ -110,17 +93,13 @@ def checked_schema(value: Any) -> str:
         schema = json.loads(value) if isinstance(value, str) else value
         if isinstance(schema, Mapping):
             return check_grammar("json_schema", json.dumps(dict(schema), ensure_ascii=False, allow_nan=False))
-    raise BadInputError(received, expected=expected, remedy="correct json_schema")
+    raise invalid_value("json_schema", value, expected)
 
 
 def check_grammar(name: str, value: Any) -> str:
     """Return the text of a grammar."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_GRAMMAR_CHARACTERS or not is_unicode(value):
-        raise BadInputError(
-            f"invalid {name} {shown(value)}",
-            expected=f"Unicode text of 1 to {MAX_GRAMMAR_CHARACTERS} characters",
-            remedy=f"correct {name}",
-        )
+        raise invalid_value(name, value, f"Unicode text of 1 to {MAX_GRAMMAR_CHARACTERS} characters")
     return str(value)
 
 
@@ -128,11 +107,8 @@ def checked_choices(choices: Any) -> tuple[str | tuple[int, ...], ...]:
     """Return the answers to choose from: texts, and token IDs whose range the bundle determines."""
     given = choices[: MAX_CHOICES + 1] if isinstance(choices, (list, tuple)) else ()
     if not 1 <= len(given) <= MAX_CHOICES:
-        raise BadInputError(
-            f"invalid choices {shown(choices)}",
-            expected=f"a list of 1 to {MAX_CHOICES} texts or lists of token IDs",
-            remedy='e.g. ["yes", "no"]',
-        )
+        expected = f"a list of 1 to {MAX_CHOICES} texts or lists of token IDs"
+        raise invalid_value("choices", choices, expected, 'e.g. ["yes", "no"]')
     return tuple(map(_checked_choice, given))
 
 
@@ -143,8 +119,5 @@ def _checked_choice(choice: Any) -> str | tuple[int, ...]:
             return str(choice)
         if not is_text:
             return tuple(check_int("choices", each, min=0, max=MAX_POSITIONS) for each in choice)
-    raise BadInputError(
-        f"invalid choices: {shown(choice)}",
-        expected=f"Unicode texts or lists of token IDs, each with 1 to {MAX_CHOICE_LENGTH} characters or IDs",
-        remedy="correct this choice",
-    )
+    expected = f"Unicode texts or lists of token IDs, each with 1 to {MAX_CHOICE_LENGTH} characters or IDs"
+    raise invalid_value("choices", choice, expected, "correct this choice")

@@ -14,7 +14,7 @@ from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
 from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, TEXT_ONLY, is_neutral
+from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, TEXT_ONLY, is_neutral, option_reader
 from lopa.serve.openai.response_format import option_from_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -92,6 +92,22 @@ class BodyOptions:
             )
         self.params.setdefault(name, param)
 
+    def put_all(self, values: Mapping[str, Any], prefix: str, *, beside: Collection[str]) -> None:
+        """Add options by name, from fields whose names have `prefix`; the caller handles the names in `beside`.
+
+        null means not given, except for a seed. Raises FieldError for an unknown name.
+        """
+        for name, value in values.items():
+            if name not in (*OPTIONS, *beside):
+                raise FieldError(
+                    f"{prefix}{name[:80]}",
+                    f"unknown option {name[:80]!r}",
+                    expected="options among " + ", ".join((*beside, *OPTIONS)),
+                    remedy=did_you_mean(name),
+                )
+            if name not in beside and (value is not None or name == NULLABLE):
+                self.put(name, value, f"{prefix}{name}")
+
 
 def options_from_body(
     body: Mapping[str, Any],
@@ -120,19 +136,10 @@ def options_from_body(
             check_neutral(name, value, TEXT_ONLY[name] if _is_text(body.get(prompt_field)) else (True, False))
         elif name in NEUTRAL:
             check_neutral(name, value, NEUTRAL[name])
-        elif name in MAPPED:
+        elif name in _READERS:
+            is_number = (endpoint, name) == (COMPLETIONS, "logprobs")
             with field_errors(name):
-                for option, option_value in MAPPED[name](value).items():
-                    options.put(option, option_value, name)
-        elif name == _FORMAT:
-            with field_errors(name):
-                for option, option_value in option_from_response_format(value).items():
-                    options.put(option, option_value, name)
-        elif name in _OPTIONS:
-            with field_errors(name):
-                convert = _CONVERSIONS.get((prompt_field, name), _CONVERSIONS.get(("", name)))
-                given = {_OPTIONS[name]: value} if convert is None else convert(value)
-                for option, option_value in given.items():
+                for option, option_value in (_logprobs_of_completion if is_number else _READERS[name])(value).items():
                     options.put(option, option_value, name)
         elif name in OPTIONS:
             raise FieldError(
@@ -150,19 +157,7 @@ def options_from_body(
             )
     with field_errors(LOPA_FIELD):
         ours = lopa_options_from_body(body)
-    for name, value in ours.items():
-        if name in ours_beside:
-            continue
-        param = f"{LOPA_FIELD}.{name[:80]}"
-        if name not in OPTIONS:
-            raise FieldError(
-                param,
-                f"unknown option {name[:80]!r} in lopa",
-                expected="options among " + ", ".join((*ours_beside, *OPTIONS)),
-                remedy=did_you_mean(name),
-            )
-        if value is not None or name == NULLABLE:
-            options.put(name, value, param)
+    options.put_all(ours, f"{LOPA_FIELD}.", beside=ours_beside)
     _check_top_logprobs(options)
     return options
 
@@ -227,9 +222,11 @@ def _logprobs_of_completion(value: Any) -> dict[str, Any]:
     return {"logprobs": True, **({"top_logprobs": number} if number else {})}
 
 
-_CONVERSIONS: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
-    ("", "seed"): _seed,
-    ("", "stop"): _stop_list,
-    ("prompt", "logprobs"): _logprobs_of_completion,
+_READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    **{name: option_reader(option) for name, option in _OPTIONS.items()},
+    "seed": _seed,
+    "stop": _stop_list,
+    **MAPPED,
+    _FORMAT: option_from_response_format,
 }
-"""Functions from a field's value to options, by prompt field ("" for both endpoints) and field name."""
+"""Functions from a field's value to options, by field."""

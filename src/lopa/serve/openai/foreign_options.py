@@ -189,31 +189,32 @@ def _structured_outputs(value: Any) -> dict[str, Any]:
     return {} if not requested else _STRUCTURED_READ[requested[0]](given[requested[0]])
 
 
-def _option(name: str) -> Callable[[Any], dict[str, Any]]:
+def option_reader(name: str) -> Callable[[Any], dict[str, Any]]:
+    """Return the function from a value to the option `name` with this value."""
     return lambda value: {name: value}
 
 
 _STRUCTURED_READ: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "json": _option("json_schema"),
-    "regex": _option("regex"),
+    "json": option_reader("json_schema"),
+    "regex": option_reader("regex"),
     "choice": _choice,
-    "grammar": _option("grammar"),
+    "grammar": option_reader("grammar"),
     "json_object": _json_object,
 }
 MAPPED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "top_k": _top_k,
     "ignore_eos": _ignore_eos,
     "n_predict": _length,
-    "guided_json": _option("json_schema"),
-    "guided_regex": _option("regex"),
+    "guided_json": option_reader("json_schema"),
+    "guided_regex": option_reader("regex"),
     "guided_choice": _choice,
-    "guided_grammar": _option("grammar"),
+    "guided_grammar": option_reader("grammar"),
     "structured_outputs": _structured_outputs,
-    "thinking_token_budget": _option("reasoning_budget"),
-    "json_schema": _option("json_schema"),
-    "regex": _option("regex"),
-    "grammar": _option("grammar"),
-    "ebnf": _option("grammar"),
+    "thinking_token_budget": option_reader("reasoning_budget"),
+    "json_schema": option_reader("json_schema"),
+    "regex": option_reader("regex"),
+    "grammar": option_reader("grammar"),
+    "ebnf": option_reader("grammar"),
 }
 """Fields with an equivalent, each with the function from its value to lopa options. Each raises BadInputError for an
 invalid value."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_bool
 from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json, value_from_json
-from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
-from lopa.runtime.generation_config import did_you_mean
 from lopa.serve.openai.body_options import BodyOptions
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.request import apply_limits, check_deadline, messages_from_field
@@ -66,19 +64,10 @@ def request_from_inputs(
     given = _parse_options(_text_input(OPTIONS, inputs.get(OPTIONS)))
     options, deadline = BodyOptions(), None
     for source, values in ((f"{OPTIONS}.", given), ("", extra)):
-        for name, value in values.items():
-            param = f"{source}{name[:80]}"
-            if name == _DEADLINE and value is not None:
-                deadline = check_deadline(value, limits, param)
-            elif name in OPTION_NAMES and value is not None:
-                options.put(name, [value] if name == "stop" and isinstance(value, str) else value, param)
-            elif name not in (*OPTION_NAMES, _DEADLINE):
-                raise FieldError(
-                    param,
-                    f"unknown option {name[:80]!r}",
-                    expected="options among " + ", ".join((_DEADLINE, *OPTION_NAMES)),
-                    remedy=did_you_mean(name),
-                )
+        if values.get(_DEADLINE) is not None:
+            deadline = check_deadline(values[_DEADLINE], limits, f"{source}{_DEADLINE}")
+        stop = {"stop": [values["stop"]]} if isinstance(values.get("stop"), str) else {}
+        options.put_all({**values, **stop}, source, beside=(_DEADLINE,))
     apply_limits(options, limits, defaults)
     messages = [] if chat is None else _messages(chat)
     return TritonRequest(text, messages, options, limits.max_seconds if deadline is None else deadline, stream, drafts)
