@@ -195,7 +195,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(use: Use, decoder: D
         return  # a table may have other columns
     with pytest.raises((BadInputError, FieldError), match="max_new_token") as caught:
         use(decoder, {"max_new_token": 4})
-    assert "did you mean max_new_tokens?" in str(caught.value)
+    assert "did you mean max_new_tokens" in str(caught.value)
 
 
 # The command line

@@ -150,7 +150,7 @@ def test_wrong_options_are_rejected_at_once(decoder: Decoder, name: str) -> None
 
 
 def test_the_keyword_arguments_are_the_fields_of_the_config() -> None:
-    hints = get_type_hints(GenerationConfig)
+    hints = get_type_hints(GenerationConfig.__init__)
     assert get_type_hints(GenerationOptions) == {field.name: hints[field.name] for field in fields(GenerationConfig)}
     assert not GenerationOptions.__required_keys__
 

@@ -40,7 +40,7 @@ def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
         "--default", "branches=2", "--default", "stop=###", "--default", "stop=\n",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    shown = "strategy eb, branches 2, gamma 0.4, unmask_first_masked True, stop ['###', '\\n']"
+    shown = "stop ['###', '\\n'], strategy eb, branches 2, unmask_first_masked True, gamma 0.4"
     assert f"defaults: {shown}; chat template: as exported" in done.stdout
     assert f"defaults    {shown}\n" in lopa_export("inspect", bundle).stdout
     flags = (

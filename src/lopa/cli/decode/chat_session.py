@@ -164,7 +164,7 @@ class ChatSession:
             raise BadInputError(
                 f"/set {rest}",
                 expected="a decoding option and its value",
-                remedy=did_you_mean(name, otherwise="/set alone lists the options"),
+                remedy=did_you_mean(name, form="/set NAME VALUE", otherwise="/set alone lists the options"),
             )
         overrides = {**self._overrides, **_parsed(options[name], value.strip())}
         self._config = self._decoder.config(**overrides)

@@ -76,7 +76,9 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
             raise BadInputError(
                 f"--default {text!r:.120}",
                 expected="NAME=VALUE, where NAME is one of " + ", ".join(DEFAULT_OPTIONS),
-                remedy=did_you_mean(name, DEFAULT_OPTIONS, otherwise="e.g. --default branches=4"),
+                remedy=did_you_mean(
+                    name, DEFAULT_OPTIONS, form=f"NAME={value or 'VALUE'}", otherwise="e.g. --default branches=4"
+                ),
             )
         try:
             parsed = value_of_flag(flags[name], value)

@@ -163,10 +163,12 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
 """Values of options that neither a request nor a bundle sets. Other options have no constant default."""
 
 
-def did_you_mean(name: object, known: Collection[str] = OPTIONS, *, otherwise: str = "correct or remove it") -> str:
-    """Return the remedy for an unknown name: the closest one of `known`, or `otherwise` if none is close."""
+def did_you_mean(
+    name: object, known: Collection[str] = OPTIONS, *, form: str = "NAME", otherwise: str = "correct or remove it"
+) -> str:
+    """Return the remedy for an unknown name: the closest one of `known` in `form`, or `otherwise` if none is close."""
     near = get_close_matches(str(name)[:80], known, n=1)
-    return f"did you mean {near[0]}?" if near else otherwise
+    return f"did you mean {form.replace('NAME', near[0], 1)}?" if near else otherwise
 
 
 def check_names(options: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from lopa.runtime.strategy import STRATEGIES, Strategy
 
 Options = Mapping[str, Any]
 Conflict = tuple[str, str, str]
-"""What is wrong, what is expected, and what to do, as in BadInputError."""
+"""The texts of a BadInputError: received, expected and remedy."""
 _CHANGE, _REMOVE = "change one of the two options", "remove one of the two"
 
 

@@ -16,12 +16,10 @@ class DecodingPlan(OptionFields[Never]):
     """Resolved options of one request: every option has a value.
 
     `lopa.runtime.generation_config.resolve` makes it from the requested options, the bundle and the device. Fields are
-    named like their options, which GenerationConfig documents. Some have a value that means the absence of a limit:
-
-    - `block_add_threshold` is 1 if blocks are unmasked one by one.
-    - `sub_block` and `block_steps` equal `block_size` without sub-blocks, and for one position per step.
-    - `remask_threshold` is 0 for no remasking, and `editing_threshold` 1 for no editing.
-    - `top_k` is 0 for all candidates, and `time_limit` infinity for no limit.
+    named like their options, which GenerationConfig documents. Some values stand for the absence of a rule.
+    `block_add_threshold` is 1 if blocks are unmasked one by one. `sub_block` equals `block_size` without sub-blocks,
+    and `block_steps` for one position per step. `remask_threshold` is 0 for no remasking. `top_k` is 0 for all
+    candidates. Limits are infinity if there is none.
     """
 
     strategy: str
