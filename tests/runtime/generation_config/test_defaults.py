@@ -1,6 +1,7 @@
 """Defaults of a bundle or server: any option may have one, and none makes a request fail."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,13 @@ def test_defaults_that_contradict_a_request_are_dropped(
             assert found[name] == PACKAGE_DEFAULTS.get(name), name
         elif name != "json_schema":  # kept as text
             assert found[name] == value, name
+
+
+def test_combinations_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, checked = sys.modules[merged_options.__module__], list[Any]()
+    monkeypatch.setattr(module, "check_together", lambda options, _: checked.append(options))
+    planned({"temperature": 0.5, "stop": ["#"]}, strategy="eb", gamma=0.3)
+    assert len(checked) == 1
 
 
 def test_the_default_strategy_is_not_dropped() -> None:
