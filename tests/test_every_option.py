@@ -187,6 +187,37 @@ def test_every_option_refuses_wrong_values_by_its_name(use: Use, decoder: Decode
                 assert caught.value.param.removeprefix("lopa.") == name, (name, value)
 
 
+BOUNDS: tuple[tuple[float, float, str], ...] = (
+    (0.0, 1.0, "block_add_threshold decoded_token_threshold skip_threshold remask_threshold editing_threshold"),
+    (5e-324, 1.0, "top_p"), (5e-324, 1e9, "time_limit"), (0.0, float(2**31 - 1), "factor"), (0.0, math.inf, "gamma"),
+    (0.0, 1e3, "entropy_threshold distance_penalty kl_threshold alg_temp temperature"),
+    (1, 2**31 - 1, "max_new_tokens block_size sub_block block_steps max_forwards tokens_per_step"),
+    (0, 2**31 - 1, "remask_limit editing_limit reasoning_budget"),
+    (0, 8, "top_logprobs"), (1, 64, "branches"), (1, 2**16, "steps"), (0, 2**24, "top_k"), (0, 2**63 - 1, "seed"),
+)  # fmt: skip
+"""The smallest and the largest value of each number."""
+
+
+def test_numbers_have_these_bounds() -> None:
+    numbers = {each.name for each in OPTION_TABLE.values() if each.kind in (int, float)}
+    assert numbers | {"branches"} == {name for *_, names in BOUNDS for name in names.split()}
+    for low, high, names in BOUNDS:
+        for name in names.split():
+            assert [getattr(GenerationConfig(**{name: value}), name) for value in (low, high)] == [low, high]
+            outside = (
+                (low - 1, high + 1) if isinstance(low, int) else (math.nextafter(low, -1), math.nextafter(high, 1e999))
+            )
+            for value in outside if high < math.inf else outside[:1]:
+                with pytest.raises(BadInputError, match=f"invalid {name} "):
+                    GenerationConfig(**{name: value})
+
+
+def test_none_is_no_value_where_a_config_always_has_one() -> None:
+    for name in ("logprobs", "special_tokens", "reference"):
+        with pytest.raises(BadInputError, match=f"invalid {name} None"):
+            GenerationConfig.from_mapping({name: None})
+
+
 @pytest.mark.parametrize(
     "use", [*FRONT_ENDS, lambda _, options: defaults_from_texts([f"{name}=1" for name in options])]
 )

@@ -12,7 +12,8 @@ from lopa.cli.options.decoding_options import (
     defaults_from_texts,
     option_flags,
 )
-from lopa.runtime.generation_config import OPTIONS, GenerationConfig
+from lopa.cli.program.grouped_option import GroupedOption
+from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, GenerationConfig
 from lopa.runtime.strategy import Strategy, register_strategy
 
 
@@ -27,6 +28,8 @@ def overrides(*arguments: str) -> dict[str, Any]:
 def test_flags_with_other_names() -> None:
     flags = option_flags()
     assert sorted(flags) == sorted(OPTIONS)
+    groups = {name: (flag.group, flag.advanced) for name, flag in flags.items() if isinstance(flag, GroupedOption)}
+    assert groups == {name: (each.group, each.advanced) for name, each in OPTION_TABLE.items()}
     assert (flags["reference"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
 
 
