@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, Literal, cast, get_args, get_origin
 
 import click
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from tools.checks.keyword_options import FILE, text_of_keyword_options
 
-from lopa import BadInputError, Decoder, Engine, GenerationConfig
+from lopa import BadInputError, Decoder, GenerationConfig
 from lopa.batch.plain_line import parse_plain_line
 from lopa.batch.row_answers import answers_to_rows
 from lopa.cli.options.decoding_options import config_options, config_overrides, defaults_from_texts, option_flags
@@ -55,15 +56,15 @@ OBJECTS: list[Any] = [{"a": 1}, object()]
 WRONG: Mapping[str, list[Any]] = {
     "seed": [True, 1.0, np.float64(1), "7", [7], -1, 2**63],
     "branches": [True, 2.0, "many", "2", [2], np.array([1, 2]), 0, 65, -1],
-    "profile": [True, 5, "", "No name", ["none"]],
+    "profile": [True, 5, "", "No name", "A", "x" * 33, ["none"]],
     "strategy": [True, 5, "", "beam", ["lopa"], np.array(["lopa", "d2f"])],
     "stop": [True, 5, "#", ("",), ("a", 5), ["caf\udce9"], ["a"] * 65, ["a" * 1025]],
     "temperature": [True, np.True_, "1", [1], -1.0, math.nan, math.inf, 1e-300, 1e300, 10**400],
     "strategy_options": [True, 5, "gamma", [("gamma", 0.3)], {"gamma": None}, {3: 4}, {str(i): 1 for i in range(65)}],
-    "json_schema": [True, 5, "", "{oops", "[]", [], {"a": math.nan}],
+    "json_schema": [True, 5, "", "{oops", "[1]", [], {"a": math.nan}],
     "regex": [True, 5, "", ["a"], "caf\udce9", "a" * (2**18 + 1)],
     "grammar": [True, 5, "", ["a"], "caf\udce9", "a" * (2**18 + 1)],
-    "choices": [True, 5, "yes", [], [5], [""], [[]], ["a" * 4097], [[1.5]], [[-1]], ["a"] * 257],
+    "choices": [5, "yes", [], [5], [""], [[]], ["a" * 4097], [[1.5]], [[-1]], [[True]], [()], ["\ud800"], ["a"] * 257],
 }  # fmt: skip
 
 
@@ -103,8 +104,8 @@ def keywords(decoder: Decoder, options: Values) -> Any:
 
 
 def http_body(decoder: Decoder, options: Values) -> Any:
-    body = {"messages": [], "lopa": options}
-    return config_from_options(decoder.config, decoder.plan, options_from_body(body, CHATS))
+    given = options_from_body({"messages": [], "lopa": options}, CHATS)
+    return config_from_options(decoder.config, decoder.plan, given)
 
 
 def triton_parameters(decoder: Decoder, options: Values) -> Any:
@@ -120,15 +121,12 @@ def row_of_ray(decoder: Decoder, options: Values) -> Any:
     """Return the config that the engine receives for a row; nothing is decoded."""
     found: list[Any] = []
 
-    class Submits(Engine):
-        def __init__(self) -> None:
-            pass
+    def submit(prompt: Any, config: GenerationConfig) -> None:
+        found.append(config)
+        raise BadInputError("enough", expected="a config", remedy="none")
 
-        def config(self, base: GenerationConfig | None = None, /, **given: Any) -> GenerationConfig:
-            found.append(decoder.config(base, **given))
-            raise BadInputError("stop here", expected="a config", remedy="none")
-
-    [answer] = answers_to_rows(Submits(), [{"prompt": "1", **options}], {})
+    engine: Any = SimpleNamespace(config=decoder.config, submit=submit)
+    [answer] = answers_to_rows(engine, [{"prompt": "1", **options}], {})
     if not found:
         raise BadInputError(answer["error"], expected="a right value", remedy="none")
     return found[0]
@@ -137,8 +135,8 @@ def row_of_ray(decoder: Decoder, options: Values) -> Any:
 def bundle_defaults(decoder: Decoder, options: Values) -> Any:
     """Return the defaults of an edited bundle, read again from its manifest's text."""
     family = msgspec.structs.replace(decoder.bundle.manifest, architecture="llada", prediction_shift=0)
-    edited = edit_bundle(replace(decoder.bundle, manifest=family), defaults=options).manifest
-    return GenerationConfig.from_mapping(manifest_from_json(json_from_record(edited), source="it").default_options)
+    text = json_from_record(edit_bundle(replace(decoder.bundle, manifest=family), defaults=options).manifest)
+    return GenerationConfig.from_mapping(manifest_from_json(text, source="it").default_options)
 
 
 FRONT_ENDS: list[Use] = [
@@ -162,13 +160,9 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
         yield decoder
 
 
-def names_of(use: Use) -> tuple[str, ...]:
-    return DEFAULT_OPTIONS if use is bundle_defaults else OPTIONS
-
-
 @pytest.mark.parametrize("use", FRONT_ENDS, ids=lambda use: use.__name__)
 def test_every_option_takes_a_right_value(use: Use, decoder: Decoder) -> None:
-    for name in names_of(use):
+    for name in DEFAULT_OPTIONS if use is bundle_defaults else OPTIONS:
         value = right_value(OPTION_TABLE[name])
         found = getattr(use(decoder, {**NEEDED.get(name, {}), name: value}), name)
         assert (found, type(found)) == (value, type(getattr(GenerationConfig(**{name: value}), name))), name
@@ -176,7 +170,7 @@ def test_every_option_takes_a_right_value(use: Use, decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("use", FRONT_ENDS, ids=lambda use: use.__name__)
 def test_every_option_refuses_wrong_values_by_its_name(use: Use, decoder: Decoder) -> None:
-    for name in names_of(use):
+    for name in DEFAULT_OPTIONS if use is bundle_defaults else OPTIONS:
         for value in wrong_values(OPTION_TABLE[name]):
             if (use in OF_JSON and not is_json(value)) or (use is triton_parameters and (name, value) == ("stop", "#")):
                 continue
@@ -218,12 +212,14 @@ def test_none_is_no_value_where_a_config_always_has_one() -> None:
             GenerationConfig.from_mapping({name: None})
 
 
+def of_texts(decoder: Decoder, options: Values) -> Any:
+    return defaults_from_texts([f"{name}=1" for name in options])
+
+
 @pytest.mark.parametrize(
-    "use", [*FRONT_ENDS, lambda _, options: defaults_from_texts([f"{name}=1" for name in options])]
-)
+    "use", [of_texts, *(each for each in FRONT_ENDS if each is not row_of_ray)]
+)  # has other columns
 def test_an_unknown_option_is_refused_with_the_nearest_name(use: Use, decoder: Decoder) -> None:
-    if use is row_of_ray:
-        return  # a table may have other columns
     with pytest.raises((BadInputError, FieldError), match="max_new_token") as caught:
         use(decoder, {"max_new_token": 4})
     assert "did you mean max_new_tokens" in str(caught.value)
@@ -232,21 +228,17 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(use: Use, decoder: D
 # The command line
 
 
-def flags(name: str, text: str, **needed: Any) -> GenerationConfig:
-    """Return the config of a command with an option, given as text ("on" and "off" for a switch), and those needed."""
-    command = click.command()(
-        config_options(lambda **values: GenerationConfig(**{**config_overrides(values), **needed}))
-    )
+def flags(name: str, text: str) -> GenerationConfig:
+    """Return the config of a command with an option, given as text ("on" and "off" for a switch)."""
+    command = click.command()(config_options(lambda **values: GenerationConfig(**config_overrides(values))))
     flag = option_flags()[name]
     switch = {"on": flag.opts[:1], "off": flag.secondary_opts[:1]}
-    config = command.main(switch.get(text, [flag.opts[0], text]), standalone_mode=False)
-    assert isinstance(config, GenerationConfig)
-    return config
+    return cast(GenerationConfig, command.main(switch.get(text, [flag.opts[0], text]), standalone_mode=False))
 
 
-def server_default(name: str, text: str, **needed: Any) -> GenerationConfig:
+def server_default(name: str, text: str) -> GenerationConfig:
     """Return the config of --default NAME=VALUE."""
-    return GenerationConfig(**{**defaults_from_texts([f"{name.replace('_', '-')}={text}"]), **needed})
+    return GenerationConfig(**defaults_from_texts([f"{name.replace('_', '-')}={text}"]))
 
 
 def text_of(name: str, value: Any, tmp_path: Path) -> str:

@@ -31,7 +31,6 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
          "cannot combine speculative with alignment 'sliding'"),
         ({"branche": 4}, "unknown option 'branche'"),
         ({3: 4, None: 5}, "unknown option 3, None"),
-        ({"max_new_tokens": 10**30}, f"invalid max_new_tokens {10**30}"),
         ({"max_new_tokens": 10**9000}, "invalid max_new_tokens a value of type int"),
         ({"branches": np.array([1, 2])}, "invalid branches array([1, 2])"),
         ({"time_limit": 10**400}, f"invalid time_limit {str(10**400)[:80]}..."),
@@ -61,7 +60,6 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "wino", "cache": "sub_block", "sub_block": 8},
          "cannot combine strategy 'wino' with cache 'sub_block'"),
         ({"strategy": "wino", "branches": 4}, "cannot combine branches 4 with strategy 'wino'"),
-        ({"stop": ["a" * 1025]}, "invalid stop " + str(["a" * 1025])[:80] + "..."),
         ({"cache": "dual"}, "cannot combine cache 'dual' with strategy 'lopa'"),
         ({"cache": "sub_block", "strategy": "d2f", "sub_block": 8},
          "cannot combine cache 'sub_block' with strategy 'd2f'"),
@@ -174,10 +172,7 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
         ({**SLIDING, "confidence": "margin"}, "confidence 'margin' with alignment 'sliding'"),
         ({**SLIDING, "sub_block": 4}, "sub_block 4 with alignment 'sliding'"),
         ({**SLIDING, "strategy": "threshold", "block_steps": 4}, "block_steps 4 with alignment 'sliding'"),
-        (
-            {**SLIDING, "strategy": "threshold", "cache": "sub_block", "sub_block": 4},
-            "cache 'sub_block' with alignment 'sliding'",
-        ),
+        ({**SLIDING, "strategy": "threshold", "cache": "none"}, "cache 'none' with alignment 'sliding'"),
         ({**SLIDING, "reference": True}, "reference True with alignment 'sliding'"),
     ],
 )

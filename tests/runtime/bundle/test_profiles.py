@@ -107,9 +107,6 @@ def test_an_unknown_profile_is_rejected_with_the_known_ones(tuned: Bundle, tiny_
         Bundle.open(tiny_bundle).manifest.plan(GenerationConfig(profile="fast"))
     with pytest.raises(BadInputError, match="unknown profile 'slow'"):
         edit_bundle(tuned, defaults={"profile": "slow"})
-    for name in ("", "A", "x" * 33, 5):
-        with pytest.raises(BadInputError, match="invalid profile"):
-            GenerationConfig(profile=name)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

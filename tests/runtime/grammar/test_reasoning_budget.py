@@ -191,7 +191,6 @@ def test_a_grammar_without_reasoning_stays_in_force(decoder: Decoder) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reasoning_budget": -1}, "reasoning_budget"),
         ({"reasoning_budget": 4, "strategy": "wino"}, "cannot combine reasoning_budget with remasking"),
         ({"reasoning_budget": 4, "reference": True}, "cannot use reasoning_budget in reference mode"),
         ({"reasoning_budget": 4, "speculative": True, "branches": 2, "strategy": "d2f"}, "speculative"),

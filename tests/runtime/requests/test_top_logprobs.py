@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.requests.test_logprobs import RecordingSession
 
 from lopa import tiny
-from lopa.runtime import BadInputError, Decoder, DoneEvent, GenerationResult
+from lopa.runtime import Decoder, DoneEvent, GenerationResult
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.decoding import Step
@@ -162,13 +162,6 @@ def test_candidates_change_nothing_and_are_off_by_default(decoder: Decoder, prom
     result = decoder.generate(prompts[0], branches=4, top_logprobs=2)
     assert (result.token_ids, result.steps) == (plain.token_ids, plain.steps)
     assert result.logprobs is not None, "candidates come with the log-probabilities of the tokens"
-
-
-@pytest.mark.parametrize("value", [9, -1, True, 1.5, "3"])
-def test_the_number_of_candidates_is_limited(decoder: Decoder, value: Any) -> None:
-    with pytest.raises(BadInputError, match="invalid top_logprobs") as error:
-        decoder.config(top_logprobs=value)
-    assert "from 0 to 8" in error.value.expected
 
 
 class MaskProposingSession:

@@ -174,14 +174,6 @@ def test_choices_that_cannot_be_scored_are_refused(tiny_bundle: Path, choices: A
         decoder.generate("x", choices=choices)
 
 
-@pytest.mark.parametrize(
-    "choices", [[], "yes", ["yes", 5], [""], [()], [[-1]], [[True]], ["x" * 5000], ["\ud800"], ["a"] * 257, 5], ids=str
-)
-def test_values_that_are_no_choices_are_refused(tiny_bundle: Path, choices: Any) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="invalid choices"):
-        decoder.config(choices=choices)
-
-
 @pytest.mark.parametrize("other", [{"regex": "a"}, {"json_schema": {}}, {"reference": True}], ids=str)
 def test_choices_exclude_grammars_and_reference_mode(tiny_bundle: Path, other: Any) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="cannot combine choices"):
