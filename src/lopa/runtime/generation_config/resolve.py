@@ -18,6 +18,8 @@ from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.checked_stages import errors_of_strategy
 
 DEFAULT_DEVICES = ("cpu",)
+_PLAIN = {each.name: OPTION_TABLE[each.name].default for each in fields(OptionFields)}
+"""Options that a plan has, with their defaults."""
 
 
 def resolve(
@@ -50,8 +52,7 @@ def resolve(
         "logprobs": options["logprobs"] or bool(options["top_logprobs"]),
     }
     return DecodingPlan(
-        **{each.name: _given_or(options[each.name], OPTION_TABLE[each.name].default) for each in fields(OptionFields)}
-        | computed,
+        **{name: _given_or(options[name], default) for name, default in _PLAIN.items()} | computed,
         strategy=strategy.name,
         own=own_options,
         branches=branches,
