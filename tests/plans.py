@@ -29,7 +29,7 @@ def context_of(
     """Return the context of a plan, or of the plan of options, for a model with these tokens."""
     plan = plan_of(**options) if plan is None else plan
     strategy = strategy_from_name(plan.strategy)
-    return Context(plan, strategy, mask_token, 0, ends if plan.stop_at_eos else (), prediction_shift, vocab_size)
+    return Context(plan, strategy, mask_token, ends if plan.stop_at_eos else (), prediction_shift, vocab_size)
 
 
 def branch_of(prompt: Int64, context: Context, *, cached: bool = False, blocks: int = 1) -> Branch:

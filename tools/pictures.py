@@ -131,14 +131,11 @@ def step_picture(decode: Decode, number: int) -> str:
 
 def mask_picture(decode: Decode, number: int) -> str:
     """Return the SVG of the attention mask of step `number`'s anchor: which window tokens each query token sees."""
-    windows, branch = decode.steps[number - 1].windows, len(decode.steps[number - 1].branches) - 1
-    size = windows.lengths[branch]
-    mask = np.asarray(windows.mask[branch])[:size, :size]
+    rows = decode.steps[number - 1].rows
+    size, mask = rows.lengths[-1], rows.masks[-1]
     side = max(2, min(8, 512 // size))
     lines = [
-        _label(
-            10, 18, f"Window of {size} query tokens behind {windows.prefix} cached tokens: dark sees, light does not"
-        )
+        _label(10, 18, f"Window of {size} query tokens behind {rows.prefix} cached tokens: dark sees, light does not")
     ]
     for row in range(size):
         for begin, end in _runs(mask[row]):
@@ -247,7 +244,7 @@ def pictures_of_bundle(bundle: Path) -> dict[str, str]:
         causal = recorded(decoder, "block-causal", 1, "block_causal")
     won = [step for step in lopa.steps if len(step.branches) == BRANCHES and step.winner < BRANCHES - 1]
     shown = max(won, key=lambda step: int(step.branches[-1].unmasked.sum())).number
-    masked = min(causal.steps, key=lambda step: float(step.windows.mask[-1].mean())).number
+    masked = min(causal.steps, key=lambda step: float(step.rows.masks[-1].mean())).number
     return {
         "blocks.svg": blocks_picture(lopa, shown),
         "step.svg": step_picture(lopa, shown),

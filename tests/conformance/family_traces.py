@@ -391,8 +391,8 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
     if "states" in expected:
         blocks = [[block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks]
         before = [each[1:] for each in expected["states"]]
-        if step.windows.prefix != expected["start"] or step.windows.commit != expected["new_cached"]:
-            return f"window at {step.windows.prefix}, recorded {expected['start']}"
+        if step.rows.prefix != expected["start"] or step.rows.commit != expected["new_cached"]:
+            return f"window at {step.rows.prefix}, recorded {expected['start']}"
         if len(blocks) != len(before):
             return f"blocks {blocks}, recorded {before}"
     return None

@@ -22,7 +22,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan.choices import Confidence
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.state.batch import SharingTest
+from lopa.runtime.state.shared_rows import SharingTest
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4
@@ -259,15 +259,15 @@ def decision(step: Step) -> Any:
 
 def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
     """Yield all differences between a step and the recorded one, states and inputs before choices."""
-    windows, branches = step.windows, recorded["branches"]
+    rows, branches = step.rows, recorded["branches"]
     ours = {
         "number of branches": (len(step.branches), recorded["n_branches"]),
-        "window start": (windows.prefix, recorded["input_start"]),
-        "prefix": (windows.prefix, recorded["cache_len"]),
-        "commit": (windows.commit, recorded["update_kvcache_len"]),
-        "window lengths": (list(windows.lengths), [branch["input_len"] for branch in branches]),
+        "window start": (rows.prefix, recorded["input_start"]),
+        "prefix": (rows.prefix, recorded["cache_len"]),
+        "commit": (rows.commit, recorded["update_kvcache_len"]),
+        "window lengths": (list(rows.branch_lengths), [branch["input_len"] for branch in branches]),
         "masked positions": (
-            [len(each) for each in windows.sampled],
+            [len(each) for each in rows.sampled],
             [branch["masks_in_window"] for branch in branches],
         ),
         "ended": ([branch.ended for branch in step.branches], [branch["eos"] for branch in branches]),

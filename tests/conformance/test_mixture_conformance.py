@@ -95,8 +95,8 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
         decoding = Decoding(session, number, np.array(trace["prompt_ids"]), plan_of(config), bundle.manifest)
         rows: list[int] = []
         while decoding.stop_reason is None:
-            windows = decoding.step().windows
-            rows += windows.input_ids[0, : windows.commit].tolist()
+            packed = decoding.step().rows
+            rows += packed.input_ids[: packed.commit].tolist()
         final = decoding.anchor.tokens[: len(rows)].tolist()
         assert rows == final
         assert len(rows) == decoding.anchor.blocks[-1].start

@@ -90,7 +90,7 @@ def test_vanilla_unmasks_one_position_per_step_and_threshold_several(decoder: De
     for step in [*vanilla, *threshold]:
         assert len(step.branches) == 1
         prompt_length = step.branches[0].blocks[0].end
-        assert len({(position - prompt_length) // 32 for position in step.windows.sampled[0].tolist()}) == 1
+        assert len({(position - prompt_length) // 32 for position in step.rows.sampled[0].tolist()}) == 1
 
 
 def test_the_numpy_engine_decodes_the_same(decoder: Decoder, tiny_bundle: Path, prompts: list[str]) -> None:
@@ -162,8 +162,8 @@ def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
 ) -> None:
     """Quirk 4: the last complete block is cached once more before the loop ends."""
     steps = steps_of(decoder, "<|mask|>" + prompts[0], reference=True, strategy="d2f", special_tokens=True)
-    assert steps[-1].windows.sampled[0].tolist() == []
-    assert steps[-1].windows.commit == 32
+    assert steps[-1].rows.sampled[0].tolist() == []
+    assert steps[-1].rows.commit == 32
     assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 
 
@@ -221,7 +221,7 @@ def test_closing_the_stream_frees_the_request(decoder: Decoder, prompts: list[st
     while not steps:
         next(stream)
     request = next_request_number() - 1  # the request number used before
-    assert decoder.session.prefix_length(request) == steps[0].windows.commit > 0
+    assert decoder.session.prefix_length(request) == steps[0].rows.commit > 0
     stream.close()
     assert decoder.session.prefix_length(request) == 0
     assert decode(decoder, prompts[0]).stop_reason == "eos"

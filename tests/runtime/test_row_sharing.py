@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
-from tests.runtime.state.test_shared_rows import windows_of
+from tests.runtime.state.test_shared_rows import rows_of
 from tests.two_kinds import manifest_of_network, network_of_two_kinds
 from tools.random_configs import random_config, random_prompt
 
@@ -23,16 +23,13 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import may_share_rows
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.row_sharing import FasterSharing
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 
 
-def windows_64(prefix: int = 64) -> Windows:
+def rows_64(prefix: int = 64) -> PackedRows:
     """Return 4 branches of 64 rows, all sampled; rules of sizes ignore the contents."""
-    rows, index = np.zeros((4, 64), np.int64), np.broadcast_to(np.arange(64), (4, 64))
-    windows = windows_of(np.random.default_rng(0), block=4, changes=0, commit=0)
-    return replace(
-        windows, prefix=prefix, input_ids=rows, logits_positions=index, logits_index=index, lengths=(64,) * 4
-    )
+    rows = rows_of(np.random.default_rng(0), block=4, changes=0, commit=0, lengths=(64,) * 4)
+    return replace(rows, prefix=prefix, sampled=(np.arange(64),) * 4)
 
 
 def table_of(bundle: Bundle, row: float, seen: float) -> CostTable:
@@ -47,13 +44,13 @@ def table_of(bundle: Bundle, row: float, seen: float) -> CostTable:
 
 
 def test_a_cost_table_weighs_rows_against_attention(tiny_bundle: Path) -> None:
-    bundle, windows = Bundle.open(tiny_bundle), windows_64()
+    bundle, rows = Bundle.open(tiny_bundle), rows_64()
     cheap, dear = (FasterSharing(bundle.manifest, table_of(bundle, 1e-4, seen)) for seen in (1e-9, 1e-6))
-    assert cheap(windows, 192, 192)
-    assert not cheap(windows, 250, 250), "within the estimate's error"
+    assert cheap(rows, 192, 192)
+    assert not cheap(rows, 250, 250), "within the estimate's error"
     # 192 rows attending to 64 + 192 take 192 x (100 + 256) us; 256 attending to 64 + 64 take 256 x (100 + 128).
-    assert not dear(windows, 192, 192)
-    assert dear(windows, 140, 140)
+    assert not dear(rows, 192, 192)
+    assert dear(rows, 140, 140)
 
 
 def test_fewer_sampled_rows_count(tiny_bundle: Path) -> None:
@@ -61,7 +58,7 @@ def test_fewer_sampled_rows_count(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     for table, rows in ((None, 205), (table_of(bundle, 1e-4, 1e-9), 250)):
         rule = FasterSharing(bundle.manifest, table)
-        counts = [count for count in range(1, rows + 1) if rule(windows_64(), rows, count)]
+        counts = [count for count in range(1, rows + 1) if rule(rows_64(), rows, count)]
         assert counts == list(range(1, len(counts) + 1))
         assert 0 < len(counts) < rows
 
@@ -72,11 +69,11 @@ def test_model_sizes_decide_without_a_table(tiny_bundle: Path) -> None:
     sizes = manifest.dimensions
     larger = {name: 16 * getattr(sizes, name) for name in ("hidden_size", "intermediate_size", "vocab_size")}
     large = msgspec.structs.replace(manifest, dimensions=msgspec.structs.replace(sizes, **larger))
-    assert not FasterSharing(manifest, None)(windows_64(), 230, 230)
-    assert FasterSharing(large, None)(windows_64(), 230, 230)
+    assert not FasterSharing(manifest, None)(rows_64(), 230, 230)
+    assert FasterSharing(large, None)(rows_64(), 230, 230)
     integers = {name: msgspec.structs.replace(record, dtype="int8") for name, record in manifest.tensors.items()}
     limits = [
-        max(rows for rows in range(100, 256) if FasterSharing(each, None)(windows_64(512), rows, rows))
+        max(rows for rows in range(100, 256) if FasterSharing(each, None)(rows_64(512), rows, rows))
         for each in (manifest, msgspec.structs.replace(manifest, tensors=integers))
     ]
     assert limits[1] < limits[0], "integers speed up products, not attention"
@@ -90,7 +87,7 @@ def test_unused_experts_cost_nothing(tiny_bundle: Path, monkeypatch: pytest.Monk
         network = network_of_two_kinds(sizes, inner=256, experts=experts, chosen=chosen)
         monkeypatch.setattr(row_sharing, "network_from_dimensions", lambda _: network)
         manifest = manifest_of_network(Bundle.open(tiny_bundle).manifest, network)
-        return FasterSharing(manifest, None)(windows_64(), 230, 230)
+        return FasterSharing(manifest, None)(rows_64(), 230, 230)
 
     assert shares(256, 256)
     assert not shares(256, 2)
@@ -123,7 +120,7 @@ def decoded(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Any, list[St
 
 
 def shared_steps(steps: list[Step]) -> int:
-    return sum(step.windows.shared is not None for step in steps)
+    return sum(len(step.rows.lengths) < len(step.branches) for step in steps)
 
 
 def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, prompt: tuple[int, ...]) -> None:
@@ -147,7 +144,7 @@ def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, promp
     assert counts["no"] == 0
     assert counts["dear"] < counts["cheap"] <= counts["yes"]
     assert counts["broken"] == counts["none"], "an unusable table counts as none"
-    rows = {name: sum(step.windows.computed_rows for step in steps) for name, (_, steps) in found.items()}
+    rows = {name: sum(step.rows.input_ids.size for step in steps) for name, (_, steps) in found.items()}
     assert rows["yes"] < 0.95 * rows["no"]
 
 

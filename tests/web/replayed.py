@@ -32,8 +32,8 @@ def _step(step: dict[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(
         number=step["number"],
         branches=[_branch(each) for each in step["branches"]],
-        windows=SimpleNamespace(
-            prefix=step["prefix"], commit=step["commit"], lengths=step["lengths"], sampled=step["sampled"]
+        rows=SimpleNamespace(
+            prefix=step["prefix"], commit=step["commit"], branch_lengths=step["lengths"], sampled=step["sampled"]
         ),
         confidences=step["confidences"],
         winner=step["winner"],

@@ -42,7 +42,7 @@ from lopa.runtime.errors import LopaError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.state.batch import SharingTest
+from lopa.runtime.state.shared_rows import SharingTest
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import CHECKPOINT
 

@@ -8,7 +8,7 @@ from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.contract import tiles
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 
 MIN_SAVED = 0.05
 """Minimum saving, as a share of a forward's time. Smaller savings are within the estimate's error."""
@@ -19,7 +19,7 @@ INTEGER_SPEEDUP = 3.0
 """Operations of a product with integer weights that take as long as one with float32 weights (same measurement)."""
 
 
-def always(windows: Windows, rows: int, sampled: int) -> bool:  # noqa: ARG001
+def always(packed: PackedRows, rows: int, sampled: int) -> bool:  # noqa: ARG001
     """Return True, which shares rows whenever that reduces their number."""
     return True
 
@@ -42,11 +42,10 @@ class FasterSharing:
         self._attention = ATTENTION_COST * 4 * sizes.layers * sizes.heads * sizes.head_size
         """Work per pair of a row and a row that it attends to: scores and the sum of values."""
 
-    def __call__(self, windows: Windows, rows: int, sampled: int) -> bool:
-        """Return True if one window of `rows`, of which `sampled` are sampled, takes less time than `windows`."""
-        branches, width = windows.input_ids.shape
-        prefix = tiles(windows.prefix)
-        apart = self._cost(branches, branches * width, prefix + width, windows.logits_index.size)
+    def __call__(self, packed: PackedRows, rows: int, sampled: int) -> bool:
+        """Return True if one window of `rows`, of which `sampled` are sampled, takes less time than `packed`."""
+        branches, width, prefix = len(packed.lengths), max(packed.lengths), tiles(packed.prefix)
+        apart = self._cost(branches, branches * width, prefix + width, branches * max(1, *packed.branch_columns))
         together = self._cost(branches, rows, prefix + rows, sampled)
         return together < (1 - MIN_SAVED) * apart
 

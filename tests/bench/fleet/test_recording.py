@@ -36,15 +36,15 @@ def test_every_step_is_recorded(tiny_bundle: Path, tmp_path: Path) -> None:
                 )
                 assert [step.branches for step in decode.steps] == [len(step.branches) for step in steps]
                 shapes = [
-                    Sizes(1, *step.windows.forward_rows.input_ids.shape, tiles(step.windows.prefix), 0)
+                    Sizes(1, len(step.rows.lengths), max(step.rows.lengths), tiles(step.rows.prefix), 0)
                     for step in steps
                 ]
                 assert [(s.branches, s.window, s.prefix) for s in decode.shapes] == [
                     (s.branches, s.window, s.prefix) for s in shapes
                 ]
-                assert decode.prompt_rows == steps[0].windows.commit
+                assert decode.prompt_rows == steps[0].rows.commit
                 known = decode.shape_of_known_prompt
-                assert known.window == decode.shapes[0].window - steps[0].windows.commit
+                assert known.window == decode.shapes[0].window - steps[0].rows.commit
     assert (
         found.tokens_a_step(4)
         > found.tokens_a_step(1)

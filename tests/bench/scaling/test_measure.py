@@ -79,7 +79,7 @@ def test_a_timed_step_equals_the_step(one: Decoder, items: tuple[EvalItem, ...])
         assert found.parts.seconds == pytest.approx(sum(each.seconds.values()))
         assert min(found.parts.engine, found.parts.gather, found.parts.windows, found.parts.spawn) > 0
         assert found.shape.branches == len(each.branches)
-        assert found.shape.wanted == each.windows.logits_index.shape[1]
+        assert found.shape.wanted == max(each.rows.sampled_per_branch)
 
 
 def test_steps_of_a_plain_session_are_rejected(tiny_bundle: Path, items: tuple[EvalItem, ...]) -> None:

@@ -37,7 +37,7 @@ from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.state.branch import BlockState, Branch
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import STRATEGIES
 
 END, MASK = 0, 2
@@ -143,7 +143,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
         )
         caches.keep(step.winner)
         for number, (branch, sampled, found) in enumerate(
-            zip(step.branches, step.windows.sampled, step.candidates, strict=True)
+            zip(step.branches, step.rows.sampled, step.candidates, strict=True)
         ):
             expected = probabilities(logits[number][sampled] / plan.logits_temperature)
             where = f"step {step.number}, branch {number}, positions {sampled}, {plan}"
@@ -238,9 +238,9 @@ def test_shadow_rows_verify_as_if_the_token_were_masked(
     start."""
     judged: list[tuple[Array, Array, Array]] = []
 
-    def noted(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
-        found = remaskable_probabilities(windows, rows, anchor)
-        judged.append((anchor.tokens, windows.remaskable, found))
+    def noted(packed: PackedRows, rows: RowStatistics, anchor: Branch) -> Float32:
+        found = remaskable_probabilities(packed, rows, anchor)
+        judged.append((anchor.tokens, packed.remaskable, found))
         return found
 
     monkeypatch.setattr(round_of_branches, "remaskable_probabilities", noted)
@@ -301,11 +301,11 @@ def test_tokens_of_a_grammar_leave_no_stale_rows(cache: Any, tiny_bundle: Any) -
 def written_ahead(step: Step, plan: DecodingPlan) -> bool:
     """Return True if the open sub-block begins with unmasked positions but the whole block is computed."""
     anchor, size = step.branches[-1], plan.sub_block
-    if not len(step.windows.sampled[-1]) or step.windows.prefix + step.windows.commit == 0:
+    if not len(step.rows.sampled[-1]) or step.rows.prefix + step.rows.commit == 0:
         return False
     block = next(block for block in anchor.blocks if block.state is BlockState.ACTIVE)
-    first = block.start + (int(step.windows.sampled[-1][0]) - block.start) // size * size
-    return bool(block.rounds and anchor.unmasked[first] and step.windows.commit)
+    first = block.start + (int(step.rows.sampled[-1][0]) - block.start) // size * size
+    return bool(block.rounds and anchor.unmasked[first] and step.rows.commit)
 
 
 def plain_of_bundle(bundle: Bundle) -> PlainNetwork:

@@ -52,9 +52,9 @@ def test_every_step_matches_the_plain_loop(
                 near_ties += 1
                 break
             own = len(prompt) if step.number == 1 else 0  # the prompt's rows, which the plain loop counts as cached
-            windows = zip(step.windows.positions, step.windows.lengths, strict=True)
-            assert [rows[own:length].tolist() for rows, length in windows] == expected.rows
-            assert step.windows.commit == own + expected.committed
+            windows = np.split(step.rows.positions, np.cumsum(step.rows.lengths)[:-1])
+            assert [rows[own:].tolist() for rows in windows] == expected.rows
+            assert step.rows.commit == own + expected.committed
             assert step.winner == expected.winner
             assert (
                 dict(zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True))
@@ -83,8 +83,8 @@ def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetw
         keys: list[Floats] = []
 
         def record_keys(session: HostSession, step: Step, keys: list[Floats] = keys) -> None:
-            if step.windows.commit:
-                keys.append(session.read_rows(0, step.winner, step.windows.commit).layers[-2])
+            if step.rows.commit:
+                keys.append(session.read_rows(0, step.winner, step.rows.commit).layers[-2])
 
         config = sliding(strategy="lopa", branches=branches, max_new_tokens=48, stop_at_eos=False)
         answer, steps = network.decode(prompt, config, record_keys)
@@ -92,7 +92,7 @@ def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetw
         assert committed.shape[1] > len(prompt) + 20
         text = [*prompt, *answer][: committed.shape[1]]
         np.testing.assert_allclose(committed, keys_of_causal_pass(network.network, text).numpy(), atol=3e-5)
-        rows = [len(step.windows.positions[0]) for step in steps[1:]]
+        rows = [max(step.rows.lengths) for step in steps[1:]]
         assert max(rows) > 16  # committed rows next to a whole block
 
 

@@ -20,14 +20,14 @@ from lopa.export.verify.reference_model import TransformersReference, network_fr
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.state.batch import batch_from_windows
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics, forward_packed
 from lopa.runtime.state.branch import BlockState, Branch
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.packed_rows import PackedRows, pack_rows
 from lopa.runtime.state.shadow_rows import with_shadow_rows
-from lopa.runtime.state.windows import Windows, windows_from_branches
 from lopa.tiny import ADAPTER, CHECKPOINT
 
-PROMPT, SIZE, MASK, PAD = 9, 8, 2, 0
+PROMPT, SIZE, MASK = 9, 8, 2
 CLOSE = 1e-5
 """Tolerance for logits up to 30: transformers computes norms, angles and softmax in float32 for any weights."""
 Logits = np.ndarray
@@ -56,7 +56,7 @@ def session(tiny_bundle: Path) -> Iterator[Session]:
 
 def context_with(shift: int, window: str) -> Context:
     options = {"window": window, "block_size": SIZE, "max_new_tokens": 2 * SIZE, "block_add_threshold": 0.0}
-    return replace(context_of(mask_token=MASK, prediction_shift=shift, **options), pad_token=PAD)
+    return context_of(mask_token=MASK, prediction_shift=shift, **options)
 
 
 def anchor_of(seed: int, context: Context, *, cached: bool = False) -> Branch:
@@ -74,8 +74,8 @@ def judged_in(anchor: Branch) -> Int64:
     return positions[anchor.unmasked[positions]]
 
 
-def windows_with_shadows(anchor: Branch, judged: Int64, context: Context) -> Windows:
-    return with_shadow_rows(windows_from_branches((anchor,), context), anchor, judged, context)
+def rows_with_shadows(anchor: Branch, judged: Int64, context: Context) -> PackedRows:
+    return with_shadow_rows(pack_rows((anchor,), context), anchor, judged, context)
 
 
 @torch.no_grad()
@@ -94,10 +94,10 @@ def logits_of(model: Any, ids: Int64, positions: Int64, mask: np.ndarray, past: 
     return logits
 
 
-def shadow_logits(model: Any, windows: Windows) -> Logits:
+def shadow_logits(model: Any, packed: PackedRows) -> Logits:
     """Return the logits of the shadow rows, [S, V]."""
-    logits = logits_of(model, windows.input_ids[0], windows.positions[0], windows.mask[0])
-    return logits[windows.logits_index[0, windows.kept_columns + len(windows.sampled[0]) :][: len(windows.remaskable)]]
+    logits = logits_of(model, packed.input_ids, packed.positions, packed.masks[0])
+    return logits[packed.column_rows[packed.remaskable_columns]]
 
 
 @pytest.mark.parametrize("window", ["full", "block_causal"])
@@ -111,16 +111,15 @@ def test_one_layer_gives_a_forward_without_the_token(first_layer: Any, seed: int
     # Masks of a block see each other, so the definition applies to one at a time.
     groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
     for judged in groups:
-        windows = windows_with_shadows(anchor, judged, context)
-        found = shadow_logits(first_layer, windows)
-        plain = windows_from_branches((anchor,), context)
+        found = shadow_logits(first_layer, rows_with_shadows(anchor, judged, context))
+        plain = pack_rows((anchor,), context)
         for position, answer in zip(judged, found, strict=True):
-            ids, mask = plain.input_ids[0].copy(), plain.mask[0].copy()
+            ids, mask = plain.input_ids.copy(), plain.masks[0].copy()
             if shift:
                 mask[:, position] = False
             else:
                 ids[position] = MASK
-            expected = logits_of(first_layer, ids, plain.positions[0], mask)[position - shift]
+            expected = logits_of(first_layer, ids, plain.positions, mask)[position - shift]
             np.testing.assert_allclose(answer, expected, atol=CLOSE)
 
 
@@ -132,12 +131,12 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -
     anchor = anchor_of(2, context)
     every = judged_in(anchor)
     groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
-    plain = windows_from_branches((anchor,), context)
+    plain = pack_rows((anchor,), context)
     rows = DynamicCache()
-    logits_of(network, plain.input_ids[0], plain.positions[0], plain.mask[0], rows)
+    logits_of(network, plain.input_ids, plain.positions, plain.masks[0], rows)
     numbers = anchor.layout.block_numbers(np.arange(len(anchor.tokens)))
     for judged in groups:
-        found = shadow_logits(network, windows_with_shadows(anchor, judged, context))
+        found = shadow_logits(network, rows_with_shadows(anchor, judged, context))
         for position, answer in zip(judged, found, strict=True):
             at = position - shift
             token = anchor.tokens[at] if shift else MASK
@@ -157,9 +156,9 @@ def test_the_checked_token_acts_through_other_rows_only(network: Any, first_laye
     position = int(judged_in(anchor)[2])
     other = replace(anchor, tokens=anchor.tokens.copy())
     other.tokens[position] = (anchor.tokens[position] + 1) % 900 + 3
-    both = [windows_with_shadows(each, judged_in(anchor), context) for each in (anchor, other)]
-    one = [shadow_logits(first_layer, windows)[2] for windows in both]
-    more = [shadow_logits(network, windows)[2] for windows in both]
+    both = [rows_with_shadows(each, judged_in(anchor), context) for each in (anchor, other)]
+    one = [shadow_logits(first_layer, packed)[2] for packed in both]
+    more = [shadow_logits(network, packed)[2] for packed in both]
     np.testing.assert_array_equal(one[0], one[1])
     assert np.abs(more[0] - more[1]).max() > 1e-3
 
@@ -167,24 +166,23 @@ def test_the_checked_token_acts_through_other_rows_only(network: Any, first_laye
 def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
     """Run two rounds of ONNX Runtime: the prompt is committed, then shadow rows read it from the cache."""
     context = context_with(1, "full")
-    first = windows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
-    session.forward(batch_from_windows([first], [7], [0.0]))
+    first = rows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
+    forward_packed(batch_from_rows([first], [7], [0.0]), session.forward)
     session.commit(7, 0, first.commit)
     anchor = anchor_of(11, context, cached=True)
     judged = judged_in(anchor)
     assert judged[0] == PROMPT, "which is predicted by a row of the cache"
-    windows = windows_with_shadows(anchor, judged, context)
-    answered = session.forward(batch_from_windows([windows], [7], [0.0]))
-    columns = slice(
-        windows.kept_columns + len(windows.sampled[0]), windows.kept_columns + len(windows.sampled[0]) + len(judged)
-    )
+    packed = rows_with_shadows(anchor, judged, context)
+    statistics = forward_packed(batch_from_rows([packed], [7], [0.0]), session.forward)
+    (columns,) = columns_from_statistics(statistics, [packed])
+    answered = columns[packed.remaskable_columns]
 
     rows = DynamicCache()
-    logits_of(network, first.input_ids[0], first.positions[0], first.mask[0], rows)
+    logits_of(network, first.input_ids, first.positions, first.masks[0], rows)
     rows.crop(PROMPT - first.lengths[0])  # drops this number of rows
-    real = windows.lengths[0] - len(judged)
+    real = packed.lengths[0] - len(judged)
     sees = np.ones((real, PROMPT + real), np.bool_)
-    logits_of(network, windows.input_ids[0, :real], windows.positions[0, :real], sees, rows)
+    logits_of(network, packed.input_ids[:real], packed.positions[:real], sees, rows)
     for number, position in enumerate(judged):
         sees = np.ones((1, PROMPT + real + 1), np.bool_)
         sees[0, position] = False
@@ -193,5 +191,5 @@ def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
         token, at = anchor.tokens[position - 1 : position], np.array([position - 1])
         logprobs = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
         best = logprobs.topk(8)
-        np.testing.assert_array_equal(answered.topk_ids[0, 0, columns][number], best.indices.numpy())
-        np.testing.assert_allclose(answered.topk_logprobs[0, 0, columns][number], best.values.numpy(), atol=2e-4)
+        np.testing.assert_array_equal(answered.topk_ids[number], best.indices.numpy())
+        np.testing.assert_allclose(answered.topk_logprobs[number], best.values.numpy(), atol=2e-4)

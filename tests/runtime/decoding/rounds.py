@@ -1,33 +1,40 @@
-"""Rounds of one branch with known candidates."""
+"""Rounds of one branch with known candidates, and the columns of recorded forwards."""
 
 import numpy as np
 
-from lopa.runtime.contract import Int64
+from lopa.runtime.contract import Int64, Statistics
+from lopa.runtime.contract.packed_batch import padded_batch
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.round import Scores
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates, RoundView
 
 
 def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Scores:
     """Return the scores of a round of `branch` alone with sampled `positions` [n] and their `candidates` [n]."""
     count, none = len(positions), np.zeros(0, np.float32)
-    rows = RowStatistics(
-        np.zeros((1, count, 8), np.int64), np.zeros((1, count, 8), np.float32), np.zeros((1, count), np.float32)
-    )
-    windows = Windows(
+    rows = RowStatistics(np.zeros((count, 8), np.int64), np.zeros((count, 8), np.float32), np.zeros(count, np.float32))
+    packed = PackedRows(
         prefix=0,
         commit=0,
-        input_ids=positions[None],
-        positions=positions[None],
-        mask=np.eye(count, dtype=np.bool_)[None],
         lengths=(count,),
+        branch_lengths=(count,),
+        input_ids=positions,
+        positions=positions,
+        mask=np.eye(count, dtype=np.bool_).ravel(),
         sampled=(positions,),
-        logits_positions=positions[None],
-        logits_index=np.arange(count)[None],
-        from_kept_row=np.zeros((1, count), np.bool_),
         kept_columns=0,
+        column_positions=positions,
+        column_rows=np.arange(count),
     )
     view = RoundView((positions,), (candidates,), winner=0)
-    return Scores((branch,), windows, rows, view, confidences=(0.0,), remaskable_probabilities=none, step=1)
+    return Scores((branch,), packed, rows, view, confidences=(0.0,), remaskable_probabilities=none, step=1)
+
+
+def columns_of_forward(packed: PackedRows, recorded: Statistics) -> RowStatistics:
+    """Return the columns [C] of `packed` from the padded statistics [1, B, Q, ...] of a forward of its rows alone."""
+    padded = padded_batch(batch_from_rows([packed], [0], [0.0]))
+    (columns,) = columns_from_statistics(padded.packed(recorded), [packed])
+    return columns

@@ -171,8 +171,8 @@ def test_the_expected_rows_match_the_next_round(
         calls.clear()
         step = decoding.step()
         if expected:
-            assert expected == [(step.windows.lengths[-1], tiles(step.windows.prefix))]
-        shadows, back = shadows + len(step.windows.remaskable), back + len(step.remasked)
+            assert expected == [(step.rows.branch_lengths[-1], tiles(step.rows.prefix))]
+        shadows, back = shadows + len(step.rows.remaskable), back + len(step.remasked)
     decoder.session.release(7)
     assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
     if each == 9.0:  # only the anchor, except that one lookahead may unmask the last position

@@ -52,24 +52,24 @@ def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], e
     max_window, max_sampled = max_rows(PROMPT, plan)
     while decoding.stop_reason is None:
         blocks = len(decoding.anchor.blocks) - 1
-        windows = decoding.open_round()
-        assert windows.input_ids.shape[1] <= max_window
-        assert windows.logits_positions.shape[1] <= max_sampled
-        rows = random_rows(rng, windows, ends=ends)
-        step = decoding.finish_round(windows, rows, None)
+        packed = decoding.open_round()
+        assert max(packed.lengths) <= max_window
+        assert max(packed.branch_columns) <= max_sampled
+        rows = random_rows(rng, packed, ends=ends)
+        step = decoding.finish_round(packed, rows, None)
         # A round unmasks a position, or begins with nothing masked in the first open block.
         assert decoding.steps <= plan.positions + blocks * (plan.editing_limit + 1), "it does not end"
 
         winner, edited = step.branches[step.winner], step.edited
-        sampled = windows.sampled[step.winner]
+        first = packed.editable_columns(step.winner).start
         expected = {}
         for block in winner.active:
             for position in range(max(block.start, PROMPT), block.end):
                 if not winner.unmasked[position]:
                     continue
-                column = len(sampled) + windows.editable[step.winner].tolist().index(position)
-                token = int(rows.topk_ids[step.winner, column, 0])
-                p = np.exp(rows.topk_logprobs[step.winner, column, 0])
+                column = first + packed.editable[step.winner].tolist().index(position)
+                token = int(rows.topk_ids[column, 0])
+                p = np.exp(rows.topk_logprobs[column, 0])
                 if token != winner.tokens[position] and p > np.float32(plan.editing_threshold):
                     expected[position] = (int(winner.tokens[position]), token)
         pairs = zip(edited.before.tolist(), edited.tokens.tolist(), strict=True)

@@ -25,11 +25,11 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.branch import Block, Branch
 from lopa.runtime.state.layout import max_rows
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
 
-MASK, END, PAD, VOCABULARY, PROMPT = 2, 0, 1, 40, 5
+MASK, END, VOCABULARY, PROMPT = 2, 0, 40, 5
 NO_DEVICE: Any = SimpleNamespace(device="none", commit=lambda *_: None, shorten=lambda *_: None)
 
 
@@ -37,14 +37,14 @@ def decoding_of(plan: DecodingPlan, shift: int) -> Decoding:
     manifest: Any = SimpleNamespace(
         dimensions=SimpleNamespace(vocab_size=VOCABULARY),
         prediction_shift=shift,
-        special_tokens=SimpleNamespace(pad=PAD, mask=MASK, ends=(END,), expand=None),
+        special_tokens=SimpleNamespace(mask=MASK, ends=(END,), expand=None),
     )
     return Decoding(NO_DEVICE, 0, np.arange(10, 10 + PROMPT), plan, manifest)
 
 
-def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> RowStatistics:
-    """Return random statistics [B, Q]: some best tokens are an end of text, and most are either certain or not."""
-    shape = windows.logits_positions.shape
+def random_rows(rng: np.random.Generator, packed: PackedRows, *, ends: float) -> RowStatistics:
+    """Return random statistics [C]: some best tokens are an end of text, and most are either certain or not."""
+    shape = packed.column_positions.shape
     ids = rng.permuted(np.broadcast_to(np.arange(3, VOCABULARY), (*shape, VOCABULARY - 3)), axis=-1)[..., :8].copy()
     ids[..., 0] = np.where(rng.random(shape) < ends, END, ids[..., 0])
     logits = rng.normal(0, 1, (*shape, 8)) + np.where(np.arange(8) == 0, rng.choice([0, 3, 8], shape)[..., None], 0)
@@ -56,15 +56,16 @@ def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> R
     return RowStatistics(ids, logprobs.astype(np.float32), entropy.astype(np.float32))
 
 
-def with_tokens_known(rng: np.random.Generator, rows: RowStatistics, windows: Windows, anchor: Branch) -> RowStatistics:
+def with_tokens_known(
+    rng: np.random.Generator, rows: RowStatistics, packed: PackedRows, anchor: Branch
+) -> RowStatistics:
     """Put the verified token among the candidates of shadow rows, at a random place, in four of five cases."""
-    first = windows.kept_columns + len(windows.sampled[-1])
-    for column, position in enumerate(windows.remaskable, start=first):
+    for column, position in enumerate(packed.remaskable, start=packed.remaskable_columns.start):
         if rng.random() < 0.8:
-            rows.topk_ids[-1, column] = np.where(
-                rows.topk_ids[-1, column] == anchor.tokens[position], 39, rows.topk_ids[-1, column]
+            rows.topk_ids[column] = np.where(
+                rows.topk_ids[column] == anchor.tokens[position], 39, rows.topk_ids[column]
             )
-            rows.topk_ids[-1, column, int(rng.integers(8))] = anchor.tokens[position]
+            rows.topk_ids[column, int(rng.integers(8))] = anchor.tokens[position]
     return rows
 
 
@@ -109,11 +110,11 @@ def test_random_decodes_follow_the_rule_and_end(
     max_window, max_asked = max_rows(PROMPT, plan)
     while decoding.stop_reason is None:
         anchor = decoding.anchor
-        windows = decoding.open_round()
-        assert windows.input_ids.shape[1] <= max_window
-        assert windows.logits_positions.shape[1] <= max_asked + 1
-        rows = with_tokens_known(rng, random_rows(rng, windows, ends=ends), windows, anchor)
-        step = decoding.finish_round(windows, rows, None)
+        packed = decoding.open_round()
+        assert max(packed.lengths) <= max_window
+        assert max(packed.branch_columns) <= max_asked + 1
+        rows = with_tokens_known(rng, random_rows(rng, packed, ends=ends), packed, anchor)
+        step = decoding.finish_round(packed, rows, None)
         # One round per position and per block is the limit, however often positions are remasked.
         assert decoding.steps <= plan.positions + len(anchor.blocks) - 1, "it does not end"
 
@@ -127,9 +128,9 @@ def test_random_decodes_follow_the_rule_and_end(
         def in_block(block: Block, stays: list[int] = stays) -> int:
             return sum(block.start <= position < block.end for position in stays)
 
-        assert plan.remask_threshold > 0 or not len(windows.remaskable)
+        assert plan.remask_threshold > 0 or not len(packed.remaskable)
         expected = []
-        first = windows.kept_columns + len(windows.sampled[-1])
+        first = packed.remaskable_columns.start
         for block in anchor.active:
             last = before.get(block.start, 30)
             accepted = in_block(block)
@@ -138,9 +139,9 @@ def test_random_decodes_follow_the_rule_and_end(
                 is_end = plan.stop_at_eos and anchor.tokens[position] == END
                 may = plan.remask_threshold > 0 and last > 1 and total < limit
                 if anchor.unmasked[position] and not is_end and may:
-                    column = first + windows.remaskable.tolist().index(position)
-                    found = np.flatnonzero(rows.topk_ids[-1, column] == anchor.tokens[position])
-                    remaskable[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())
+                    column = first + packed.remaskable.tolist().index(position)
+                    found = np.flatnonzero(rows.topk_ids[column] == anchor.tokens[position])
+                    remaskable[position] = float(np.exp(rows.topk_logprobs[column, found]).sum())
             improbable = [
                 p for p in remaskable if remaskable[p] < np.float32(given_options["remask_threshold"]) and p < end
             ]
@@ -290,9 +291,9 @@ def test_only_the_anchor_is_verified_and_any_winner_is_remasked(
             pass
         for step in steps:
             counts = [
-                step.windows.lengths[row] - (len(branch.tokens) - step.windows.prefix)
+                step.rows.branch_lengths[row] - (len(branch.tokens) - step.rows.prefix)
                 for row, branch in enumerate(step.branches)
             ]
-            assert counts == [0] * (len(counts) - 1) + [len(step.windows.remaskable)]
+            assert counts == [0] * (len(counts) - 1) + [len(step.rows.remaskable)]
             won += bool(len(step.remasked)) and step.branches[step.winner].lookahead is not None
     assert won > 0

@@ -16,8 +16,8 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.branch import Block, BlockState, Branch, published_stop_reason, stop_reason, unmasked_length
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.packed_rows import KEPT_ROW, pack_rows
 from lopa.runtime.state.pipeline import next_anchor, with_next_block
-from lopa.runtime.state.windows import windows_from_branches
 from lopa.runtime.strategy import Candidates
 
 MASK, EOS = 2, 0
@@ -181,14 +181,14 @@ def test_the_most_confident_branch_wins_and_a_finished_one_beats_every_other() -
     def scored(entropies: list[list[float]]) -> tuple[tuple[float, ...], int]:
         branches = tuple(branch_with([True] * (4 - len(each)) + [False] * len(each), 4, [True]) for each in entropies)
         context = reference_context(confidence="neg_entropy")
-        windows = windows_from_branches(branches, context)
-        shape = windows.logits_positions.shape
+        packed = pack_rows(branches, context)
+        shape = packed.column_positions.shape
         rows = RowStatistics(
             np.zeros((*shape, 8), np.int64), np.full((*shape, 8), -1.0, np.float32), np.zeros(shape, np.float32)
         )
         for branch, each in enumerate(entropies):
-            rows.entropy[branch, : len(each)] = each
-        scores = scores_from_rows(branches, windows, rows, 1, context)
+            rows.entropy[packed.sampled_columns(branch)] = each
+        scores = scores_from_rows(branches, packed, rows, 1, context)
         return scores.confidences, scores.view.winner
 
     assert scored([[1.0, 3.0], [0.5, 0.5, 0.5]]) == ((-2.0, -0.5), 1)
@@ -237,38 +237,50 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
 @pytest.mark.parametrize("shift", [0, 1])
 @given(example=rounds, cached=st.booleans())
 @settings(max_examples=30)
-def test_windows_follow_section_2(
+def test_rows_follow_section_2(
     window: str, shift: int, example: tuple[list[bool], list[bool], int], cached: bool
 ) -> None:
     unmasked, complete, _ = example
     short = branch_with([*unmasked[:7], False], 4, complete, cached=cached)
     long = branch_with([*unmasked[:7], False, *([False] * 4)], 4, complete, cached=cached)
     branches = (long, short)
-    context = replace(reference_context(window=window), pad_token=9, prediction_shift=shift)
-    windows = windows_from_branches(branches, context)
+    context = replace(reference_context(window=window), prediction_shift=shift)
+    packed = pack_rows(branches, context)
 
     start = PROMPT if cached else 0
-    assert (windows.prefix, windows.commit) == (start, 0 if cached else PROMPT)
-    assert windows.lengths == (17 - start, 13 - start)
-    for row, branch in enumerate(branches):
-        length = windows.lengths[row]
-        assert windows.positions[row].tolist() == list(range(start, 17))
-        assert windows.input_ids[row].tolist() == branch.tokens[start:].tolist() + [9] * (17 - start - length)
+    assert (packed.prefix, packed.commit) == (start, 0 if cached else PROMPT)
+    assert packed.lengths == packed.branch_lengths == (17 - start, 13 - start)
+    ends = np.cumsum(packed.lengths)
+    first_column = 0
+    for number, branch in enumerate(branches):
+        length = packed.lengths[number]
+        first = int(ends[number]) - length
+        assert packed.positions[first:][:length].tolist() == list(range(start, start + length))
+        assert packed.input_ids[first:][:length].tolist() == branch.tokens[start:].tolist()
 
         def block_of(position: int) -> int:
             return 0 if position < PROMPT else 1 + (position - PROMPT) // 4
 
-        for query in range(17 - start):
-            for key in range(17 - start):
-                inside = query < length and key < length
-                allowed = inside and (window == "full" or block_of(key + start) <= block_of(query + start))
-                assert windows.mask[row, query, key] == (allowed or (query >= length and query == key))
+        for query in range(length):
+            for key in range(length):
+                allowed = window == "full" or block_of(key + start) <= block_of(query + start)
+                assert packed.masks[number][query, key] == allowed
 
         masked = [p for p in range(len(branch.tokens)) if not branch.unmasked[p]]
-        assert windows.sampled[row].tolist() == masked
-        for column, position in enumerate(masked, start=windows.kept_columns):
-            assert windows.logits_positions[row, column] == position
-            assert windows.logits_index[row, column] == max(position - shift - start, 0)
-        if windows.kept_columns:
-            assert windows.logits_index[row, 0] == windows.commit - 1
-    assert windows.kept_columns == (1 if shift and not cached else 0)
+        assert packed.sampled[number].tolist() == masked
+        columns = packed.sampled_columns(number)
+        assert (columns.start, columns.stop) == (
+            first_column + packed.kept_columns,
+            first_column + packed.kept_columns + len(masked),
+        )
+        assert packed.column_positions[columns].tolist() == masked
+        assert packed.column_rows[columns].tolist() == [
+            first + position - shift - start if position - shift >= start else KEPT_ROW for position in masked
+        ]
+        if packed.kept_columns:
+            assert packed.first_columns[number] == first_column
+            assert packed.column_rows[first_column] == first + packed.commit - 1
+            assert packed.column_positions[first_column] == PROMPT
+        first_column = columns.stop
+    assert first_column == len(packed.column_positions)
+    assert packed.kept_columns == (1 if shift and not cached else 0)

@@ -20,7 +20,7 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DraftEvent
 from lopa.runtime.state import pipeline
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.windows import rows_from_branch
+from lopa.runtime.state.branch_rows import rows_from_branch
 from lopa.tiny import EVAL
 
 
@@ -143,7 +143,7 @@ def test_rounds_that_commit_rows_have_only_the_anchor(decoder: Decoder) -> None:
             strategy="d2f", window=window, block_size=8, speculative=True, branches=4, max_new_tokens=64
         )
         list(decoder.stream(prompt_number(1), config, on_step=steps.append))
-        committing = [len(step.branches) for step in steps if step.windows.commit]
+        committing = [len(step.branches) for step in steps if step.rows.commit]
         assert len(committing) > 3
         assert set(committing) == {1}
         assert max(len(step.branches) for step in steps) == 4

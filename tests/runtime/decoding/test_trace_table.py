@@ -67,7 +67,7 @@ def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> No
     several = next(step for step in steps if len(step.branches) == 4)
     table = trace_table(several)
     assert set(table["branch"]) == {0, 1, 2, 3}
-    for branch, sampled in enumerate(several.windows.sampled):
+    for branch, sampled in enumerate(several.rows.sampled):
         own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], sampled))
         np.testing.assert_array_equal(table["position"][own], sampled)
 
@@ -77,7 +77,7 @@ def test_pandas_accepts_the_table(decoder: Decoder, prompt: tuple[int, ...]) -> 
     _, steps = decoded(decoder, prompt, strategy="d2f")
     frame = pandas.DataFrame(trace_table(steps))
     assert list(frame.columns) == COLUMNS
-    assert len(frame) == sum(len(sampled) for step in steps for sampled in step.windows.sampled)
+    assert len(frame) == sum(len(sampled) for step in steps for sampled in step.rows.sampled)
     assert frame["unmasked"].dtype == bool
 
 

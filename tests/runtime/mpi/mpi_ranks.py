@@ -46,7 +46,7 @@ def _record_commits(branches: list[int]) -> Callable[[Step], None]:
     """Return a callback that records the number of branches of every committing step."""
 
     def record(step: Step) -> None:
-        if step.windows.commit:
+        if step.rows.commit:
             branches.append(len(step.branches))
 
     return record

@@ -42,7 +42,7 @@ def completed(steps: list[Step], unmasked: dict[int, int]) -> tuple[dict[int, in
     last = steps[-1]
     number = last.winner
     assert last.candidates is not None
-    positions, candidates = last.windows.sampled[number], last.candidates[number]
+    positions, candidates = last.rows.sampled[number], last.candidates[number]
     found, added = dict(unmasked), []
     for place, position in enumerate(positions.tolist()):
         if position not in unmasked:
@@ -136,10 +136,10 @@ def test_all_holes_are_filled(llada: Decoder) -> None:
     assert early.draft_probability is not None
     steps: list[Step] = []
     plain = llada.fill(parts, skip_threshold=1.0, max_forwards=1, on_step=steps.append)
-    positions = sorted(steps[0].windows.sampled[steps[0].winner].tolist())
+    positions = sorted(steps[0].rows.sampled[steps[0].winner].tolist())
     candidates = steps[0].candidates
     assert candidates is not None
-    assert early.token_ids == tuple(candidates[0].tokens[np.argsort(steps[0].windows.sampled[0])].tolist())
+    assert early.token_ids == tuple(candidates[0].tokens[np.argsort(steps[0].rows.sampled[0])].tolist())
     assert len(positions) == len(early.token_ids)
     assert plain.draft_probability is None
 

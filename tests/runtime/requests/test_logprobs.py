@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.decoding.rounds import columns_of_forward
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
@@ -43,10 +44,6 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
         yield decoder
 
 
-def rows_of_winner(recorded: Statistics, step: Step) -> RowStatistics:
-    return RowStatistics(recorded.topk_ids[0], recorded.topk_logprobs[0], recorded.entropy[0])[step.winner]
-
-
 def row_logprob(row: RowStatistics | None, token: int) -> float:
     assert row is not None
     return float(row.topk_logprobs[row.topk_ids.tolist().index(token)])
@@ -63,11 +60,12 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     proposed: dict[tuple[int, int], float] = {}
     kept: RowStatistics | None = None
     for step, recorded in zip(steps, session.recorded, strict=True):
-        rows = rows_of_winner(recorded, step)
-        kept = rows[0] if step.windows.commit else kept
+        packed = step.rows
+        rows, first = columns_of_forward(packed, recorded), packed.first_columns[step.winner]
+        kept = rows[first] if packed.commit else kept
         row_of = {
-            int(position): kept if position - shift < step.windows.prefix and not step.windows.commit else rows[column]
-            for column, position in enumerate(step.windows.logits_positions[step.winner])
+            int(position): kept if position - shift < packed.prefix and not packed.commit else rows[first + column]
+            for column, position in enumerate(packed.column_positions[first:][: packed.branch_columns[step.winner]])
         }
         ahead = step.branches[step.winner].lookahead
         if ahead is not None:

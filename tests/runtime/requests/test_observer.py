@@ -67,7 +67,7 @@ def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: 
         handles = engine.submit_many(submitted, on_step=lambda _, step: steps.append(step))
         results = [handle.result(WAIT) for handle in handles]
         assert len(noted.ends) == 10  # each report precedes the result
-    real = sum(step.windows.computed_rows for step in steps)
+    real = sum(step.rows.input_ids.size for step in steps)
     assert sum(each.real_rows for each in noted.rounds) == real
     assert sum(each.real_rows + each.padding_rows for each in noted.rounds) == sum(session.rows)
     assert sum(each.padding_rows for each in noted.rounds) > 0

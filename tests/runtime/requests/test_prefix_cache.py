@@ -36,8 +36,8 @@ def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path
             assert dataclasses.replace(again, seconds=0) == alone
             mine = steps[len(steps) // 2 :]
             assert len(mine) == len(alone_steps)
-            assert (mine[0].windows.prefix, mine[0].windows.commit) == (len(prompt), 0)
-            saved = alone_steps[0].windows.input_ids.size - mine[0].windows.input_ids.size
+            assert (mine[0].rows.prefix, mine[0].rows.commit) == (len(prompt), 0)
+            saved = alone_steps[0].rows.input_ids.size - mine[0].rows.input_ids.size
             assert saved == len(prompt)
             assert [step.unmasked.tokens.tolist() for step in mine] == [s.unmasked.tokens.tolist() for s in alone_steps]
 
@@ -62,7 +62,7 @@ def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         steps: list[Step] = []
         _results(decoder, random_prompt(rng, decoder), decoder.config(max_new_tokens=8), steps)
-        assert [step.windows.prefix for step in steps if step.number == 1] == [0, 0]
+        assert [step.rows.prefix for step in steps if step.number == 1] == [0, 0]
 
 
 class CountingRows:

@@ -60,18 +60,19 @@ def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Generatio
     proposed: dict[int, Row] = {}
     kept: Row = []
     for step, recorded in zip(steps, session.recorded, strict=True):
-        windows = step.windows
-        if windows.kept_columns:
-            kept = row_of(recorded, step.winner, 0)
+        packed = step.rows
+        known: list[dict[int, Row]] = []
+        """Rows of each branch, by the positions that they predict."""
+        for branch, end in enumerate(np.cumsum(packed.lengths)):
+            sampled = packed.sampled_rows[packed.sampled_rows < end][sum(map(len, known)) :]
+            predicted = (packed.positions[sampled] + shift).tolist()
+            known.append({at: row_of(recorded, branch, column) for column, at in enumerate(predicted)})
+        if packed.kept_columns:
+            kept = known[step.winner][packed.prefix + packed.commit]
 
-        def row_at(
-            position: int, branch: int, windows: Any = windows, recorded: Any = recorded, kept: Row = kept
-        ) -> Row:
-            places = np.flatnonzero(windows.positions[branch] == position - shift)
-            if not len(places):
-                return kept
-            sampled = np.flatnonzero(windows.logits_index[branch] == places[0])
-            return row_of(recorded, branch, int(sampled[0]))
+        def row_at(position: int, branch: int, known: Any = known, kept: Row = kept) -> Row:
+            row: Row = known[branch].get(position, kept)
+            return row
 
         ahead = step.branches[step.winner].lookahead
         if ahead is not None:

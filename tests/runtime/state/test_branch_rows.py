@@ -8,9 +8,9 @@ import pytest
 from tests.plans import branch_of, context_of
 
 from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.branch_rows import rows_from_branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.pipeline import after_round, with_next_block
-from lopa.runtime.state.windows import rows_from_branch
 
 PROMPT = 3
 

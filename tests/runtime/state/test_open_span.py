@@ -7,7 +7,7 @@ from tests.plans import branch_of, context_of, plan_of
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.windows import masked_among, open_among, open_span, sampled_positions
+from lopa.runtime.state.sampled_positions import masked_among, open_among, open_span, sampled_positions
 
 PROMPT = 3
 

@@ -1,6 +1,5 @@
 """Rows that several branches share: properties, compared with a trace of each row, and engines."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,58 +13,61 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.state.batch import batch_from_windows, rows_of_anchor, rows_of_windows, with_shared_rows
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics, forward_packed
+from lopa.runtime.state.packed_rows import KEPT_ROW, PackedRows
+from lopa.runtime.state.shared_rows import rows_of_anchor, with_shared_rows
 
 LAYERS = 4
 """Number of layers through which a row is traced."""
 Row = int
 
 
-def windows_of(
-    rng: np.random.Generator, *, block: int, changes: int, commit: int, attention: str = "block_causal"
-) -> Windows:
+def rows_of(
+    rng: np.random.Generator,
+    *,
+    block: int,
+    changes: int,
+    commit: int,
+    attention: str = "block_causal",
+    lengths: tuple[int, ...] | None = None,
+) -> PackedRows:
     """Return branches of at most 12 rows on the anchor's tokens, each with some different tokens.
 
-    Padding holds the anchor's tokens. Rows attend to blocks of `block` up to their own, to everything ("full"), or only
-    to themselves ("itself").
+    Rows attend to blocks of `block` up to their own, to everything ("full"), or only to themselves ("itself").
     """
     branches, width, start = int(rng.integers(2, 6)), 12, int(rng.integers(0, 50))
-    lengths = tuple(int(rng.integers(max(1, commit), width + 1)) for _ in range(branches))
+    if lengths is None:
+        lengths = tuple(int(rng.integers(max(1, commit), width + 1)) for _ in range(branches))
     width = max(lengths)
-    input_ids = np.broadcast_to(rng.integers(3, 900, width), (branches, width)).copy()
-    mask = np.zeros((branches, width, width), np.bool_)
+    anchor = rng.integers(3, 900, width)
     number = np.arange(width) // block
     seen = {
         "block_causal": number[:, None] >= number[None, :],
         "full": np.ones((width, width), np.bool_),
         "itself": np.eye(width, dtype=np.bool_),
     }[attention]
+    ids, column_rows, sampled, begin = [], [], [], 0
     for branch, length in enumerate(lengths):
-        if branch < branches - 1 and commit < length:
-            input_ids[branch, rng.integers(commit, length, changes)] = rng.integers(3, 900, changes)
-        mask[branch, :length, :length] = seen[:length, :length]
-        mask[branch, range(length, width), range(length, width)] = True
-    positions = np.broadcast_to(start + np.arange(width), (branches, width)).copy()
-    sampled = tuple(np.sort(rng.permutation(length)[: int(rng.integers(0, length + 1))]) for length in lengths)
-    kept = 1 if commit else 0
-    queries = max(1, kept + max(map(len, sampled)))
-    index = np.zeros((branches, queries), np.int64)
-    index[:, :kept] = commit - 1
-    for branch, rows in enumerate(sampled):
-        index[branch, kept : kept + len(rows)] = rows
-    return Windows(
+        ids.append(anchor[:length].copy())
+        if branch < len(lengths) - 1 and commit < length:
+            ids[-1][rng.integers(commit, length, changes)] = rng.integers(3, 900, changes)
+        sampled.append(np.sort(rng.permutation(length)[: int(rng.integers(0, length + 1))]))
+        column_rows += [begin + commit - 1] * (commit > 0) + [begin + row for row in sampled[-1].tolist()]
+        begin += length
+    positions = np.concatenate([start + np.arange(length) for length in lengths])
+    rows = np.array(column_rows, np.int64)
+    return PackedRows(
         prefix=start,
         commit=commit,
-        input_ids=input_ids,
-        positions=positions,
-        mask=mask,
         lengths=lengths,
+        branch_lengths=lengths,
+        input_ids=np.concatenate(ids),
+        positions=positions,
+        mask=np.concatenate([seen[:length, :length].ravel() for length in lengths]),
         sampled=tuple(start + rows for rows in sampled),
-        logits_positions=start + index,
-        logits_index=index,
-        from_kept_row=rng.random(index.shape) < 0.1,
-        kept_columns=kept,
+        kept_columns=int(commit > 0),
+        column_positions=positions[rows],
+        column_rows=np.where(rng.random(len(rows)) < 0.1, KEPT_ROW, rows),
     )
 
 
@@ -94,59 +96,72 @@ examples = st.tuples(
 @given(examples)
 def test_a_shared_window_contains_every_row_once(example: tuple[int, int, int, int, str]) -> None:
     seed, block, changes, commit, attention = example
-    windows = windows_of(np.random.default_rng(seed), block=block, changes=changes, commit=commit, attention=attention)
-    apart = [traced(*each) for each in zip(windows.input_ids, windows.positions, windows.mask, strict=True)]
-    known = set(apart[-1][: windows.lengths[-1]])
-    own = [row for branch, length in enumerate(windows.lengths[:-1]) for row in apart[branch][:length]]
-    fewest = windows.lengths[-1] + sum(row not in known for row in own)
+    rows = rows_of(np.random.default_rng(seed), block=block, changes=changes, commit=commit, attention=attention)
+    ends = np.cumsum(rows.lengths)[:-1]
+    windows = zip(np.split(rows.input_ids, ends), np.split(rows.positions, ends), rows.masks, strict=True)
+    apart = [traced(*each) for each in windows]
+    known = set(apart[-1])
+    own = [row for branch in apart[:-1] for row in branch]
+    fewest = len(apart[-1]) + sum(row not in known for row in own)
 
-    packed = with_shared_rows(windows, always)
-    if packed.shared is None:
-        due = {tuple(rows[:commit]) for rows in apart}
-        assert fewest >= windows.input_ids.size or len(due) > 1
+    shared = with_shared_rows(rows, always)
+    if shared is rows:
+        due = {tuple(window[:commit]) for window in apart}
+        assert fewest >= len(rows.lengths) * max(rows.lengths) or len(due) > 1
         return
-    shared = packed.shared
-    assert replace(packed, shared=None) == replace(windows, shared=None)
-    together = traced(shared.input_ids[0], shared.positions[0], shared.mask[0])
-    assert len(together) == fewest == packed.computed_rows < windows.input_ids.size
-    counts = [windows.kept_columns + len(each) for each in windows.sampled]
+    assert shared.lengths == (fewest,)
+    assert fewest < rows.input_ids.size or len({*rows.lengths}) > 1
+    same = ("prefix", "commit", "branch_lengths", "sampled", "kept_columns", "column_positions", "is_final")
+    assert all(getattr(shared, name) is getattr(rows, name) for name in same)
+    together = traced(shared.input_ids, shared.positions, shared.masks[0])
+    assert len(together) == len(shared.input_ids) == fewest
+    separate = [row for branch in apart for row in branch]
+    np.testing.assert_array_equal(shared.from_kept_row, rows.from_kept_row)
     answered: set[int] = set()
-    for branch, count in enumerate(counts):
-        assert together[:commit] == apart[branch][:commit]
-        for column in np.flatnonzero(~windows.from_kept_row[branch, :count]):
-            row = int(shared.logits_index[0, shared.answers[branch, column]])
-            answered.add(row)
-            assert together[row] == apart[branch][windows.logits_index[branch, column]]
-    assert shared.logits_index[0].tolist() == (sorted(answered) or [0]), "every sampled row occurs once, and no other"
-    assert packed.branch_of_commit(len(counts) - 1) == 0
+    for column in np.flatnonzero(~rows.from_kept_row):
+        row = int(shared.sampled_rows[shared.answers[column]])
+        answered.add(row)
+        assert together[row] == separate[rows.column_rows[column]]
+    assert shared.sampled_rows.tolist() == (sorted(answered) or [0]), "every sampled row occurs once, and no other"
+    for branch, window in enumerate(apart):
+        assert together[shared.rows_to_commit(branch)] == window[:commit]
+        assert shared.window_of(branch) == 0
+        assert rows.window_of(branch) == branch
+        first = sum(rows.lengths[:branch])
+        assert rows.rows_to_commit(branch) == slice(first, first + commit)
 
 
 def test_sharing_needs_more_than_equal_tokens() -> None:
     """A change in the second of three blocks makes that block and the third one differ from the anchor's."""
-    windows = windows_of(np.random.default_rng(3), block=4, changes=0, commit=0)
-    branches = len(windows.lengths)
-    windows = replace(windows, lengths=(windows.input_ids.shape[1],) * branches)
-    number = np.arange(windows.input_ids.shape[1]) // 4
-    windows.mask[:] = number[:, None] >= number[None, :]
-    windows.input_ids[:] = windows.input_ids[-1]
-    assert rows_of_anchor(windows).all()
-    windows.input_ids[0, 5] += 1
-    assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
-    windows.input_ids[0, 5] -= 1
-    windows.positions[0, 5] += 1
-    assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
-    windows.positions[0, 5] -= 1
-    windows.mask[0, 5, 0] = False
-    assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
+    rows = rows_of(np.random.default_rng(3), block=4, changes=0, commit=0, lengths=(12, 12))
+    block = (np.arange(12) < 4).tolist() + [True] * 12
+    assert rows_of_anchor(rows).all()
+    rows.input_ids[5] += 1
+    assert rows_of_anchor(rows).tolist() == block
+    rows.input_ids[5] -= 1
+    rows.positions[5] += 1
+    assert rows_of_anchor(rows).tolist() == block
+    rows.positions[5] -= 1
+    rows.masks[0][5, 0] = False
+    assert rows_of_anchor(rows).tolist() == block
+
+
+def test_rows_that_see_more_rows_than_the_other_window_has_differ() -> None:
+    """Every row sees the rows in which one window is longer than the other, if attention is full."""
+    for lengths in ((12, 8), (8, 12)):
+        rows = rows_of(np.random.default_rng(5), block=4, changes=0, commit=0, attention="full", lengths=lengths)
+        assert rows_of_anchor(rows).tolist() == [False] * lengths[0] + [True] * lengths[1]
+        rows = rows_of(np.random.default_rng(5), block=4, changes=0, commit=0, lengths=lengths)
+        assert rows_of_anchor(rows).sum() == 8 + lengths[1]
 
 
 def test_windows_stay_separate_if_due_rows_differ_or_the_rule_says_no() -> None:
-    windows = windows_of(np.random.default_rng(4), block=4, changes=0, commit=4)
-    assert with_shared_rows(windows, always).shared is not None
-    assert with_shared_rows(windows, lambda *_: False) is windows
-    windows.input_ids[0, 3] += 1
-    assert with_shared_rows(windows, always) is windows
-    alone = replace(windows, input_ids=windows.input_ids[-1:], lengths=windows.lengths[-1:])
+    rows = rows_of(np.random.default_rng(4), block=4, changes=0, commit=4)
+    assert len(with_shared_rows(rows, always).lengths) == 1
+    assert with_shared_rows(rows, lambda *_: False) is rows
+    rows.input_ids[3] += 1
+    assert with_shared_rows(rows, always) is rows
+    alone = rows_of(np.random.default_rng(4), block=4, changes=0, commit=4, lengths=(8,))
     assert with_shared_rows(alone, always) is alone
 
 
@@ -157,23 +172,22 @@ def test_an_engine_returns_and_commits_the_same_rows_for_several_requests(device
     rng = np.random.default_rng(6)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, device, threads=1)
-    every = [windows_of(rng, block=4, changes=1, commit=4) for _ in range(4)]
+    every = [rows_of(rng, block=4, changes=1, commit=4) for _ in range(4)]
     given = [*(with_shared_rows(each, always) for each in every[:3]), every[3]]
-    assert all(each.shared is not None for each in given[:3])
-    for request, windows in enumerate(every):
-        session.append_rows(request, random_prefix_rows(bundle.manifest, windows.prefix + 1, rng))
+    assert all(len(each.lengths) == 1 for each in given[:3])
+    for request, rows in enumerate(every):
+        session.append_rows(request, random_prefix_rows(bundle.manifest, rows.prefix + 1, rng))
     requests, temperatures = range(4), [0.0, 0.7, 1.0, 2.0]
-    expected = session.forward(batch_from_windows(every, requests, temperatures))
-    rows = [session.read_rows(request, 1, 4) for request in requests]
-    found = session.forward(batch_from_windows(given, requests, temperatures))
-    for slot, (one, other) in enumerate(zip(every, given, strict=True)):
-        counts = np.array([one.kept_columns + len(each) for each in one.sampled])
-        needed = (np.arange(one.logits_positions.shape[1]) < counts[:, None]) & ~one.from_kept_row
-        apart, once = rows_of_windows(expected, slot, one)[needed], rows_of_windows(found, slot, other)[needed]
-        np.testing.assert_allclose(once.topk_logprobs, apart.topk_logprobs, rtol=0, atol=1e-4)
-        np.testing.assert_allclose(once.entropy, apart.entropy, rtol=0, atol=1e-4)
-        np.testing.assert_array_equal(once.topk_ids[..., 0], apart.topk_ids[..., 0])
-        again = session.read_rows(slot, other.branch_of_commit(1), 4)
-        for layer, before in zip(again.layers, rows[slot].layers, strict=True):
+    expected = forward_packed(batch_from_rows(every, requests, temperatures), session.forward)
+    committed = [session.read_rows(request, 1, 4) for request in requests]
+    found = forward_packed(batch_from_rows(given, requests, temperatures), session.forward)
+    both = zip(columns_from_statistics(expected, every), columns_from_statistics(found, given), strict=True)
+    for slot, (apart, once) in enumerate(both):
+        needed = ~every[slot].from_kept_row
+        np.testing.assert_allclose(once.topk_logprobs[needed], apart.topk_logprobs[needed], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(once.entropy[needed], apart.entropy[needed], rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(once.topk_ids[needed, 0], apart.topk_ids[needed, 0])
+        again = session.read_rows(slot, given[slot].window_of(1), 4)
+        for layer, before in zip(again.layers, committed[slot].layers, strict=True):
             assert_close(layer, before)
     session.close()

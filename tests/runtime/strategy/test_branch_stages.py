@@ -80,11 +80,11 @@ def test_views_show_the_branch(decoder: Decoder, prompt: tuple[int, ...]) -> Non
     register_strategy(own)
     plan = plan_with(own, {}, **OPTIONS)
     for step in steps_of(decoder, prompt, plan):
-        asked = [number for number, each in enumerate(step.windows.sampled) if len(each)]
+        asked = [number for number, each in enumerate(step.rows.sampled) if len(each)]
         assert len(judged) == len(asked)
         for number, view in zip(asked, judged, strict=True):
             branch = step.branches[number]
-            np.testing.assert_array_equal(view.positions, step.windows.sampled[number])
+            np.testing.assert_array_equal(view.positions, step.rows.sampled[number])
             assert view.candidates == step.candidates[number]
             assert view.blocks == tuple((block.start, block.end) for block in branch.active)
             assert view.lookahead == (None if branch.lookahead is None else branch.lookahead.confidence)

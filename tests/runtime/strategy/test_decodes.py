@@ -60,7 +60,7 @@ def test_a_branch_has_its_strategys_memory(
         memory = step.branches[step.winner].memory
         assert type(memory) is kind
         if isinstance(memory, (Divergences, Credit)):
-            np.testing.assert_array_equal(memory.positions, step.windows.sampled[step.winner])
+            np.testing.assert_array_equal(memory.positions, step.rows.sampled[step.winner])
 
 
 def test_the_memory_follows_the_winner_and_its_rows() -> None:

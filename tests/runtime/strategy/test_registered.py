@@ -46,7 +46,7 @@ def proposals_of(step: Step) -> list[dict[int, int]]:
     """Return the token that each branch proposes, by sampled position."""
     return [
         dict(zip(sampled.tolist(), candidates.tokens.tolist(), strict=True))
-        for sampled, candidates in zip(step.windows.sampled, step.candidates, strict=True)
+        for sampled, candidates in zip(step.rows.sampled, step.candidates, strict=True)
     ]
 
 
@@ -89,7 +89,7 @@ def test_branches_unmask_tokens_that_none_would_alone(
     steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
     assert strategy_from_name("agreement").options[0].default == 2
     assert any(
-        len(step.branches) == 3 and 1 < len(step.unmasked) < len(step.windows.sampled[step.winner]) for step in steps
+        len(step.branches) == 3 and 1 < len(step.unmasked) < len(step.rows.sampled[step.winner]) for step in steps
     )
     assert len(steps) < 48
 
@@ -161,9 +161,9 @@ def test_a_stage_sees_the_whole_round(
         for view in seen:
             assert view.round.winner == step.winner
             assert view.round.candidates == step.candidates
-            for positions, sampled in zip(view.round.positions, step.windows.sampled, strict=True):
+            for positions, sampled in zip(view.round.positions, step.rows.sampled, strict=True):
                 np.testing.assert_array_equal(positions, sampled)
-            found, places = match_positions(step.windows.sampled[view.branch], view.positions)
+            found, places = match_positions(step.rows.sampled[view.branch], view.positions)
             assert found.all()
             own = step.candidates[view.branch][places]
             np.testing.assert_array_equal(own.tokens, view.candidates.tokens)

@@ -78,7 +78,7 @@ def test_a_step_unmasks_agreed_and_probable_tokens(decoder: Decoder, branches: i
     last: dict[int, tuple[float, int]] | None = None
     for step in steps_of(decoder, prompt, plan):
         candidates, winner = step.candidates[step.winner], step.branches[step.winner]
-        positions = step.windows.sampled[step.winner].tolist()
+        positions = step.rows.sampled[step.winner].tolist()
         assert candidates.entropies is not None
         pairs = zip(candidates.entropies.tolist(), candidates.tokens.tolist(), strict=True)
         now = dict(zip(positions, pairs, strict=True))

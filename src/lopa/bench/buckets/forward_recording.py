@@ -31,9 +31,8 @@ class Recording:
 
 def sizes_of_step(step: Step) -> Sizes:
     """Return the sizes that the step's forward would have if its request ran alone."""
-    windows = step.windows
-    branches, window = windows.input_ids.shape
-    return Sizes(1, branches, window, tiles(windows.prefix), windows.logits_positions.shape[1])
+    rows = step.rows
+    return Sizes(1, len(rows.sampled), max(rows.branch_lengths), tiles(rows.prefix), max(1, *rows.sampled_per_branch))
 
 
 def recording_from_decoder(

@@ -61,7 +61,7 @@ def _row(decodes: Decodes, count: int) -> tuple[str, ...]:
 
 def _record_decode(decoder: Decoder, prompt: str, config: GenerationConfig) -> RecordedDecode:
     result, steps = result_with_steps(decoder, prompt, config)
-    first = steps[0].windows
+    first = steps[0].rows
     return RecordedDecode(
         branches=result.plan.branches,
         prompt=len(result.prompt_ids),
@@ -72,5 +72,5 @@ def _record_decode(decoder: Decoder, prompt: str, config: GenerationConfig) -> R
 
 
 def _record_step(step: Step) -> DecodeStep:
-    sequences, window = step.windows.forward_rows.input_ids.shape
-    return DecodeStep(len(step.branches), sequences, window, step.windows.prefix)
+    lengths = step.rows.lengths
+    return DecodeStep(len(step.branches), len(lengths), max(lengths), step.rows.prefix)

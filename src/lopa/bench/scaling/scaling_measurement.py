@@ -113,13 +113,13 @@ def measure_turns(
 
 def timed_step(step: Step) -> TimedStep:
     """Return the shape and the seconds of a step of a session whose devices are named after cores."""
-    windows, seconds, split = step.windows, step.seconds, step.split
+    rows, seconds, split = step.rows, step.seconds, step.split
     if split is None:
         raise ValueError("received a step of a session without a split, expected devices named as cores")
     engine = max(device.seconds for device in split.devices)
     return TimedStep(
         shape=ForwardShape(
-            len(step.branches), max(windows.lengths), tiles(windows.prefix), windows.logits_positions.shape[1]
+            len(step.branches), max(rows.branch_lengths), tiles(rows.prefix), max(1, *rows.sampled_per_branch)
         ),
         parts=StepParts(
             windows=seconds["windows"],

@@ -46,15 +46,15 @@ def record_from_step(step: Step) -> dict[str, Any]:
     "table" has the columns of `lopa.runtime.decoding.trace_table`, without "step". "seconds" is by phase. For several
     devices, "split" has the seconds of the forward by device.
     """
-    windows = step.windows
+    rows = step.rows
     return {
         "step": step.number,
         "prompt": step.branches[-1].layout.prompt,
-        "window_start": windows.prefix,
-        "prefix": windows.prefix,
-        "commit": windows.commit,
-        "window": max(windows.lengths),
-        "sampled": int(windows.logits_positions.shape[1]),
+        "window_start": rows.prefix,
+        "prefix": rows.prefix,
+        "commit": rows.commit,
+        "window": max(rows.branch_lengths),
+        "sampled": max(1, *rows.branch_columns),
         "branches": [
             {
                 "lookahead": None
@@ -70,7 +70,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
                 "confidence": confidence,
             }
             for branch, length, masked, confidence in zip(
-                step.branches, windows.lengths, windows.sampled, step.confidences, strict=True
+                step.branches, rows.branch_lengths, rows.sampled, step.confidences, strict=True
             )
         ],
         "blocks": [

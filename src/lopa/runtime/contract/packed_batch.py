@@ -6,6 +6,7 @@ the cached rows of their request. The windows of a request follow each other.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,18 @@ class PackedBatch:
     @cached_property
     def starts(self) -> Int64:
         """First row of each window [S]."""
-        starts: Int64 = np.cumsum(self.lengths) - self.lengths
+        starts: Int64 = self.lengths.cumsum() - self.lengths
         return starts
 
     @cached_property
     def windows(self) -> Int64:
         """Number of windows of each request [R]."""
         return np.bincount(self.slots, minlength=len(self.requests))
+
+    @property
+    def padded_rows(self) -> int:
+        """Number of rows of the same batch as padded windows."""
+        return len(self.requests) * int(self.windows.max()) * int(self.lengths.max())
 
     @cached_property
     def window_numbers(self) -> Int64:
@@ -89,14 +95,15 @@ class PaddedBatch:
 
     batch: WindowBatch
     """Windows [R, B, W]. A padding row has id and position 0 and attends to itself; missing windows are padding."""
-    places: tuple[Int64, Int64, Int64] | None
-    """Request, branch and column of each sampled row, [M] each; None if they are all places in their order."""
+    places: Int64 | None
+    """Index of each sampled row [M] among the sampled columns [R x B x Q]; None if they are all columns, in order."""
 
     def packed(self, statistics: Statistics) -> Statistics:
         """Return the statistics [M, ...] of the sampled rows from those of the padded forward [R, B, Q, ...]."""
 
         def rows(array: npt.NDArray[Any]) -> Any:
-            return array.reshape(-1, *array.shape[3:]) if self.places is None else array[self.places]
+            flat = array.reshape(-1, *array.shape[3:])
+            return flat if self.places is None else flat.take(self.places, axis=0)
 
         logits = None if statistics.logits is None else rows(statistics.logits)
         return Statistics(
@@ -110,33 +117,41 @@ class PaddedBatch:
 
 def padded_batch(batch: PackedBatch) -> PaddedBatch:
     """Return `batch` as windows of equal length, as many for every request."""
-    requests, branches, width = len(batch.requests), int(batch.windows.max()), int(batch.lengths.max())
+    # Of few numbers, max of a list is faster than of an array.
+    requests, branches, width = len(batch.requests), max(batch.windows.tolist()), max(batch.lengths.tolist())
     shape = (requests, branches, width)
-    is_full = len(batch.slots) == requests * branches and bool((batch.lengths == width).all())
-    if is_full:
+    if batch.input_ids.size == requests * branches * width:
         input_ids, positions = batch.input_ids.reshape(shape), batch.position_ids.reshape(shape)
         mask = batch.mask.reshape(*shape, width)
     else:
         input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         mask = np.zeros((*shape, width), np.bool_)
         mask[..., np.arange(width), np.arange(width)] = True
-        begin = 0
-        for slot, number, start, length in zip(
-            batch.slots, batch.window_numbers, batch.starts, batch.lengths, strict=True
-        ):
-            input_ids[slot, number, :length] = batch.input_ids[start : start + length]
-            positions[slot, number, :length] = batch.position_ids[start : start + length]
-            mask[slot, number, :length, :length] = batch.mask[begin : begin + length**2].reshape(length, length)
-            begin += length**2
+        is_first = (np.diff(batch.slots) != 0) | (np.diff(batch.lengths) != 0)
+        begin = start = 0
+        # Windows of equal length of one request are copied together.
+        for first, stop in pairwise((0, *(np.flatnonzero(is_first) + 1).tolist(), len(batch.slots))):
+            count, length, number = stop - first, int(batch.lengths[first]), int(batch.window_numbers[first])
+            own = (int(batch.slots[first]), slice(number, number + count), slice(length))
+            rows, end = slice(start, start := start + count * length), begin + count * length**2
+            input_ids[own] = batch.input_ids[rows].reshape(count, length)
+            positions[own] = batch.position_ids[rows].reshape(count, length)
+            mask[(*own, slice(length))] = batch.mask[begin:end].reshape(count, length, length)
+            begin = end
     windows = _windows_of_rows(batch, batch.sampled_rows)
     counts = np.bincount(windows, minlength=len(batch.slots))
-    columns = np.arange(len(windows)) - (np.cumsum(counts) - counts)[windows]
-    queries = max(1, int(counts.max()))
-    logits_index = np.zeros((requests, branches, queries), np.int64)
-    places = batch.slots[windows], batch.window_numbers[windows], columns
-    logits_index[places] = batch.sampled_rows - batch.starts[windows]
-    window_batch = WindowBatch(batch.requests, input_ids, positions, mask, logits_index, batch.temperature)
-    return PaddedBatch(window_batch, None if len(windows) == logits_index.size else places)
+    index, queries = batch.sampled_rows - batch.starts[windows], max(counts.tolist())
+    if index.size == requests * branches * queries:
+        logits_index, places = index, None
+    else:
+        first_column = (batch.slots * branches + batch.window_numbers) * queries - (np.cumsum(counts) - counts)
+        places = first_column[windows] + np.arange(index.size)
+        logits_index = np.zeros(requests * branches * queries, np.int64)
+        logits_index[places] = index
+    window_batch = WindowBatch(
+        batch.requests, input_ids, positions, mask, logits_index.reshape(*shape[:2], queries), batch.temperature
+    )
+    return PaddedBatch(window_batch, places)
 
 
 def packed_batch(batch: WindowBatch) -> PackedBatch:
@@ -157,4 +172,4 @@ def packed_batch(batch: WindowBatch) -> PackedBatch:
 
 def _windows_of_rows(batch: PackedBatch, rows: Int64) -> Int64:
     """Return the window of each of `rows` [n]."""
-    return np.searchsorted(batch.starts, rows, side="right") - 1
+    return batch.starts.searchsorted(rows, "right") - 1

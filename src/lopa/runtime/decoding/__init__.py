@@ -2,7 +2,7 @@
 
 `decoding.Decoding` is the loop, and the only module here that uses a session. A round runs in this order:
 
-1. `lopa.runtime.state.windows` makes a window for each branch. `batch` joins the windows of all requests in the
+1. `lopa.runtime.state.packed_rows` lists the rows of all branches. `batch` joins the rows of all requests in the
 forward.
 2. The session computes the forward.
 3. `round` scores the branches and finds the winner. The session commits the winner's rows.

@@ -10,7 +10,7 @@ import numpy as np
 from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.branch import Branch, Lookahead
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 
 
 class CandidateRecord:
@@ -23,13 +23,13 @@ class CandidateRecord:
         self._proposed: dict[int, tuple[TokenLogprob, ...]] = {}
         """Candidates of the lookahead positions of the next round, which may lose it."""
 
-    def add(self, branch: int, positions: Iterable[int], windows: Windows, rows: RowStatistics) -> None:
-        """Record `positions` whose tokens were proposed by the rows [B, Q] of the branch with index `branch`."""
-        self._found |= {position: self._candidates(branch, position, windows, rows) for position in positions}
+    def add(self, branch: int, positions: Iterable[int], packed: PackedRows, rows: RowStatistics) -> None:
+        """Record `positions` whose tokens were proposed by the rows [C] of the branch with index `branch`."""
+        self._found |= {position: self._candidates(branch, position, packed, rows) for position in positions}
 
-    def propose(self, branch: int, lookaheads: Iterable[Lookahead], windows: Windows, rows: RowStatistics) -> None:
+    def propose(self, branch: int, lookaheads: Iterable[Lookahead], packed: PackedRows, rows: RowStatistics) -> None:
         """Keep the candidates of the next round's lookahead positions, from the rows of a `branch`."""
-        self._proposed = {each.position: self._candidates(branch, each.position, windows, rows) for each in lookaheads}
+        self._proposed = {each.position: self._candidates(branch, each.position, packed, rows) for each in lookaheads}
 
     def accept(self, branch: Branch) -> None:
         """Record the lookahead position of a branch that is accepted, if it has one."""
@@ -47,7 +47,8 @@ class CandidateRecord:
         return [self._found[position] if known else () for position, known in pairs]
 
     def _candidates(
-        self, branch: int, position: int, windows: Windows, rows: RowStatistics
+        self, branch: int, position: int, packed: PackedRows, rows: RowStatistics
     ) -> tuple[TokenLogprob, ...]:
-        column = int(np.argmax(windows.logits_positions[branch] == position))
-        return candidates_from_row(rows[branch, column], self._count, self._without)
+        own = packed.column_positions[packed.first_columns[branch] :]
+        column = packed.first_columns[branch] + int(np.argmax(own == position))
+        return candidates_from_row(rows[column], self._count, self._without)

@@ -23,18 +23,21 @@ from lopa.runtime.strategy import Candidates
 from lopa.runtime.strategy.strategy import confidences_by_distance
 
 
-def candidates_from_rows(rows: RowStatistics, positions: Int64, context: Context, *, step: int) -> Candidates:
+def candidates_from_rows(
+    rows: RowStatistics, positions: Int64, context: Context, *, step: int, offsets: Int64 | None = None
+) -> Candidates:
     """Return greedy or drawn candidates for `rows` at absolute `positions` of the same shape.
 
     At a temperature, tokens are drawn among the K best (after top_k and top_p), or from the rows' logits if top_k
-    allows more. `step`, the number of the strategy's step, seeds the draws. Raises BadInputError if logits are needed
-    but missing.
+    allows more. `step`, the number of the strategy's step, seeds the draws. `offsets` count the positions of several
+    branches from the first one of their branch. Raises BadInputError if logits are needed but missing.
     """
     source = _from_logits if context.plan.draws_from_logits else _from_top_k
     found = source(rows, positions, context, step)
     if not context.plan.slides:
         return found
-    return replace(found, confidences=confidences_by_distance(rows.entropy, positions, context.plan))
+    places = positions if offsets is None else offsets
+    return replace(found, confidences=confidences_by_distance(rows.entropy, places, context.plan))
 
 
 def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:

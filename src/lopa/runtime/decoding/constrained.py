@@ -15,9 +15,9 @@ from lopa.runtime.decoding.kept_candidates import copied_rows, row_of_token, sor
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import hands_over
 from lopa.runtime.state.reading import first_masked, positions_behind
-from lopa.runtime.state.windows import Windows
 from lopa.runtime.strategy import Candidates
 
 MAX_REJECTED = 16
@@ -26,21 +26,23 @@ ending is written."""
 
 
 def rows_at_first_masked(
-    branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, plan: DecodingPlan
+    branches: tuple[Branch, ...], packed: PackedRows, rows: RowStatistics, plan: DecodingPlan
 ) -> RowStatistics:
-    """Return the `rows` [B, Q] of a round without the tokens that the grammar forbids at each branch's first masked
+    """Return the `rows` [C] of a round without the tokens that the grammar forbids at each branch's first masked
     position."""
     result = copied_rows(rows, plan)
-    for number, (branch, sampled) in enumerate(zip(branches, windows.sampled, strict=True)):
+    for number, (branch, sampled) in enumerate(zip(branches, packed.sampled, strict=True)):
         grammar = branch.grammar
         if grammar is None or grammar.ended:
             continue
         position = first_masked(branch, grammar)
-        column = 0 if windows.kept_columns and hands_over(branch) else windows.kept_columns
-        if column == windows.kept_columns and (not len(sampled) or sampled[0] != position):
+        column = packed.sampled_columns(number).start
+        if packed.kept_columns and hands_over(branch):
+            column -= 1
+        elif not len(sampled) or sampled[0] != position:
             continue
         remaining = positions_behind(branch, position) + 1
-        put_rows(result, (number, column), allowed_row(rows[number, column], grammar, remaining, plan))
+        put_rows(result, column, allowed_row(rows[column], grammar, remaining, plan))
     return result
 
 

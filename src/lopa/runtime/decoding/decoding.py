@@ -24,7 +24,7 @@ from lopa.runtime.decoding.round import RoundOutcome, join_unmasked, score_branc
 from lopa.runtime.decoding.speculation import drafts, verify
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.state.batch import SharingTest, batch_from_windows, rows_of_windows, with_shared_rows
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics, forward_packed
 from lopa.runtime.state.branch import (
     Branch,
     StopReason,
@@ -41,9 +41,10 @@ from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Model, context_from_model
 from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.layout import layout_of_holes, layout_of_prompt
+from lopa.runtime.state.packed_rows import PackedRows, check_rows, pack_rows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor
 from lopa.runtime.state.shadow_rows import with_shadow_rows
-from lopa.runtime.state.windows import Windows, check_rows, windows_from_branches
+from lopa.runtime.state.shared_rows import SharingTest, with_shared_rows
 from lopa.runtime.strategy import Candidates
 
 __all__ = ["Decoding", "SharingTest", "Step", "StopReason"]
@@ -144,51 +145,52 @@ class Decoding:
 
     def step(self) -> Step:
         """Run one round: verify all branches in one forward, unmask positions of the winner, and branch again."""
-        windows = self.open_round()
-        batch = batch_from_windows([windows], [self.request], [self._context.plan.logits_temperature])
-        statistics = self._session.forward(batch)
-        return self.finish_round(windows, rows_of_windows(statistics, 0, windows), statistics.split)
+        packed = self.open_round()
+        batch = batch_from_rows([packed], [self.request], [self._context.plan.logits_temperature])
+        statistics = forward_packed(batch, self._session.forward)
+        (rows,) = columns_from_statistics(statistics, [packed])
+        return self.finish_round(packed, rows, statistics.split)
 
-    def open_round(self) -> Windows:
-        """Return the windows whose statistics `finish_round` takes. Nothing is unmasked yet.
+    def open_round(self) -> PackedRows:
+        """Return the rows whose statistics `finish_round` takes. Nothing is unmasked yet.
 
-        Call it before their forward, because the session drops cached rows that these windows do not use.
+        Call it before their forward, because the session drops cached rows that these rows do not use.
         """
         self._seconds, self._lap_began = {}, time.perf_counter()
-        windows, anchor, context = self._windows(), self.anchor, self._context
+        packed, anchor, context = self._packed_rows(), self.anchor, self._context
         if context.plan.remasks:
             remaskable = remaskable_positions(anchor, context)
-            windows = with_shadow_rows(windows, anchor, remaskable, context) if len(remaskable) else windows
+            packed = with_shadow_rows(packed, anchor, remaskable, context) if len(remaskable) else packed
         if self._sharing is not None:
-            windows = with_shared_rows(windows, self._sharing)
+            packed = with_shared_rows(packed, self._sharing)
         check_rows(
-            windows,
+            packed,
             prediction_shift=context.prediction_shift,
             unseen=anchor.layout.unseen,
             kept_for=self._kept_for,
         )
-        if windows.prefix < len(self._cached):
-            self._session.shorten(self.request, windows.prefix)
-            self._cached = windows.cached
+        if packed.prefix < len(self._cached):
+            self._session.shorten(self.request, packed.prefix)
+            self._cached = packed.cached
         self._lap("windows")
-        return windows
+        return packed
 
-    def _windows(self) -> Windows:
-        """Return the windows of the round, which use the first rows of the cache. Temporarily cached rows are computed
+    def _packed_rows(self) -> PackedRows:
+        """Return the rows of the round, which use the first rows of the cache. Temporarily cached rows are computed
         again if they do not match the rows that the round needs. A grammar can cause that: it may write the first
         position of the next sub-block, or remask an end of text, which brings positions back.
         """
         for anew in (False, True):
-            windows = windows_from_branches(self._branches, self._context, anew=anew)
-            if np.array_equal(self._cached[: windows.prefix], windows.cached):
-                return windows
+            packed = pack_rows(self._branches, self._context, anew=anew)
+            if np.array_equal(self._cached[: packed.prefix], packed.cached):
+                return packed
         raise RuntimeError(
-            f"the cache holds the rows of {len(self._cached)} positions, expected those of the {windows.prefix} that a "
+            f"the cache holds the rows of {len(self._cached)} positions, expected those of the {packed.prefix} that a "
             "round needs (this is a bug in lopa, please report it)"
         )
 
-    def finish_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
-        """Process the statistics `rows` [B, Q] of the round's windows: score, commit, unmask, make the next branches.
+    def finish_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
+        """Process the statistics `rows` [C] of a round's `packed` rows: score, commit, unmask, make the next branches.
 
         `split` is the forward's time by device, for the returned step. Call this before the session's next forward,
         which overwrites the rows to commit. Raises NonFiniteAnswerError for statistics that are not finite; the state
@@ -197,26 +199,26 @@ class Decoding:
         self._lap("forward")
         self.steps += 1
         check_statistics(rows, self._context.vocab_size, device=self._session.device, step=self.steps)
-        rows = fill_with_kept_row(rows, self.kept_row, windows.from_kept_row)
+        rows = fill_with_kept_row(rows, self.kept_row, packed.from_kept_row)
         if self._growing is not None:
-            rows = rows_without_expansion(windows, rows, self._growing, self._context)
+            rows = rows_without_expansion(packed, rows, self._growing, self._context)
         if self._lengths and self._lengths[0].seam_tokens:
             per_branch = self._lengths if self._compares_lengths else self._lengths[-1:] * len(self._branches)
-            rows = rows_at_seams(windows, rows, per_branch, self._context.plan)
+            rows = rows_at_seams(packed, rows, per_branch, self._context.plan)
         is_speculative = self._context.plan.speculative and not self._compares_lengths
-        return (self._speculative_round if is_speculative else self._round)(windows, rows, split)
+        return (self._speculative_round if is_speculative else self._round)(packed, rows, split)
 
-    def _round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
+    def _round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Unmask positions of the winning branch, and look ahead from there."""
         context = self._context
-        scores = score_branches(self._branches, windows, rows, self._strategy_steps + 1, context)
-        self._strategy_steps += self._samples(windows)
+        scores = score_branches(self._branches, packed, rows, self._strategy_steps + 1, context)
+        self._strategy_steps += self._samples(packed)
         self._lap("select")
 
         winner = scores.view.winner
         if self._compares_lengths:
             self._lengths = self._lengths[winner : winner + 1]
-        self._commit(windows, rows, winner)
+        self._commit(packed, rows, winner)
         self._lap("commit")
 
         if self._budget is None:
@@ -238,10 +240,10 @@ class Decoding:
         if self._record is not None:
             written = [*outcome.unmasked.positions.tolist(), *outcome.edited.positions.tolist()]
             if context.plan.anytime:
-                self._record.add(winner, scores.view.positions[winner].tolist(), windows, rows)
+                self._record.add(winner, scores.view.positions[winner].tolist(), packed, rows)
             self._record.accept(scores.branches[winner])
-            self._record.add(winner, written, windows, rows)
-            self._record.propose(winner, spawned.lookaheads, windows, rows)
+            self._record.add(winner, written, packed, rows)
+            self._record.propose(winner, spawned.lookaheads, packed, rows)
             if places is not None:
                 self._record.move(places)
             self._record.accept(self.anchor)  # a lookahead token that completes the answer
@@ -249,7 +251,7 @@ class Decoding:
         return Step(
             self.steps,
             scores.branches,
-            windows,
+            packed,
             scores.confidences,
             winner,
             outcome.unmasked,
@@ -263,14 +265,14 @@ class Decoding:
             outcome.edited,
         )
 
-    def _speculative_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
+    def _speculative_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Follow the strategy through the computed states, and draft its next states."""
         context, branches = self._context, self._branches
-        self._commit(windows, rows, 0)  # a round with drafts commits nothing
+        self._commit(packed, rows, 0)  # a round with drafts commits nothing
         self._lap("commit")
-        scores = scores_from_rows(branches, windows, rows, self._strategy_steps + 1, context)
+        scores = scores_from_rows(branches, packed, rows, self._strategy_steps + 1, context)
         verified = verify(branches, scores, self._strategy_steps, context)
-        self._strategy_steps += len(verified.states) * self._samples(windows)
+        self._strategy_steps += len(verified.states) * self._samples(packed)
         self._lap("select")
         self._branches = verified.states[-1:]
         self._proposed = scores.view.positions[verified.numbers[-1]], scores.view.candidates[verified.numbers[-1]]
@@ -279,14 +281,14 @@ class Decoding:
             self._branches = (*drafts(verified, scores, self._strategy_steps, context), *self._branches)
         if self._record is not None:
             if context.plan.anytime:
-                self._record.add(verified.numbers[-1], self._proposed[0].tolist(), windows, rows)
+                self._record.add(verified.numbers[-1], self._proposed[0].tolist(), packed, rows)
             for number, unmasked, edited in zip(verified.numbers, verified.unmasked, verified.edited, strict=True):
-                self._record.add(number, [*unmasked.positions.tolist(), *edited.positions.tolist()], windows, rows)
+                self._record.add(number, [*unmasked.positions.tolist(), *edited.positions.tolist()], packed, rows)
         self._lap("spawn")
         return Step(
             self.steps,
             branches,
-            windows,
+            packed,
             scores.confidences,
             verified.numbers[-1],
             join_unmasked(verified.unmasked),
@@ -319,17 +321,18 @@ class Decoding:
         self._growing, self._lengths = resized.growing, (resized.growing.holes,)
         return replace(outcome, branch=resized.branch), resized.places
 
-    def _samples(self, windows: Windows) -> bool:
-        """Return True if the round of `windows` may unmask a position."""
-        return any(map(len, windows.sampled)) or hands_over(self.anchor)
+    def _samples(self, packed: PackedRows) -> bool:
+        """Return True if the round of `packed` may unmask a position."""
+        return any(map(len, packed.sampled)) or hands_over(self.anchor)
 
-    def _commit(self, windows: Windows, rows: RowStatistics, winner: int) -> None:
+    def _commit(self, packed: PackedRows, rows: RowStatistics, winner: int) -> None:
         """Commit the winner's finished rows."""
-        if windows.commit:
-            self._session.commit(self.request, windows.branch_of_commit(winner), windows.commit)
-            self._cached = np.concatenate([self._cached, windows.positions[winner, : windows.commit]])
-        if windows.kept_columns:
-            self.kept_row, self._kept_for = rows[winner, 0], int(windows.logits_positions[winner, 0])
+        if packed.commit:
+            self._session.commit(self.request, packed.window_of(winner), packed.commit)
+            self._cached = np.concatenate([self._cached, packed.positions[packed.rows_to_commit(winner)]])
+        if packed.kept_columns:
+            column = packed.first_columns[winner]
+            self.kept_row, self._kept_for = rows[column], int(packed.column_positions[column])
 
     def _update_end(self, states: tuple[Branch, ...]) -> None:
         """Update `window_tokens` for the anchor and all `states` before it, and `stop_reason`."""

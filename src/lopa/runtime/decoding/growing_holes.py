@@ -18,7 +18,7 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.holes import Holes
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import strategy_from_name
 from lopa.runtime.strategy.strategy import identity
 
@@ -75,10 +75,10 @@ def check_growth(plan: DecodingPlan) -> None:
 
 
 def rows_without_expansion(
-    windows: Windows, rows: RowStatistics, growing: GrowingHoles, context: Context
+    packed: PackedRows, rows: RowStatistics, growing: GrowingHoles, context: Context
 ) -> RowStatistics:
-    """Return the statistics `rows` [1, Q] of the only branch, without the expand token where a hole may not grow."""
-    token, positions = context.expand_token, windows.sampled[0]
+    """Return the statistics `rows` [C] of the only branch, without the expand token where a hole may not grow."""
+    token, positions = context.expand_token, packed.sampled[0]
     held = np.zeros(len(positions), np.bool_)
     for (start, end), may in zip(growing.holes.holes, growing.may_expand, strict=True):
         held |= (positions >= start) & (positions < end) & (not may)
@@ -86,8 +86,8 @@ def rows_without_expansion(
         return rows
     result = copied_rows(rows, context.plan)
     for place in np.flatnonzero(held):
-        column = windows.kept_columns + int(place)
-        put_rows(result, (0, column), _row_without(rows[0, column], token, context))
+        column = packed.kept_columns + int(place)
+        put_rows(result, column, _row_without(rows[column], token, context))
     return result
 
 

@@ -8,20 +8,20 @@ from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.kept_candidates import copied_rows, row_of_token, sorted_candidates
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.holes import Holes
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 
 
-def rows_at_seams(windows: Windows, rows: RowStatistics, holes: Sequence[Holes], plan: DecodingPlan) -> RowStatistics:
-    """Return the statistics `rows` [B, Q] with only allowed candidates at the seams of the `holes` of each branch.
+def rows_at_seams(packed: PackedRows, rows: RowStatistics, holes: Sequence[Holes], plan: DecodingPlan) -> RowStatistics:
+    """Return the statistics `rows` [C] with only allowed candidates at the seams of the `holes` of each branch.
 
     The other candidates get probability 0. If no candidate is allowed, the token of the given text remains. Logits keep
     the allowed candidates only.
     """
     result = copied_rows(rows, plan)
-    for number, (positions, own) in enumerate(zip(windows.sampled, holes, strict=True)):
+    for number, (positions, own) in enumerate(zip(packed.sampled, holes, strict=True)):
         for place in np.flatnonzero(np.isin(positions, list(own.seam_tokens))):
-            column = windows.kept_columns + int(place)
-            put_rows(result, (number, column), _allowed_row(rows[number, column], int(positions[place]), own, plan))
+            column = packed.sampled_columns(number).start + int(place)
+            put_rows(result, column, _allowed_row(rows[column], int(positions[place]), own, plan))
     return result
 
 

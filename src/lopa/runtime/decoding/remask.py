@@ -8,7 +8,7 @@ from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.branch import Block, BlockState, Branch, is_end, with_remasked
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import RemaskView
 from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
 
@@ -29,14 +29,13 @@ def remaskable_positions(anchor: Branch, context: Context) -> Int64:
     return np.flatnonzero(open_now & anchor.unmasked & ~is_end(anchor.tokens, context.ends))
 
 
-def remaskable_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
-    """Return the probabilities [S] of the tokens at the remaskable positions, from a round's statistics `rows` [B, Q].
+def remaskable_probabilities(packed: PackedRows, rows: RowStatistics, anchor: Branch) -> Float32:
+    """Return the probabilities [S] of the tokens at the remaskable positions, from a round's statistics `rows` [C].
 
     A token that is not among the K best has probability 0.
     """
-    first = windows.kept_columns + len(windows.sampled[-1])
-    received = rows[-1, first : first + len(windows.remaskable)]
-    found = received.topk_ids == anchor.tokens[windows.remaskable][:, None]
+    received = rows[packed.remaskable_columns]
+    found = received.topk_ids == anchor.tokens[packed.remaskable][:, None]
     known = np.where(found, np.exp(received.topk_logprobs), np.float32(0))
     probabilities: Float32 = known.sum(axis=-1, dtype=np.float32)
     return probabilities

@@ -15,8 +15,9 @@ from lopa.runtime.decoding.edit import EditedTokens, edit_branch
 from lopa.runtime.decoding.remask import remask_branch, remaskable_probabilities
 from lopa.runtime.state.branch import Branch, Lookahead, with_first_of_next_block, with_tokens
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor, next_lookahead, normalize_branch
-from lopa.runtime.state.windows import Windows, masked_among, open_among, open_span
+from lopa.runtime.state.sampled_positions import masked_among, open_among, open_span
 from lopa.runtime.strategy import BlockView, BranchView, Candidates, RoundView
 from lopa.runtime.strategy.strategy import identity, unmasked_positions
 
@@ -30,9 +31,9 @@ class Scores:
 
     branches: tuple[Branch, ...]
     """Branches with the strategy's memory after the round."""
-    windows: Windows
+    packed: PackedRows
     rows: RowStatistics
-    """[B, Q]: statistics after rescoring, without tokens that grammars forbid at first masked positions."""
+    """[C]: statistics after rescoring, without tokens that grammars forbid at first masked positions."""
     view: RoundView
     """Candidates at the sampled positions, and the winner."""
     confidences: tuple[float, ...]
@@ -109,43 +110,37 @@ class Proposals:
 
 
 def score_branches(
-    branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, step: int, context: Context
+    branches: tuple[Branch, ...], packed: PackedRows, rows: RowStatistics, step: int, context: Context
 ) -> Scores:
-    """Return the scores of `branches` in step number `step`, from the statistics `rows` [B, Q] of their `windows`."""
-    branches, rows = _rescore(branches, windows, rows, context)
+    """Return the scores of `branches` in step number `step`, from the statistics `rows` [C] of their `packed` rows."""
+    branches, rows = _rescore(branches, packed, rows, context)
     allowed = rows
     if branches[-1].grammar is not None:
-        allowed = rows_at_first_masked(branches, windows, rows, context.plan)
-    scores = scores_from_rows(branches, windows, allowed, step, context)
-    if not len(windows.remaskable):
+        allowed = rows_at_first_masked(branches, packed, rows, context.plan)
+    scores = scores_from_rows(branches, packed, allowed, step, context)
+    if not len(packed.remaskable):
         return scores
-    return replace(scores, remaskable_probabilities=remaskable_probabilities(windows, rows, branches[-1]))
+    return replace(scores, remaskable_probabilities=remaskable_probabilities(packed, rows, branches[-1]))
 
 
 def scores_from_rows(
-    branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, step: int, context: Context
+    branches: tuple[Branch, ...], packed: PackedRows, rows: RowStatistics, step: int, context: Context
 ) -> Scores:
-    """Return the scores of `branches` from statistics `rows` [B, Q] that were rescored and constrained already."""
-    candidates = candidates_from_rows(rows, windows.logits_positions, context, step=step)
-    proposed = tuple(
-        candidates[number, windows.kept_columns : windows.kept_columns + len(positions)]
-        for number, positions in enumerate(windows.sampled)
-    )
+    """Return the scores of `branches` from statistics `rows` [C] that were rescored and constrained already."""
+    positions, offsets = packed.column_positions, None
+    if context.plan.slides:
+        offsets = np.concatenate([own - own[:1] for own in np.split(positions, packed.first_columns[1:])])
+    candidates = candidates_from_rows(rows, positions, context, step=step, offsets=offsets)
+    proposed = tuple(candidates[packed.sampled_columns(number)] for number in range(len(branches)))
     confidences = tuple(
         float(context.strategy.branch_confidence(_branch_view(branch, positions, each), context.plan))
         if len(positions)
         else FINISHED_CONFIDENCE
-        for branch, positions, each in zip(branches, windows.sampled, proposed, strict=True)
+        for branch, positions, each in zip(branches, packed.sampled, proposed, strict=True)
     )
-    view = RoundView(windows.sampled, proposed, int(np.argmax(confidences)))
-    edits = tuple(candidates[number, edit_columns(windows, number)] for number in range(len(windows.editable)))
-    return Scores(branches, windows, rows, view, confidences, np.empty(0, np.float32), step, edits)
-
-
-def edit_columns(windows: Windows, number: int) -> slice:
-    """Return the sampled columns of the editable positions of the branch with index `number`."""
-    first = windows.kept_columns + len(windows.sampled[number])
-    return slice(first, first + len(windows.editable[number]))
+    view = RoundView(packed.sampled, proposed, int(np.argmax(confidences)))
+    edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
+    return Scores(branches, packed, rows, view, confidences, np.empty(0, np.float32), step, edits)
 
 
 def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> BranchView:
@@ -156,10 +151,9 @@ def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> Br
 
 def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
     """Return the result for the branch with index `number` if it wins: unmasked, normalized, remasked (section 6 H)."""
-    branch, windows = scores.branches[number], scores.windows
-    positions = windows.sampled[number]
-    rows = scores.rows[number, windows.kept_columns : windows.kept_columns + len(positions)]
-    first = scores.rows[number, :1] if windows.kept_columns and hands_over(branch) else None
+    branch, packed = scores.branches[number], scores.packed
+    positions = packed.sampled[number]
+    rows = scores.rows[packed.sampled_columns(number)]
     proposals = Proposals(
         positions,
         rows,
@@ -167,7 +161,7 @@ def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
         scores.view,
         number,
         scores.step,
-        first,
+        _first_rows(scores, number, branch),
         *_proposed_edits(scores, number, scores.step, context),
     )
     chosen, unmasked, proposed, edited = _unmask_branch(branch, proposals, context)
@@ -176,7 +170,7 @@ def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
         written = (
             unmasked.positions if branch.lookahead is None else np.append(unmasked.positions, branch.lookahead.position)
         )
-        chosen, remasked = remask_branch(chosen, written, windows.remaskable, scores.remaskable_probabilities, context)
+        chosen, remasked = remask_branch(chosen, written, packed.remaskable, scores.remaskable_probabilities, context)
     may = ~unmasked.chosen & open_among(chosen, positions, context.plan)
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
@@ -184,15 +178,22 @@ def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
     return RoundOutcome(chosen, unmasked, positions[left], proposed[left], remasked, edited)
 
 
+def _first_rows(scores: Scores, number: int, state: Branch) -> RowStatistics | None:
+    """Return the statistics [1] at the first position of the next block, which a committed block of branch `number`
+    predicts, or None."""
+    column = scores.packed.first_columns[number]
+    return scores.rows[column : column + 1] if scores.packed.kept_columns and hands_over(state) else None
+
+
 def _proposed_edits(scores: Scores, number: int, step: int, context: Context) -> tuple[Int64, Candidates | None]:
     """Return the editable positions of branch `number`, and its candidates there in step `step`, None without
     editing."""
     if not context.plan.edits:
         return np.empty(0, np.int64), None
-    positions = scores.windows.editable[number]
+    positions = scores.packed.editable[number]
     if step == scores.step or not context.plan.temperature:
         return positions, scores.edit_candidates[number]
-    rows = scores.rows[number, edit_columns(scores.windows, number)]
+    rows = scores.rows[scores.packed.editable_columns(number)]
     return positions, candidates_from_rows(rows, positions, context, step=step)
 
 
@@ -218,9 +219,9 @@ def strategy_step(
     The statistics come from branch `number`. That branch is `state` itself or an earlier state from which it was
     drafted, so positions that `state` has unmasked since are not sampled again.
     """
-    windows, strategy = scores.windows, context.strategy
-    left = np.flatnonzero(masked_among(state, windows.sampled[number]))
-    positions, rows = windows.sampled[number][left], scores.rows[number, windows.kept_columns + left]
+    packed, strategy = scores.packed, context.strategy
+    left = np.flatnonzero(masked_among(state, packed.sampled[number]))
+    positions, rows = packed.sampled[number][left], scores.rows[packed.sampled_columns(number)][left]
     if strategy.rescore is not identity:
         rows, memory = strategy.rescore(rows, positions, state.memory, context.plan)
         state = replace(state, memory=memory)
@@ -228,7 +229,6 @@ def strategy_step(
         candidates = scores.view.candidates[number][left]
     else:
         candidates = candidates_from_rows(rows, positions, context, step=step)
-    first = scores.rows[number, :1] if windows.kept_columns and hands_over(state) else None
     proposals = Proposals(
         positions,
         rows,
@@ -236,7 +236,7 @@ def strategy_step(
         scores.view,
         number,
         step,
-        first,
+        _first_rows(scores, number, state),
         *_proposed_edits(scores, number, step, context),
     )
     after, unmasked, _, edited = _unmask_branch(state, proposals, context)
@@ -263,15 +263,15 @@ def _concatenate(parts: list[Float32 | None]) -> Float32 | None:
 
 
 def _rescore(
-    branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, context: Context
+    branches: tuple[Branch, ...], packed: PackedRows, rows: RowStatistics, context: Context
 ) -> tuple[tuple[Branch, ...], RowStatistics]:
     """Return the branches with the strategy's memory after the round, and the rescored rows (stage 1)."""
     rescore = context.strategy.rescore
     if rescore is identity:
         return branches, rows
     result, after = rows.copy(), []
-    for number, (branch, positions) in enumerate(zip(branches, windows.sampled, strict=True)):
-        own = (number, slice(windows.kept_columns, windows.kept_columns + len(positions)))
+    for number, (branch, positions) in enumerate(zip(branches, packed.sampled, strict=True)):
+        own = packed.sampled_columns(number)
         rescored, memory = rescore(rows[own], positions, branch.memory, context.plan)
         put_rows(result, own, rescored)
         after.append(replace(branch, memory=memory))

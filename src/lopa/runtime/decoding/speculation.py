@@ -15,8 +15,8 @@ from lopa.runtime.decoding.edit import EditedTokens
 from lopa.runtime.decoding.round import Scores, UnmaskedTokens, strategy_step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch, stop_reason
+from lopa.runtime.state.branch_rows import BranchRows, rows_from_branch
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.windows import BranchRows, rows_from_branch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.decoding.edit import EditedTokens
 from lopa.runtime.decoding.round import UnmaskedTokens
 from lopa.runtime.state.branch import Branch, Lookahead
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates
 
 
@@ -21,7 +21,8 @@ class Step:
     """Number of the step, 1 for the first."""
     branches: tuple[Branch, ...]
     """Verified branches, the anchor last."""
-    windows: Windows
+    rows: PackedRows
+    """Rows of the forward, and the columns that the step read."""
     confidences: tuple[float, ...]
     winner: int
     unmasked: UnmaskedTokens
@@ -34,7 +35,7 @@ class Step:
     remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Positions that the step remasked."""
     candidates: tuple[Candidates, ...] = ()
-    """Candidates of each branch at its sampled positions (`windows.sampled`)."""
+    """Candidates of each branch at its sampled positions (`rows.sampled`)."""
     unmasked_branches: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[unmasked tokens]: branch whose statistics each token comes from; with `speculative` a step may use several."""
     last: Lookahead | None = None

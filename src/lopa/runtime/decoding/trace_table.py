@@ -48,7 +48,7 @@ def _rows(step: Step) -> Iterator[_Row]:
     unknown = np.full(len(unmasked), np.nan, np.float32)
     probabilities = unknown if unmasked.probabilities is None else unmasked.probabilities
     entropies = unknown if unmasked.entropies is None else unmasked.entropies
-    for branch, (sampled, candidates) in enumerate(zip(step.windows.sampled, step.candidates, strict=True)):
+    for branch, (sampled, candidates) in enumerate(zip(step.rows.sampled, step.candidates, strict=True)):
         found: dict[int, _Row] = {}
         proposed_entropies = (
             np.full(len(sampled), np.nan, np.float32) if candidates.entropies is None else candidates.entropies

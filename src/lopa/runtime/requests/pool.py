@@ -30,8 +30,14 @@ from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.scoring.scoring import Scoring
 from lopa.runtime.sessions.session import Session, next_request_number
-from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.state.windows import Windows
+from lopa.runtime.state.batch import (
+    MAX_PADDING,
+    batch_from_rows,
+    columns_from_statistics,
+    forward_packed,
+    groups_from_rows,
+)
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger(__name__)
@@ -129,13 +135,13 @@ class RequestPool:
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
-        """Run one round of every request: make the windows, run as few forwards as possible, then choose each request's
+        """Run one round of every request: make the rows, run as few forwards as possible, then choose each request's
         tokens.
         """
         began = time.perf_counter()
         self._remove_ended()
         rounds = self._turns.run(self._open_rounds)
-        for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
+        for group in groups_from_rows([packed for _, packed in rounds], self._max_padding):
             finished = self._turns.run(partial(self._run_group, [rounds[index] for index in group]))
             for running, _, step in finished:  # callbacks may use the session in turn
                 with self._errors_end_request(running.job):
@@ -145,26 +151,28 @@ class RequestPool:
         self._remove_ended()
         self._end_round(began, len(rounds))
 
-    def _open_rounds(self) -> list[tuple[_Running, Windows]]:
-        rounds: list[tuple[_Running, Windows]] = []
+    def _open_rounds(self) -> list[tuple[_Running, PackedRows]]:
+        rounds: list[tuple[_Running, PackedRows]] = []
         for running in self._running:
             with self._errors_end_request(running.job):
                 rounds.append((running, running.decoding.open_round()))
         return rounds
 
-    def _run_group(self, members: Sequence[tuple[_Running, Windows]]) -> list[tuple[_Running, Windows, Step | None]]:
+    def _run_group(
+        self, members: Sequence[tuple[_Running, PackedRows]]
+    ) -> list[tuple[_Running, PackedRows, Step | None]]:
         """Run the forward of `members` and return those without an error, with their steps. Scoring requests have no
         step."""
         statistics = self._forward(members)
-        finished: list[tuple[_Running, Windows, Step | None]] = []
-        for slot, (running, windows) in enumerate(members):
+        finished: list[tuple[_Running, PackedRows, Step | None]] = []
+        columns = columns_from_statistics(statistics, [packed for _, packed in members])
+        for (running, packed), rows in zip(members, columns, strict=True):
             with self._errors_end_request(running.job):
-                rows = rows_of_windows(statistics, slot, windows)
-                finished.append((running, windows, self._finish_round(running, windows, rows, statistics.split)))
+                finished.append((running, packed, self._finish_round(running, packed, rows, statistics.split)))
         # Devices that failed may lose these rows, so all requests commit theirs first.
-        for running, windows, step in finished:
-            if step is not None and windows.commit and windows.is_final:
-                self._store_rows(running, windows, step.winner)
+        for running, packed, step in finished:
+            if step is not None and packed.commit and packed.is_final:
+                self._store_rows(running, packed, step.winner)
         return finished
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
@@ -248,27 +256,27 @@ class RequestPool:
             self._session, next_request_number(), job.prompt_ids, choices, job.plan, self._manifest, job.sharing
         )
 
-    def _forward(self, members: Sequence[tuple[_Running, Windows]]) -> Statistics:
-        batch = batch_from_windows(
-            [windows for _, windows in members],
+    def _forward(self, members: Sequence[tuple[_Running, PackedRows]]) -> Statistics:
+        batch = batch_from_rows(
+            [packed for _, packed in members],
             [running.decoding.request for running, _ in members],
             [running.job.plan.logits_temperature for running, _ in members],
         )
         if self._observer is None:
-            return self._session.forward(batch)
+            return forward_packed(batch, self._session.forward)
         began = time.perf_counter()
-        statistics = self._session.forward(batch)
+        statistics = forward_packed(batch, self._session.forward)
         self._round.forward_seconds += time.perf_counter() - began
-        self._round.rows += batch.input_ids.size
-        self._round.real_rows += sum(windows.computed_rows for _, windows in members)
+        self._round.rows += batch.padded_rows
+        self._round.real_rows += batch.input_ids.size
         return statistics
 
     def _finish_round(
-        self, running: _Running, windows: Windows, rows: RowStatistics, split: ForwardSplit | None
+        self, running: _Running, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None
     ) -> Step | None:
         """Finish a request's round and return its step, or None for a scoring request."""
-        step = running.decoding.finish_round(windows, rows, split)
-        running.cache_rows = windows.prefix + windows.commit
+        step = running.decoding.finish_round(packed, rows, split)
+        running.cache_rows = packed.prefix + packed.commit
         if running.decoding.steps == 1:
             prefilled = time.perf_counter()
             for handle in running.job.unfinished:
@@ -279,18 +287,18 @@ class RequestPool:
         for handle in running.job.unfinished:
             handle.put_events(running.answers[handle].events_from_step(step))
 
-    def _store_rows(self, running: _Running, windows: Windows, winner: int) -> None:
+    def _store_rows(self, running: _Running, packed: PackedRows, winner: int) -> None:
         """Store the rows of finished blocks that the last forward computed and the request committed.
 
         A failure to read them affects no request. A device that failed fails again in its next forward.
         """
         last = running.decoding.kept_row
-        request, branch = running.decoding.request, windows.branch_of_commit(winner)
+        request, window = running.decoding.request, packed.window_of(winner)
         try:
             running.prefix.store(
-                windows.prefix,
-                windows.input_ids[winner, : windows.commit],
-                lambda: self._session.read_rows(request, branch, windows.commit),
+                packed.prefix,
+                packed.input_ids[packed.rows_to_commit(winner)],
+                lambda: self._session.read_rows(request, window, packed.commit),
                 None if last is None else last.copy(),
             )
         except Exception as error:

@@ -1,1 +1,1 @@
-"""Probabilities of given answers by the masked model: choices, their windows, and the state of a scoring request."""
+"""Probabilities of given answers by the masked model: choices, their rows, and the state of a scoring request."""

@@ -1,4 +1,4 @@
-"""The state of a request whose answer is one of given choices: its windows, and the probabilities read from them.
+"""The state of a request whose answer is one of given choices: its rows, and the probabilities read from them.
 
 A choice is written from left to right behind the prompt, in a canvas of masks. Each token has the probability that the
 model gives it at the first masked position. All tokens behind the same earlier tokens come from one row, so a request
@@ -21,10 +21,11 @@ from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
 from lopa.runtime.errors import ChoicesRefusedError
 from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
 from lopa.runtime.scoring.choice_scores import ChoiceScores, EncodedChoice, scores_from_logprobs
-from lopa.runtime.state.batch import SharingTest, with_shared_rows
 from lopa.runtime.state.branch import StopReason
+from lopa.runtime.state.branch_rows import attention_mask
 from lopa.runtime.state.layout import Layout, layout_of_prompt
-from lopa.runtime.state.windows import Windows, attention_mask
+from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.shared_rows import SharingTest, with_shared_rows
 
 MAX_ROWS = 2048
 """Maximum number of rows of a forward with several windows, about twice the prompt tokens that may join a round. A
@@ -99,11 +100,11 @@ class Scoring:
         """Number of positions of the canvas."""
         return self._end - self.prompt_length
 
-    def open_round(self) -> Windows:
-        """Return the windows of the next forward."""
+    def open_round(self) -> PackedRows:
+        """Return the rows of the next forward."""
         count = max(1, min(MAX_BRANCHES, MAX_ROWS // (self._end - self._cached)))
         caches = self._plan.window != "full" and not self._cached and len(self._waiting) > count
-        windows = windows_of_beginnings(
+        packed = rows_of_beginnings(
             self._prompt,
             self._waiting[:count],
             slice(self._cached, self._end),
@@ -112,22 +113,22 @@ class Scoring:
             self._manifest,
             commit=self._layout.first if caches else 0,
         )
-        return windows if self._sharing is None else with_shared_rows(windows, self._sharing)
+        return packed if self._sharing is None else with_shared_rows(packed, self._sharing)
 
-    def finish_round(self, windows: Windows, rows: RowStatistics, _: ForwardSplit | None) -> None:
-        """Read probabilities from the statistics `rows` [B, 1] of the `windows` from `open_round`.
+    def finish_round(self, packed: PackedRows, rows: RowStatistics, _: ForwardSplit | None) -> None:
+        """Read probabilities from the statistics `rows` [C] of the `packed` rows from `open_round`.
 
         Raises NonFiniteAnswerError for statistics that are not finite, and ChoicesRefusedError if the statistics do not
         contain a token.
         """
         self.steps += 1
         check_statistics(rows, self._manifest.dimensions.vocab_size, device=self._session.device, step=self.steps)
-        if windows.commit:
-            self._session.commit(self.request, windows.branch_of_commit(0), windows.commit)
-            self._cached = windows.commit
-        count = len(windows.lengths)
+        if packed.commit:
+            self._session.commit(self.request, 0, packed.commit)
+            self._cached = packed.commit
+        count = len(rows.entropy)
         for number, beginning in enumerate(self._waiting[:count]):
-            row = rows[number, 0]
+            row = rows[number]
             tokens = sorted(self._next_tokens[beginning])
             logprobs = logprobs_of_tokens(row, tokens, self._plan.logits_temperature)
             for token, logprob in zip(tokens, logprobs, strict=True):
@@ -192,7 +193,7 @@ def tokens_by_beginning(choices: Sequence[EncodedChoice]) -> dict[Beginning, set
     return dict(sorted(found.items(), key=lambda each: len(each[0])))
 
 
-def windows_of_beginnings(
+def rows_of_beginnings(
     prompt: Int64,
     beginnings: Sequence[Beginning],
     span: slice,
@@ -201,31 +202,31 @@ def windows_of_beginnings(
     manifest: Manifest,
     *,
     commit: int = 0,
-) -> Windows:
+) -> PackedRows:
     """Return a window over the positions `span` for each of the `beginnings` behind `prompt`, with masks behind it.
 
     Every window samples the first masked position. The rows before `span` are cached. The first `commit` rows are to be
     cached; they are the same in every window.
     """
-    order = np.arange(span.start, span.stop)
-    sequences = np.full((len(beginnings), span.stop), manifest.special_tokens.mask, np.int64)
+    count, order = len(beginnings), np.arange(span.start, span.stop)
+    sequences = np.full((count, span.stop), manifest.special_tokens.mask, np.int64)
     sequences[:, : len(prompt)] = prompt
     for row, beginning in enumerate(beginnings):
         sequences[row, len(prompt) : len(prompt) + len(beginning)] = beginning
-    shape = (len(beginnings), len(order))
-    slots = len(prompt) + np.array([[len(beginning)] for beginning in beginnings], np.int64)
-    return Windows(
+    slots = len(prompt) + np.array(list(map(len, beginnings)))
+    lengths = (len(order),) * count
+    return PackedRows(
         prefix=span.start,
         commit=commit,
-        input_ids=sequences[:, order],
-        positions=np.broadcast_to(order, shape),
-        mask=np.broadcast_to(attention_mask(order, layout, plan), (*shape, len(order))),
-        lengths=(len(order),) * len(beginnings),
-        sampled=tuple(slots),
-        logits_positions=slots,
-        logits_index=slots - manifest.prediction_shift - span.start,
-        from_kept_row=np.zeros_like(slots, np.bool_),
+        lengths=lengths,
+        branch_lengths=lengths,
+        input_ids=sequences[:, order].ravel(),
+        positions=np.tile(order, count),
+        mask=np.tile(attention_mask(order, layout, plan).ravel(), count),
+        sampled=tuple(slots[:, None]),
         kept_columns=0,
+        column_positions=slots,
+        column_rows=slots - manifest.prediction_shift - span.start + len(order) * np.arange(count),
         cached=np.arange(span.start),
     )
 

@@ -1,46 +1,35 @@
-"""Combine the windows of several requests into one batch, and split its statistics by request.
-
-Padding has no effect: a padding row attends only to itself, no real row attends to it, and its statistics are dropped.
-
-Equal rows on several branches of a request may be computed once. A row depends on the shared prefix, on its token and
-position, and on the rows that it attends to, through all layers. Rows for which all of these match the anchor need no
-second computation. With a block-causal window these are the rows of the blocks before the one with a lookahead token.
-The window mask alone expresses which row attends to which row, so graphs need no support for it. Every row attends to
-the same rows as before, but the order of the sums changes, which may change the last bits.
-"""
+"""Combine the rows of several requests into one forward, and split its statistics by request."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
-from lopa.runtime.contract import Bool, Int64, Statistics, WindowBatch
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.state.windows import SharedRows, Windows
+from lopa.runtime.state.packed_rows import PackedRows
 
-SharingTest = Callable[[Windows, int, int], bool]
-"""Function that returns True if one shared window is faster. Its arguments are the windows, and the numbers of rows and
-sampled rows of the shared one.
-"""
 MAX_PADDING = 0.25
 """Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
 
 
-def groups_from_windows(windows: Sequence[Windows], max_padding: float) -> tuple[tuple[int, ...], ...]:
-    """Return groups of requests that share a forward; each index of `windows` occurs once.
+def groups_from_rows(requests: Sequence[PackedRows], max_padding: float) -> tuple[tuple[int, ...], ...]:
+    """Return groups of requests that share a forward; each index of `requests` occurs once.
 
     Requests are assigned from the largest to the smallest. Each joins the first group whose padding stays within the
     limit. Requests of equal size always share a forward. An infinite `max_padding` gives one group, 0 one group per
     size.
     """
-    if len(windows) == 1:
+    if len(requests) == 1:
         return ((0,),)
-    by_size = sorted(
-        range(len(windows)), key=lambda i: -windows[i].forward_rows.input_ids.size
-    )  # stable, so equal sizes keep their order
+    shapes = [(len(each.lengths), max(each.lengths)) for each in requests]
+    by_size = sorted(range(len(shapes)), key=lambda i: -shapes[i][0] * shapes[i][1])  # stable: equal sizes keep order
     groups: list[list[int]] = []
     for index in by_size:
-        target = next((group for group in groups if _fits_padding(windows, [*group, index], max_padding)), None)
+        target = next(
+            (group for group in groups if _fits_padding([shapes[i] for i in (*group, index)], max_padding)), None
+        )
         if target is None:
             groups.append([index])
         else:
@@ -48,115 +37,47 @@ def groups_from_windows(windows: Sequence[Windows], max_padding: float) -> tuple
     return tuple(tuple(sorted(group)) for group in groups)
 
 
-def _fits_padding(windows: Sequence[Windows], group: Sequence[int], max_padding: float) -> bool:
-    shapes = [windows[i].forward_rows.input_ids.shape for i in group]
-    rows: int = len(group) * max(branches for branches, _ in shapes) * max(width for _, width in shapes)
-    real: int = sum(branches * width for branches, width in shapes)
-    return rows <= (1 + max_padding) * real
+def _fits_padding(shapes: Sequence[tuple[int, int]], max_padding: float) -> bool:
+    """Return True if the padding of requests of these `shapes`, windows and longest window, stays within the limit."""
+    rows = len(shapes) * max(windows for windows, _ in shapes) * max(length for _, length in shapes)
+    return rows <= (1 + max_padding) * sum(windows * length for windows, length in shapes)
 
 
-def batch_from_windows(
-    windows: Sequence[Windows], requests: Sequence[int], temperatures: Sequence[float]
-) -> WindowBatch:
-    """Return one forward for all `windows`, at least one, with the number and temperature of each request.
+def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], temperatures: Sequence[float]) -> PackedBatch:
+    """Return one forward for all `rows`, at least one, with the number and temperature of each request.
 
     A temperature of 0 decodes greedily and leaves the logits unchanged.
     """
-    given = [each.forward_rows for each in windows]
-    branches, width, queries = (
-        max(sizes)
-        for sizes in zip(*((*each.input_ids.shape, each.logits_index.shape[1]) for each in given), strict=True)
-    )
-    count = len(windows)
-    input_ids = np.zeros((count, branches, width), np.int64)
-    mask = np.zeros((count, branches, width, width), np.bool_)
-    mask[:, :, np.arange(width), np.arange(width)] = True
-    logits_index = np.zeros((count, branches, queries), np.int64)
-    starts = np.array([each.prefix for each in windows])
-    positions = np.empty_like(input_ids)
-    positions[:] = starts[:, None, None] + np.arange(width)
-    for slot, each in enumerate(given):
-        own_branches, own_width = each.input_ids.shape
-        input_ids[slot, :own_branches, :own_width] = each.input_ids
-        positions[slot, :own_branches, :own_width] = each.positions
-        mask[slot, :own_branches, :own_width, :own_width] = each.mask
-        logits_index[slot, :own_branches, : each.logits_index.shape[1]] = each.logits_index
-    return WindowBatch(
+    starts = accumulate((each.input_ids.size for each in rows), initial=0)
+    return PackedBatch(
         requests=tuple(requests),
-        input_ids=input_ids,
-        position_ids=positions,
-        window_mask=mask,
-        logits_index=logits_index,
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
+        slots=np.repeat(np.arange(len(rows)), [len(each.lengths) for each in rows]),
+        lengths=np.array([length for each in rows for length in each.lengths]),
+        input_ids=np.concatenate([each.input_ids for each in rows]),
+        position_ids=np.concatenate([each.positions for each in rows]),
+        mask=rows[0].mask if len(rows) == 1 else np.concatenate([each.mask for each in rows]),
+        sampled_rows=np.concatenate([each.sampled_rows + start for each, start in zip(rows, starts, strict=False)]),
     )
 
 
-def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowStatistics:
-    """Return the statistics [B, Q] that `windows`, in `slot` of the batch, requested."""
-    branches, queries = windows.forward_rows.logits_index.shape
-    own = (slot, slice(branches), slice(queries))
-    logits = None if statistics.logits is None else statistics.logits[own]
-    rows = RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own], logits)
-    return rows if windows.shared is None else rows[0][windows.shared.answers]
+def forward_packed(batch: PackedBatch, forward: Callable[[WindowBatch], Statistics]) -> Statistics:
+    """Return the statistics [M, ...] of `batch` from a session's `forward`, which takes padded windows."""
+    padded = padded_batch(batch)
+    return padded.packed(forward(padded.batch))
 
 
-def with_shared_rows(windows: Windows, is_faster: SharingTest) -> Windows:
-    """Return `windows` with their rows as one window, `shared`, if that has fewer rows and `is_faster` returns True.
-
-    Windows stay separate if the rows to commit differ between branches, because the winner is not known yet.
-    """
-    branches, width = windows.input_ids.shape
-    if branches == 1:
-        return windows
-    alike = rows_of_anchor(windows)
-    if not alike[:, : windows.commit].all():
-        return windows
-    own = (np.arange(width) < np.array(windows.lengths)[:, None]) & ~alike
-    first = windows.lengths[-1]
-    total = first + int(np.count_nonzero(own))
-    places = np.broadcast_to(np.arange(width), (branches, width)).copy()
-    """[B, W]: index of each real row in the shared window."""
-    places[own] = np.arange(first, total)
-    logits_index, answers = _sampled_rows(windows, places)
-    if total >= branches * width or not is_faster(windows, total, logits_index.size):
-        return windows
-
-    own[-1, :first] = True  # the anchor's rows come first
-    input_ids = np.empty((1, total), np.int64)
-    positions = np.empty((1, total), np.int64)
-    mask = np.zeros((1, total, total), np.bool_)
-    for branch, length in enumerate(windows.lengths):
-        rows = own[branch]
-        at = places[branch, rows]
-        input_ids[0, at] = windows.input_ids[branch, rows]
-        positions[0, at] = windows.positions[branch, rows]
-        mask[0, at[:, None], places[branch, :length]] = windows.mask[branch, rows, :length]
-    return replace(windows, shared=SharedRows(input_ids, positions, mask, logits_index, answers))
-
-
-def rows_of_anchor(windows: Windows) -> Bool:
-    """Return which rows equal the anchor's (the last branch's) in everything that they depend on, [B, W]. Padding is
-    False."""
-    width = windows.input_ids.shape[1]
-    lengths = np.minimum(windows.lengths, windows.lengths[-1])
-    alike: Bool = (
-        (np.arange(width) < lengths[:, None])
-        & (windows.input_ids == windows.input_ids[-1])
-        & (windows.positions == windows.positions[-1])
-        & (windows.mask == windows.mask[-1]).all(axis=-1)
-    )
-    while True:
-        sees_another = alike & (windows.mask & ~alike[:, None, :]).any(axis=-1)
-        if not sees_another.any():
-            return alike
-        alike &= ~sees_another
-
-
-def _sampled_rows(windows: Windows, places: Int64) -> tuple[Int64, Int64]:
-    """Return `logits_index` and `answers` of SharedRows for rows at `places` [B, W]."""
-    needed = (np.arange(windows.logits_positions.shape[1]) < windows.counts[:, None]) & ~windows.from_kept_row
-    answers = np.zeros(windows.logits_positions.shape, np.int64)
-    rows = np.take_along_axis(places, windows.logits_index, axis=1)[needed]
-    found, answers[needed] = np.unique(rows, return_inverse=True)
-    # a forward needs at least one sampled row
-    return (found if len(found) else np.zeros(1, np.int64))[None], answers
+def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) -> list[RowStatistics]:
+    """Return the columns [C] of each request from the `statistics` [M, ...] of a forward of their `rows`."""
+    found, begin = [], 0
+    for packed in rows:
+        own = slice(begin, begin := begin + len(packed.sampled_rows))
+        results = RowStatistics(
+            statistics.topk_ids[own],
+            statistics.topk_logprobs[own],
+            statistics.entropy[own],
+            None if statistics.logits is None else statistics.logits[own],
+        )
+        is_in_order = np.array_equal(packed.column_rows, packed.sampled_rows)
+        found.append(results if is_in_order else results.take(packed.answers))  # logits are large
+    return found

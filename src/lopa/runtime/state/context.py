@@ -29,10 +29,6 @@ class SpecialTokenIds(Protocol):
         """Token of masked positions."""
 
     @property
-    def pad(self) -> int:
-        """Token of padding rows."""
-
-    @property
     def ends(self) -> tuple[int, ...]:
         """Tokens that end an answer."""
 
@@ -68,7 +64,6 @@ class Context:
     plan: DecodingPlan
     strategy: Strategy
     mask_token: int
-    pad_token: int
     ends: tuple[int, ...]
     """Tokens that end the decode; empty with stop_at_eos off."""
     prediction_shift: int
@@ -113,7 +108,6 @@ def context_from_model(plan: DecodingPlan, model: Model) -> Context:
         replace(plan, overwrites_unmasked=False) if is_llada2 else plan,
         checked_strategy(strategy_from_name(plan.strategy), model.dimensions.vocab_size),
         tokens.mask,
-        tokens.pad,
         () if goes_on else ends,
         model.prediction_shift,
         model.dimensions.vocab_size,

@@ -60,7 +60,7 @@ class Layout:
         """Return the block number of each of `positions`, from 0, non-decreasing."""
         if self.absolute:
             return positions // self.size
-        return np.where(positions < self.first, 0, 1 + (positions - self.first) // self.size)
+        return np.maximum(0, 1 + (positions - self.first) // self.size)
 
 
 def max_rows(prompt: int, plan: DecodingPlan) -> tuple[int, int]:
