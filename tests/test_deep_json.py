@@ -15,13 +15,12 @@ from lopa.runtime import Bundle, Decoder
 from lopa.runtime.bundle.buckets import bucket_plan_from_file
 from lopa.runtime.bundle.costs import costs_from_file
 from lopa.runtime.bundle.manifest import manifest_from_json
-from lopa.runtime.errors import LopaError
+from lopa.runtime.errors import FieldError, LopaError
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.signature.envelope import envelope_from_json
 from lopa.runtime.text.chat_template import template_from_file
 from lopa.runtime.text.tokenizer import Tokenizer
-from lopa.serve.openai.field_error import FieldError
-from lopa.serve.protocols.answer_request import request_from_openai
+from lopa.serve.openai.request import request_from_body
 from lopa.serve.serve_limits import ServeLimits
 
 DEPTHS = (2, 60, 95, 199, 201, 490, 900, *range(960, 1001, 5), 5000)
@@ -47,7 +46,7 @@ def readers(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     def read_body(body: str) -> object:
         content = object_from_json(body, source="body", expected="", remedy="", unique=True)
-        return request_from_openai(content, "/v1/completions", ServeLimits())
+        return request_from_body(content, "/v1/completions", ServeLimits())
 
     yield {
         "manifest": lambda deep: manifest_from_json(f'{manifest[:-1]}, "x": {deep}}}'.encode(), source="x"),

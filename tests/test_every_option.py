@@ -21,12 +21,12 @@ from lopa.cli.options.decoding_options import config_options, config_overrides, 
 from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.bundle.manifest import manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.errors import FieldError
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS
 from lopa.runtime.plan.option import Option
 from lopa.runtime.strategy import STRATEGIES
-from lopa.serve.openai.body_config import config_from_options
+from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import CHATS, options_from_body
-from lopa.serve.openai.field_error import FieldError
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.triton_request import request_from_inputs
 
@@ -105,12 +105,12 @@ def keywords(decoder: Decoder, options: Values) -> Any:
 
 def http_body(decoder: Decoder, options: Values) -> Any:
     given = options_from_body({"messages": [], "lopa": options}, CHATS)
-    return config_from_options(decoder.config, decoder.plan, given)
+    return options_of_body(decoder.resolve, given).config
 
 
 def triton_parameters(decoder: Decoder, options: Values) -> Any:
     request = request_from_inputs({"text_input": "1"}, options, ServeLimits(), {})
-    return config_from_options(decoder.config, decoder.plan, request.options)
+    return options_of_body(decoder.resolve, request.options).config
 
 
 def line_of_prompts(decoder: Decoder, options: Values) -> Any:
@@ -122,11 +122,11 @@ def row_of_ray(decoder: Decoder, options: Values) -> Any:
     found: list[Any] = []
 
     def submit(prompt: Any, config: GenerationConfig) -> None:
-        found.append(config)
+        found.append(decoder.resolve(config).config)
         raise BadInputError("enough", expected="a config", remedy="none")
 
-    engine: Any = SimpleNamespace(config=decoder.config, submit=submit)
-    [answer] = answers_to_rows(engine, [{"prompt": "1", **options}], {})
+    engine: Any = SimpleNamespace(submit=submit)
+    [answer] = answers_to_rows(engine, [{"prompt": "1", "lopa": options}], {})
     if not found:
         raise BadInputError(answer["error"], expected="a right value", remedy="none")
     return found[0]

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lopa.runtime.bundle import Bundle as Bundle
     from lopa.runtime.bundle.manifest import Manifest as Manifest
+    from lopa.runtime.chat.call_format import CallFormat as CallFormat
+    from lopa.runtime.chat.chat import Chat as Chat
+    from lopa.runtime.chat.prepared_chat import AnswerForm as AnswerForm
     from lopa.runtime.contract.candidate_list import TokenLogprob as TokenLogprob
     from lopa.runtime.contract.timeline import Span as Span
     from lopa.runtime.contract.timeline import Timeline as Timeline
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from lopa.runtime.errors import DevicesLostError as DevicesLostError
     from lopa.runtime.errors import EngineClosedError as EngineClosedError
     from lopa.runtime.errors import EngineFailedError as EngineFailedError
+    from lopa.runtime.errors import FieldError as FieldError
     from lopa.runtime.errors import GrammarHelperError as GrammarHelperError
     from lopa.runtime.errors import GrammarRefusedError as GrammarRefusedError
     from lopa.runtime.errors import LopaError as LopaError
@@ -39,14 +43,17 @@ if TYPE_CHECKING:
     from lopa.runtime.generation_config import BranchChoice as BranchChoice
     from lopa.runtime.generation_config import GenerationConfig as GenerationConfig
     from lopa.runtime.generation_config import GenerationOptions as GenerationOptions
+    from lopa.runtime.generation_config import ResolvedOptions as ResolvedOptions
     from lopa.runtime.grammar.grammar_limits import GrammarLimits as GrammarLimits
     from lopa.runtime.plan import DecodingPlan as DecodingPlan
     from lopa.runtime.requests.handle import RequestHandle as RequestHandle
+    from lopa.runtime.requests.job import PreparedRequest as PreparedRequest
     from lopa.runtime.requests.observer import AdmissionReport as AdmissionReport
     from lopa.runtime.requests.observer import EndReport as EndReport
     from lopa.runtime.requests.observer import EngineObserver as EngineObserver
     from lopa.runtime.requests.observer import RoundReport as RoundReport
-    from lopa.runtime.requests.prepared import PreparedRequest as PreparedRequest
+    from lopa.runtime.requests.request import Prompt as Prompt
+    from lopa.runtime.requests.request import Request as Request
     from lopa.runtime.requests.reservation import Reservation as Reservation
     from lopa.runtime.requests.result import DoneEvent as DoneEvent
     from lopa.runtime.requests.result import DraftEvent as DraftEvent
@@ -59,8 +66,6 @@ if TYPE_CHECKING:
     from lopa.runtime.scoring.choice_scores import ChoiceScore as ChoiceScore
     from lopa.runtime.scoring.choice_scores import ChoiceScores as ChoiceScores
     from lopa.runtime.sessions.session import Session as Session
-    from lopa.runtime.text.prompt_ids import Prompt as Prompt
-    from lopa.runtime.text.prompt_ids import PromptRequest as PromptRequest
     from lopa.runtime.text.text_with_holes import Hole as Hole
     from lopa.runtime.text.text_with_holes import TextWithHoles as TextWithHoles
     from lopa.runtime.text.text_with_holes import text_with_holes as text_with_holes
@@ -72,6 +77,9 @@ __version__ = "0.1.0"
 _NAMES = {
     "lopa.runtime.bundle": "Bundle",
     "lopa.runtime.bundle.manifest": "Manifest",
+    "lopa.runtime.chat.call_format": "CallFormat",
+    "lopa.runtime.chat.chat": "Chat",
+    "lopa.runtime.chat.prepared_chat": "AnswerForm",
     "lopa.runtime.contract.candidate_list": "TokenLogprob",
     "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
@@ -80,16 +88,17 @@ _NAMES = {
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
         "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DevicesLostError "
-        "EngineClosedError EngineFailedError GrammarHelperError GrammarRefusedError LopaError MissingBackendError "
-        "NonFiniteAnswerError OutputFailedError PreparationStoppedError PromptTooLongError QueueFullError "
-        "ResourceExhaustedError StrategyFailedError"
+        "EngineClosedError EngineFailedError FieldError GrammarHelperError GrammarRefusedError LopaError "
+        "MissingBackendError NonFiniteAnswerError OutputFailedError PreparationStoppedError PromptTooLongError "
+        "QueueFullError ResourceExhaustedError StrategyFailedError"
     ),
-    "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions",
+    "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions ResolvedOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",
     "lopa.runtime.plan": "DecodingPlan",
     "lopa.runtime.requests.handle": "RequestHandle",
     "lopa.runtime.requests.observer": "AdmissionReport EndReport EngineObserver RoundReport",
-    "lopa.runtime.requests.prepared": "PreparedRequest",
+    "lopa.runtime.requests.job": "PreparedRequest",
+    "lopa.runtime.requests.request": "Prompt Request",
     "lopa.runtime.requests.reservation": "Reservation",
     "lopa.runtime.requests.result": "DoneEvent DraftEvent Event GenerationResult TextEvent",
     "lopa.runtime.requests.status": "EngineStatus",
@@ -97,7 +106,6 @@ _NAMES = {
     "lopa.runtime.revision": "Revision",
     "lopa.runtime.scoring.choice_scores": "ChoiceScore ChoiceScores",
     "lopa.runtime.sessions.session": "Session",
-    "lopa.runtime.text.prompt_ids": "Prompt PromptRequest",
     "lopa.runtime.text.text_with_holes": "Hole TextWithHoles text_with_holes",
     "lopa.runtime.text.tokenizer": "Tokenizer",
 }

@@ -195,9 +195,11 @@ def test_a_bad_row_has_an_error_and_parquet_is_read(
 
     from lopa.batch.ray_data import answer_files
 
-    rows = [{"id": row["id"], "prompt": row["prompt"], "strategy": None} for row in lines()[:6]]
+    rows: list[dict[str, Any]] = [
+        {"id": row["id"], "prompt": row["prompt"], "lopa": {"strategy": None}} for row in lines()[:6]
+    ]
     rows[3] |= {"prompt": ""}
-    rows[4] |= {"strategy": "none such"}
+    rows[4] |= {"lopa": {"strategy": "none such"}}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     answer_files(tmp_path / "in.parquet", tmp_path / "out", bundle, batch_size=3, max_new_tokens=64)
     found = table_of(tmp_path / "out").to_pylist()

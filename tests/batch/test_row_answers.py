@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,21 @@ def engine(tiny_bundle: Path) -> Iterator[Engine]:
 
 
 def test_rows_have_the_answers_of_a_decoder(engine: Engine, tiny_bundle: Path) -> None:
-    rows = [{"prompt": text, "other": [1], "prompt_ids": None, "messages": None, "strategy": None} for text in PROMPTS]
-    rows[2] |= {"strategy": "eb", "gamma": 0.4}
+    rows: list[dict[str, Any]] = [
+        {
+            "prompt": text,
+            "other": [1],
+            "prompt_ids": None,
+            "messages": None,
+            "choices": ["a", "b"],
+            "steps": 3,
+            "seed": None,
+            "lopa": {"strategy": None},
+        }
+        for text in PROMPTS
+    ]  # columns of data sets, some of them named like options
+    rows[2]["lopa"] = {"strategy": "eb", "gamma": 0.4}
+    rows[3]["lopa"] = None
     found = answers_to_rows(engine, rows, {"max_new_tokens": 32})
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for number, (text, answer) in enumerate(zip(PROMPTS, found, strict=True)):
@@ -43,14 +57,16 @@ def test_a_bad_row_gets_an_error_and_the_others_answers(engine: Engine) -> None:
         {"prompt": ""},
         {"other": 1},
         {"prompt": "a", "prompt_ids": [5]},
-        {"prompt": "a", "strategy": "none such"},
+        {"prompt": "a", "lopa": {"strategy": "none such"}},
+        {"prompt": "a", "lopa": {"temprature": 1}},
+        {"prompt": "a", "lopa": "eb"},
         {"prompt_ids": [10**6]},
         {"messages": [{"role": "user", "content": "a"}]},
         {"prompt": 5},
         {"prompt_ids": [4, 5, 6]},
     ]
     found = answers_to_rows(engine, rows, {"max_new_tokens": 4})
-    assert [bool(each["error"]) for each in found] == [False, *[True] * 7, False]
+    assert [bool(each["error"]) for each in found] == [False, *[True] * 9, False]
     assert all(each["text"] is None for each in found if each["error"])
     assert "no prompt" in found[2]["error"]
     assert "prompt and prompt_ids" in found[3]["error"]

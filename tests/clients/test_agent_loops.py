@@ -239,7 +239,7 @@ def test_twenty_turns_with_real_tools(served: tuple[Server, Path], kind: type[Ag
 
         def ask(choice: str, seed: int) -> Received:
             """Ask the server. Check the prompt that it read, and the ids that it gave."""
-            rendered = decoder.prompt_from_messages(chat, tools=agent.definitions)
+            rendered = decoder.tokenizer.chat(chat, tools=agent.definitions)
             received = agent.ask(choice, seed)
             assert received.prompt_tokens == len(rendered), chat
             for call in received.calls:

@@ -20,7 +20,7 @@ from lopa import (
     GenerationConfig,
     GenerationOptions,
     GenerationResult,
-    PromptRequest,
+    Request,
     Step,
     TextEvent,
 )
@@ -28,8 +28,8 @@ from lopa.runtime.sessions.session import next_request_number
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 WITH_OPTIONS = [
-    *(getattr(Decoder, name) for name in ("config", "generate", "iter_generate", "outcomes", "stream", "stream_text")),
-    *(getattr(Engine, name) for name in ("config", "prepare", "submit", "submit_many")),
+    *(getattr(Decoder, name) for name in ("config", "generate", "iter_generate", "prepare", "stream", "stream_text")),
+    *(getattr(Engine, name) for name in ("prepare", "submit", "submit_many")),
 ]
 
 
@@ -47,7 +47,7 @@ def test_one_prompt_gives_one_result_and_several_a_list(decoder: Decoder) -> Non
     config = decoder.config(max_new_tokens=8)
     result = decoder.generate(PROMPT, config)
     ids = list(result.prompt_ids)
-    for one in (ids, tuple(ids), np.array(ids), PromptRequest(PROMPT, config)):
+    for one in (ids, tuple(ids), np.array(ids), Request(PROMPT, config)):
         assert plain(decoder.generate(one, config)) == plain(result)
     for several in ([PROMPT], (PROMPT,), iter([PROMPT]), [ids], np.array([ids])):
         assert [plain(each) for each in decoder.generate(several, config)] == [plain(result)]
@@ -104,9 +104,6 @@ def test_options_are_given_by_name(decoder: Decoder) -> None:
     assert plain(decoder.generate(PROMPT, **options)) == plain(expected)
     assert [plain(each) for each in decoder.generate([PROMPT], **options)] == [plain(expected)]
     assert [plain(each) for each in decoder.iter_generate([PROMPT], **options)] == [plain(expected)]
-    (outcome,) = decoder.outcomes([PROMPT], **options)
-    assert isinstance(outcome, GenerationResult)
-    assert plain(outcome) == plain(expected)
     *_, done = decoder.stream(PROMPT, **options)
     assert isinstance(done, DoneEvent)
     assert plain(done.result) == plain(expected)
@@ -116,7 +113,7 @@ def test_options_change_a_config_but_not_a_prompts_own(decoder: Decoder) -> None
     config = decoder.config(max_new_tokens=8, stop_at_eos=False, seed=3)
     assert decoder.config(config) is config
     assert decoder.config(config, max_new_tokens=4) == replace(config, max_new_tokens=4)
-    own = PromptRequest("1", config)
+    own = Request("1", config)
     results = decoder.generate(["1", own], config, max_new_tokens=4)
     assert [(len(result.token_ids), result.seed) for result in results] == [(4, 3), (8, 3)]
 
@@ -125,11 +122,11 @@ def test_an_engine_accepts_options_too(decoder: Decoder) -> None:
     options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
     expected = plain(decoder.generate(PROMPT, **options))
     with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
-        config = engine.config(branches=2)
+        config = engine.decoder.config(branches=2)
         handles = [
             engine.submit(PROMPT, **options),
             engine.submit(PROMPT, config, max_new_tokens=8),
-            *engine.submit_many([PROMPT, PromptRequest(PROMPT, engine.config(config, max_new_tokens=8))], **options),
+            *engine.submit_many([PROMPT, Request(PROMPT, engine.decoder.config(config, max_new_tokens=8))], **options),
             engine.submit(asyncio.run(engine.prepare(PROMPT, **options))),
         ]
         assert [plain(handle.result()) for handle in handles] == [expected] * 5

@@ -205,7 +205,7 @@ def test_an_artificial_family_decodes(tiny_bundle: Path, monkeypatch: pytest.Mon
         with Decoder.open(tiny_bundle, [device]) as decoder:
             assert decoder.session.device == device
             (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16))
-            assert decoder.branches_for(decoder.config()).number == 1
+            assert decoder.resolve(decoder.config()).branches.number == 1
             results.append(result.token_ids)
     assert results[0] == results[1]
     monkeypatch.setitem(FAMILIES, "toy", replace(FAMILIES["toy"], processor_suffix=None))

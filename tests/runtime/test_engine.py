@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.outcomes import outcomes
 from tests.runtime.requests.batch_mates import (
     WAIT,
     CountingSession,
@@ -317,9 +318,9 @@ def test_closing_cancels_running_and_waiting_requests(decoder: Decoder, prompt: 
 
 def test_an_engine_closes_the_decoder_that_it_opened(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
     with Engine.open(tiny_bundle, threads=1, max_num_seqs=2) as engine:
-        assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
+        assert engine.submit(prompt, engine.decoder.config(max_new_tokens=4)).result(WAIT).tokens > 0
     with pytest.raises(DecoderClosedError, match="the decoder is closed"):
-        next(iter(engine._decoder.stream(prompt)))
+        next(iter(engine.decoder.stream(prompt)))
     with pytest.raises(BadInputError, match="max_num_seqs 0"):
         Engine.open(tiny_bundle, max_num_seqs=0)
 
@@ -368,8 +369,8 @@ def test_prompts_decoded_together_share_forwards_and_keep_their_order(
 
 def test_a_bad_prompt_in_a_batch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=8)
-    outcomes = list(decoder.outcomes([prompt, [], prompt], config, parallel=2))
-    assert [isinstance(each, BadInputError) for each in outcomes] == [False, True, False]
+    found = list(outcomes(decoder, [prompt, [], prompt], config, parallel=2))
+    assert [isinstance(each, BadInputError) for each in found] == [False, True, False]
     results = decoder.iter_generate([prompt, [], prompt], config, parallel=2)
     assert next(results).tokens > 0
     with pytest.raises(BadInputError, match="an empty prompt"):

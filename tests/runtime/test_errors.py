@@ -5,8 +5,7 @@ import pickle
 
 import pytest
 
-from lopa.runtime.errors import BadInputError, EngineFailedError, LopaError
-from lopa.serve.openai.field_error import FieldError
+from lopa.runtime.errors import BadInputError, EngineFailedError, FieldError, LopaError
 
 ERRORS = [
     BadInputError("a", expected="b", remedy="c"),

@@ -16,7 +16,7 @@ from tests.runtime.requests.batch_mates import alone, result_of, with_stored_pro
 from lopa.bench.buckets.bucket_costs import bucket_costs
 from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
 from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
-from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
+from lopa.runtime import Decoder, Engine, GenerationResult, Request
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.sessions.session import open_session
@@ -87,18 +87,18 @@ def opened(family: str, family_bundle: Callable[..., Path], request: pytest.Fixt
 
 
 @pytest.fixture
-def submitted(family: str, opened: Opened) -> list[PromptRequest]:
+def submitted(family: str, opened: Opened) -> list[Request]:
     """Return every combination of options and prompt."""
     decoder = opened()
     configs = [decoder.config(**{"max_new_tokens": 20, **options}) for options in LOOPS[family]]
-    return [PromptRequest(prompt, config) for config in configs for prompt in PROMPTS]
+    return [Request(prompt, config) for config in configs for prompt in PROMPTS]
 
 
-def answers(decoder: Decoder, submitted: list[PromptRequest]) -> list[GenerationResult]:
+def answers(decoder: Decoder, submitted: list[Request]) -> list[GenerationResult]:
     return [alone(decoder, each.prompt, each.config) for each in submitted]
 
 
-def test_the_same_answers_on_every_device(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
+def test_the_same_answers_on_every_device(family: str, opened: Opened, submitted: list[Request]) -> None:
     expected = answers(opened(), submitted)
     for each, found in zip(submitted, expected, strict=True):
         assert 0 < found.tokens <= each.config.max_new_tokens or each.config.reference
@@ -110,7 +110,7 @@ def test_the_same_answers_on_every_device(family: str, opened: Opened, submitted
         assert answers(opened("cpu+cpu"), submitted) == expected
 
 
-def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[PromptRequest]) -> None:
+def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Request]) -> None:
     """Decode twice, so that stored prompts are used."""
     decoder = opened()
     expected = answers(decoder, submitted)
@@ -120,7 +120,7 @@ def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Promp
             assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
 
 
-def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
+def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[Request]) -> None:
     """Shape buckets planned from decodes with the family's defaults fit every decode with these defaults."""
     decoder = opened()
     recording = recording_from_decoder(
@@ -139,7 +139,7 @@ def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submit
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_quantized_bundles_with_batch_mates(opened: Opened, submitted: list[PromptRequest], kind: str) -> None:
+def test_quantized_bundles_with_batch_mates(opened: Opened, submitted: list[Request], kind: str) -> None:
     decoder = opened(quantize=kind)
     expected = answers(decoder, submitted)
     with Engine(decoder, max_num_seqs=5, queue_limit=len(submitted)) as engine:
@@ -147,9 +147,7 @@ def test_quantized_bundles_with_batch_mates(opened: Opened, submitted: list[Prom
     assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
 
 
-def test_an_answer_is_complete_and_within_its_length(
-    family: str, opened: Opened, submitted: list[PromptRequest]
-) -> None:
+def test_an_answer_is_complete_and_within_its_length(family: str, opened: Opened, submitted: list[Request]) -> None:
     """Unmasked tokens stay unless they are remasked, outside reference mode. The first of `ends` is the last token."""
     decoder = opened()
     for each in submitted:

@@ -128,7 +128,7 @@ def use():
     refused(DecoderClosedError, lambda: list(stream))
     refused(DecoderClosedError, lambda: Engine(decoder))
     refused(DecoderClosedError, lambda: decoder.check_grammar(decoder.config(regex="[0-9]x")))
-    refused(DecoderClosedError, lambda: list(decoder.outcomes([P], regex="[0-9]x")))
+    refused(DecoderClosedError, lambda: list(decoder.handles([P], decoder.config(regex="[0-9]x"))))
     refused(DecoderClosedError, decoder.prepare_grammars)
     refused(EngineClosedError, lambda: engine.submit(P))
     refused(EngineClosedError, handle.result)

@@ -15,7 +15,7 @@ from tests.runtime.state.test_shared_rows import rows_of
 from tests.two_kinds import manifest_of_network, network_of_two_kinds
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import BadInputError, Decoder, GenerationConfig, PromptRequest, row_sharing
+from lopa.runtime import BadInputError, Decoder, GenerationConfig, Request, row_sharing
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -158,7 +158,7 @@ def test_random_requests_decode_the_same_with_batch_mates(decoder: Decoder) -> N
     assert once == apart
     assert shared_steps(steps) > 10
     company = decoder.generate(
-        [PromptRequest(prompt, replace(config, deduplicate_rows=True)) for prompt, config in submitted], parallel=6
+        [Request(prompt, replace(config, deduplicate_rows=True)) for prompt, config in submitted], parallel=6
     )
     assert [list(each.token_ids) for each in company] == apart
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.outcomes import outcomes
 
 from lopa.runtime import BadInputError, Decoder, Engine
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -179,14 +180,14 @@ def test_callbacks_configs_and_switches_of_another_type(decoder: Decoder, value:
     with pytest.raises(BadInputError, match="on_step"):
         decoder.stream(PROMPT, on_step=value)
     with pytest.raises(BadInputError, match="on_step"):
-        next(decoder.outcomes([PROMPT], on_step=value))
+        next(outcomes(decoder, [PROMPT], on_step=value))
     with pytest.raises(BadInputError, match="config of type"):
-        decoder.branches_for(value)
+        decoder.resolve(value)
     if value is not True:
         with pytest.raises(BadInputError, match="drafts"):
             decoder.stream(PROMPT, drafts=value)
         with pytest.raises(BadInputError):
-            next(decoder.outcomes(5 if value == [] else value, decoder.config(max_new_tokens=8)))
+            next(outcomes(decoder, 5 if value == [] else value, decoder.config(max_new_tokens=8)))
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "queue_limit", "prefix_cache_tokens"])
@@ -217,10 +218,10 @@ def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
 
     async def main() -> tuple[int, ...]:
         with Engine.open(tiny_bundle, threads=1, **options) as engine:
-            config = engine.config(max_new_tokens=np.int16(8), seed=None, temperature=np.float32(0.5))
+            config = engine.decoder.config(max_new_tokens=np.int16(8), seed=None, temperature=np.float32(0.5))
             result = await engine.submit(PROMPT, config, deadline=np.float64(60))
             assert result.seed == config.seed
-            return (await engine.submit(PROMPT, engine.config(max_new_tokens=8))).token_ids
+            return (await engine.submit(PROMPT, engine.decoder.config(max_new_tokens=8))).token_ids
 
     token_ids = asyncio.run(main())
     with Decoder.open(tiny_bundle, threads=1) as decoder:

@@ -73,7 +73,7 @@ def test_chat_equals_the_decoder_s_answer(server: Server, decoder: Decoder) -> N
         model="tiny", messages=history, max_completion_tokens=48, max_tokens=1
     )
     plain = [{"role": "system", "content": "Be short."}, {"role": "user", "content": QUESTIONS[0]}]
-    (expected,) = decoder.generate([decoder.prompt_from_messages(plain)], decoder.config(max_new_tokens=48))
+    (expected,) = decoder.generate([decoder.tokenizer.chat(plain)], decoder.config(max_new_tokens=48))
     (choice,) = answer.choices
     assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
     assert (choice.index, choice.logprobs, choice.message.refusal) == (0, None, None)
@@ -100,7 +100,7 @@ def test_history_with_tool_calls_is_answered(server: Server, decoder: Decoder) -
     ]
     answer = server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=8)  # type: ignore[arg-type]
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(decoder.prompt_from_messages(messages))
+    assert answer.usage.prompt_tokens == len(decoder.tokenizer.chat(messages))
 
 
 def test_completions_of_texts_and_token_ids(server: Server, decoder: Decoder) -> None:
@@ -170,9 +170,7 @@ def test_lopa_options(server: Server, decoder: Decoder) -> None:
     answer = server.client.chat.completions.create(
         model="tiny", messages=CHAT, max_tokens=40, extra_body={"lopa": {**lopa_fields, "deadline": 40}}
     )
-    (expected,) = decoder.generate(
-        [decoder.prompt_from_messages(CHAT)], decoder.config(max_new_tokens=40, **lopa_fields)
-    )
+    (expected,) = decoder.generate([decoder.tokenizer.chat(CHAT)], decoder.config(max_new_tokens=40, **lopa_fields))
     assert answer.choices[0].message.content == expected.text
     assert answer.usage is not None
     assert answer.usage.model_extra is not None
@@ -209,7 +207,7 @@ def test_log_probabilities_are_of_the_unmasking_step(server: Server, decoder: De
     assert plain.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
     assert plain.logprobs.tokens == [decoder.tokenizer.decode([each]) for each in expected.token_ids]
     request_fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 24, "logprobs": True}
-    history = decoder.prompt_from_messages(CHAT)
+    history = decoder.tokenizer.chat(CHAT)
     (expected,) = decoder.generate([history], decoder.config(max_new_tokens=24, logprobs=True))
     (chat,) = server.client.chat.completions.create(**request_fields).choices
     assert chat.logprobs is not None

@@ -12,9 +12,10 @@ from tests.serve.servers import WAIT, Server, serving
 from tests.serve.test_answers import QUESTIONS
 
 from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.serve.openai.body_config import config_from_options
+from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import COMPLETIONS, BodyOptions
 from lopa.serve.openai.request import apply_limits, request_from_body
 from lopa.serve.serve_limits import ServeLimits
@@ -123,13 +124,13 @@ def test_default_lengths_stay_within_the_limit() -> None:
             few.check_defaults({"branches": branches})
 
 
-def test_default_sampling_has_random_seeds() -> None:
+def test_default_sampling_has_random_seeds(tiny_bundle: Path) -> None:
     """Check that repeated requests get different answers, as with a temperature in the request."""
+    resolve = edit_bundle(Bundle.open(tiny_bundle), defaults={"temperature": 0.7}).manifest.resolve
 
-    def make(**options: Any) -> GenerationConfig:
-        return GenerationConfig(**{"temperature": 0.7, **options})
+    def seed(**values: Any) -> int | None:
+        return options_of_body(resolve, BodyOptions(values=values)).config.seed
 
-    drawn = {config_from_options(make, resolve, BodyOptions()).seed for _ in range(4)}
-    assert len(drawn) == 4
-    assert config_from_options(make, resolve, BodyOptions(values={"seed": 5})).seed == 5
-    assert config_from_options(make, resolve, BodyOptions(values={"temperature": 0.0})).seed == 0
+    assert len({seed() for _ in range(4)}) == 4
+    assert seed(seed=5) == 5
+    assert seed(temperature=0.0) == 0

@@ -149,7 +149,7 @@ def test_a_last_message_of_the_assistant_is_continued(thinking: Any, text_bundle
     begun = "Answer: 9 x"
     fields: dict[str, Any] = {"messages": [*CHAT, {"role": "assistant", "content": begun}], "max_tokens": 40}
     with Decoder.open(text_bundle, threads=1) as decoder:
-        ids = decoder.prompt_from_messages(CHAT) + decoder.tokenizer.encode(begun, add_bos=False)
+        ids = decoder.tokenizer.chat(CHAT) + decoder.tokenizer.encode(begun, add_bos=False)
         expected = decoder.generate(ids, max_new_tokens=40)
     message = _create(thinking, **fields)
     assert (message.content[0].text, message.usage.input_tokens) == (expected.text, len(ids))

@@ -80,7 +80,7 @@ def test_a_score_has_the_probabilities_of_the_decoder(
 
 
 def test_a_score_of_a_chat_and_of_ids(scorer: Server, decoder: Decoder) -> None:
-    history = decoder.prompt_from_messages(CHAT)
+    history = decoder.tokenizer.chat(CHAT)
     expected = expected_scores(decoder.generate(history, choices=CHOICES))
     assert_scores(post(scorer, "/v1/score", messages=CHAT, choices=CHOICES).json(), expected)
     assert_scores(post(scorer, "/v1/score", prompt=history, choices=CHOICES).json(), expected)
@@ -90,7 +90,7 @@ def test_a_score_of_a_chat_and_of_ids(scorer: Server, decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_chat_answers_with_the_most_probable_choice(scorer: Server, decoder: Decoder, stream: bool) -> None:
-    expected = decoder.generate(decoder.prompt_from_messages(CHAT), choices=CHOICES)
+    expected = decoder.generate(decoder.tokenizer.chat(CHAT), choices=CHOICES)
     answer: Any = scorer.client.chat.completions.create(
         model="tiny",
         messages=CHAT,
@@ -258,7 +258,7 @@ def test_a_key_is_required(logits_bundle: Path, tmp_path: Path) -> None:
 
 
 def test_chats_return_the_best_candidates(scorer: Server, decoder: Decoder) -> None:
-    expected = decoder.generate(decoder.prompt_from_messages(CHAT), max_new_tokens=24, top_logprobs=4)
+    expected = decoder.generate(decoder.tokenizer.chat(CHAT), max_new_tokens=24, top_logprobs=4)
     fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 24, "logprobs": True, "top_logprobs": 4}
     (chat,) = scorer.client.chat.completions.create(**fields).choices
     assert chat.logprobs is not None

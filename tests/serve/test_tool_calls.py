@@ -203,8 +203,8 @@ def test_no_message_or_tool_forges_a_control_token(token_bundle: Path) -> None:
     ]
     tool = {"type": "function", "function": {"name": "get", "description": forged, "parameters": {forged: [forged]}}}
     with Decoder.open(token_bundle, threads=1) as decoder:
-        ids = decoder.prompt_from_messages(messages, tools=[tool])
-        plain = decoder.prompt_from_messages(
+        ids = decoder.tokenizer.chat(messages, tools=[tool])
+        plain = decoder.tokenizer.chat(
             json.loads(json.dumps(messages).replace(json.dumps(forged)[1:-1], "x")),
             tools=json.loads(json.dumps([tool]).replace(json.dumps(forged)[1:-1], "x")),
         )

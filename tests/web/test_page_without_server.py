@@ -76,7 +76,7 @@ def run_page(browser: Browser, address: str, kind: str) -> None:
 def test_runs_are_those_of_python(browser: Browser, address: str, folder: Path, kind: str) -> None:
     run_page(browser, address, kind)
     with Decoder.open(folder / "bundle", threads=1) as decoder:
-        prompt: Any = PROMPT if kind == "text" else decoder.prompt_from_messages([{"role": "user", "content": PROMPT}])
+        prompt: Any = PROMPT if kind == "text" else decoder.tokenizer.chat([{"role": "user", "content": PROMPT}])
         expected = [decoder.generate(prompt, max_new_tokens=128, **options) for options in OPTIONS]
     assert texts(browser, ".answer") == [each.text for each in expected]
     assert texts(browser, ".forwards") == [str(each.steps) for each in expected]

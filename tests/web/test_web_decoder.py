@@ -131,7 +131,7 @@ def test_a_chat_has_the_ids_of_python(tiny_bundle: Path, tmp_path: Path) -> None
     chat = [{"role": "user", "content": "2 + 3? 🍎"}, {"role": "assistant", "content": "5."}]
     chats = [chat[:1], [*chat, {"role": "user", "content": "A <b> 7?"}]]
     with Decoder.open(bundle, threads=1) as decoder:
-        expected = [{"messages": each, "ids": decoder.prompt_from_messages(each)} for each in chats]
+        expected = [{"messages": each, "ids": decoder.tokenizer.chat(each)} for each in chats]
         text = "a <tool_call> b"
         expected.append({"text": text, "ids": decoder.tokenizer.encode(text, add_bos=False)})
     check_program("chat", bundle, tmp_path, expected)
@@ -150,7 +150,7 @@ def test_a_template_that_loops_over_parts_has_the_ids_of_python(
     bundle = with_added_tokens(tiny_bundle, tmp_path / "bundle", template)
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
     with Decoder.open(bundle, threads=1) as decoder:
-        ids = decoder.prompt_from_messages(chat)
+        ids = decoder.tokenizer.chat(chat)
         assert "Be brief.Question: 2 + 3?" in decoder.tokenizer.decode(ids)
     check_program("chat", bundle, tmp_path, [{"messages": chat, "ids": ids}])
 

@@ -60,12 +60,13 @@ def decoding_options() -> str:
 def http_routes() -> str:
     """Return the paths of the server with their methods. Raises KeyError for a path that _PATHS does not describe."""
     from lopa.serve import app
+    from lopa.serve.protocols.endpoints import ENDPOINTS
 
     source = " ".join(inspect.getsource(app).split())
     rows = []
     for path, method in re.findall(r"Route\((.+?), [\w.]+(?:, methods=\[\"(\w+)\"\])?\)", source):
-        shown = getattr(app, path, path.strip('"')).replace("{name:path}", "NAME")
-        rows.append((f"`{method or 'GET'} {shown}`", _PATHS[shown]))
+        paths = ENDPOINTS if path == "path" else [getattr(app, path, path.strip('"')).replace("{name:path}", "NAME")]
+        rows += [(f"`{method or 'GET'} {shown}`", _PATHS[shown]) for shown in paths]
     return table(("path", "answer"), rows)
 
 

@@ -24,13 +24,14 @@ import jsonschema
 from tests.chat_bundles import HERMES, with_added_tokens, with_chat_template
 
 from lopa.bench.table import Table
+from lopa.runtime.chat.call_format import FORMATS
+from lopa.runtime.chat.chat import tool_request
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.serve.answering.chat_answer import chat_answer
-from lopa.serve.chat.call_format import FORMATS
-from lopa.serve.openai.body_config import config_from_options
+from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import CHATS
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
+from lopa.serve.openai.body_requests import requests_from_body
+from lopa.serve.openai.request import AnswerRequest, request_from_body
 from lopa.serve.protocols.choice import Choice
 from lopa.serve.serve_limits import ServeLimits
 from tools.random_schemas import random_schema
@@ -77,8 +78,10 @@ class CallStatistics:
 
 def _fault(requested: AnswerRequest, choice: Choice) -> str | None:
     """Return what is wrong with a forced answer, or None."""
-    assert requested.chat.tools is not None
-    schemas = {each.name: each.parameters for each in requested.chat.tools.tools}
+    assert requested.chat is not None
+    tools = tool_request(requested.chat)
+    assert tools is not None
+    schemas = {each.name: each.parameters for each in tools.tools}
     if not choice.calls or choice.text.strip():
         return "no call, or text beside calls"
     for call in choice.calls:
@@ -134,10 +137,10 @@ def call_statistics(opened: dict[str, Decoder], count: int, seed: int) -> CallSt
             body |= {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": _BUDGET}
         name = f"{call_format.name}, marks as {marks}{', reasoning' if is_open else ''}"
         try:
-            requested = request_from_openai(body, CHATS, ServeLimits())
-            config = config_from_options(decoder.config, decoder.plan, requested.options)
-            answer = chat_answer(decoder, requested, config, call_format)
-            choice = choice_alone(decoder, answer.ids, answer.config, answer.form)
+            requested = request_from_body(body, CHATS, ServeLimits())
+            resolved = options_of_body(decoder.resolve, requested.options)
+            (request,) = requests_from_body(requested, resolved, call_format)
+            choice = choice_alone(decoder, request.prompt, request.config)
         except BadInputError as error:
             reason = "max_tokens" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2][:60]
             statistics.refused[reason] += 1

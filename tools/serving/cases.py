@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,12 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import MAX_POSITIONS
-from lopa.runtime.requests.result import DoneEvent, TextEvent
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.requests.request import Prompt, Request
 from lopa.runtime.text.reasoning_marks import OPENING
-from lopa.serve.answering.chat_answer import chat_answer
-from lopa.serve.answering.complete_results import choice_from_parts
-from lopa.serve.chat.answer_parser import AnswerForm, Part
-from lopa.serve.openai.body_config import config_from_options
+from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, MESSAGES, RESPONSES
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
-from lopa.serve.protocols.choice import Choice
-from lopa.serve.protocols.messages_request import request_from_messages
-from lopa.serve.protocols.responses_request import request_from_responses
+from lopa.serve.protocols.choice import Choice, choice_from_handle
+from lopa.serve.protocols.endpoints import ENDPOINTS
 from lopa.serve.serve_limits import ServeLimits
 from tools.random_configs import random_config, random_prompt
 from tools.serving.replies import sorted_arguments
@@ -42,15 +36,10 @@ _TOOLS = (
     ("add", {"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}}}),
     ("get_now", {"type": "object", "properties": {"zone": {"enum": ["a", "b"]}}, "required": ["zone"]}),
 )
-_PLAIN = AnswerForm()
 _ANY_TEXT = "start: /(?s:.*)/"
 _UNREADABLE = "\ufffd"
-_READERS: Mapping[str, Callable[[dict[str, Any], ServeLimits], AnswerRequest]] = {
-    CHATS: lambda body, limits: request_from_openai(body, CHATS, limits),
-    MESSAGES: request_from_messages,
-    RESPONSES: request_from_responses,
-}
-"""Readers of the bodies of chats, by endpoint."""
+_CHATS = (CHATS, MESSAGES, RESPONSES)
+"""Endpoints of chats."""
 
 
 @dataclass(frozen=True)
@@ -218,10 +207,9 @@ def _body_of_protocol(path: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _case(decoder: Decoder, path: str, body: dict[str, Any]) -> ServingCase:
     """Return the case of a chat in the body of any protocol."""
-    requested = _READERS[path]({"model": "", **body}, ServeLimits())
-    config = config_from_options(decoder.config, decoder.plan, requested.options)
-    answer = chat_answer(decoder, requested, config, None)
-    alone = _decode_alone(decoder, [answer.ids], answer.config, requested.copies, answer.form)
+    requested = ENDPOINTS[path].request({"model": "", **body}, ServeLimits(), {})
+    config = options_of_body(decoder.resolve, requested.options).config
+    alone = _decode_alone(decoder, requested.prompts, config, requested.copies)
     return ServingCase(path, body, alone)
 
 
@@ -234,7 +222,7 @@ def _long_cases(rng: np.random.Generator, decoder: Decoder) -> tuple[ServingCase
         COMPLETIONS, {"prompt": list(prompt), **fields}, _decode_alone(decoder, [prompt], config, 1)
     )
     chat = {**fields, "messages": [{"role": "user", "content": decoder.tokenizer.decode(list(prompt))}]}
-    return (completion, *(_case(decoder, path, _body_of_protocol(path, chat)) for path in _READERS))
+    return (completion, *(_case(decoder, path, _body_of_protocol(path, chat)) for path in _CHATS))
 
 
 def _fields_of_config(config: GenerationConfig) -> dict[str, Any]:
@@ -249,23 +237,18 @@ def _json_value(value: Any) -> Any:
 
 
 def _decode_alone(
-    decoder: Decoder, prompts: Sequence[Prompt], config: GenerationConfig, copies: int, form: AnswerForm = _PLAIN
+    decoder: Decoder, prompts: Sequence[Prompt], config: GenerationConfig, copies: int
 ) -> tuple[Choice, ...]:
     """Return all answers to the first prompt, then to the second. The answers to a prompt have consecutive seeds."""
     plan = decoder.plan(config)
     configs = [replace(config, seed=plan.seed + copy * bool(plan.temperature)) for copy in range(copies)]
-    return tuple(choice_alone(decoder, prompt, each, form) for prompt in prompts for each in configs)
+    return tuple(choice_alone(decoder, prompt, each) for prompt in prompts for each in configs)
 
 
-def choice_alone(decoder: Decoder, prompt: Prompt, config: GenerationConfig, form: AnswerForm) -> Choice:
+def choice_alone(decoder: Decoder, prompt: Prompt, config: GenerationConfig) -> Choice:
     """Return the answer of a decoder without other requests."""
-    parser, parts = form.parser(), list[Part]()
-    for event in decoder.stream(prompt, config):
-        if isinstance(event, TextEvent):
-            parts += parser.feed(event)
-        elif isinstance(event, DoneEvent):
-            return choice_from_parts(event.result, [*parts, *parser.end()], form, decoder.tokenizer.decode)
-    raise AssertionError("a decode without a result")
+    (handle,) = decoder.handles([Request(prompt, config)])
+    return choice_from_handle(handle, decoder.tokenizer.decode)
 
 
 def _is_beginning(choice: Mapping[str, Any], alone: Choice) -> bool:

@@ -28,7 +28,7 @@ from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
-from lopa.runtime.text.prompt_ids import PromptRequest
+from lopa.runtime.requests.request import Request
 from tools.report import command_words, show_report
 
 
@@ -95,7 +95,7 @@ class Side:
     def take_turn(self, ids: Sequence[int], config: GenerationConfig, salt: str) -> Turn:
         """Decode one turn. Conversations with other salts share nothing."""
         rows, began, computing = self._counter.rows, time.perf_counter(), time.process_time()
-        (handle,) = self.engine.submit_many([PromptRequest(list(ids), config, salt)])
+        (handle,) = self.engine.submit_many([Request(list(ids), config, salt)])
         result = handle.result()
         seconds, processor_seconds = time.perf_counter() - began, time.process_time() - computing
         while self.engine.status.running:  # the last round is reported after the result

@@ -161,7 +161,7 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
     """Return `bundle`, or a copy with a template for tools and reasoning if it has no template."""
     with Decoder.open(bundle, threads=1) as decoder:
         try:
-            decoder.prompt_from_messages([{"role": "user", "content": "1"}])
+            decoder.tokenizer.chat([{"role": "user", "content": "1"}])
         except BadInputError:
             pass
         else:

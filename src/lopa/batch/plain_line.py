@@ -1,43 +1,23 @@
-"""Parsing of this project's own lines in a file of prompts: a prompt or a chat, and decoding options.
-
-lopa.cli.batch.openai_line parses the lines of OpenAI's batch files. This module does not use a bundle.
-"""
+"""Requests of this project's own format, from a line of a file of prompts or a row of a table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
+from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
-from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.text.prompt_ids import Prompt
-from lopa.serve.openai.prompts import Messages, check_messages, check_prompt_ids, check_prompt_text, normalize_messages
+from lopa.runtime.requests.request import Prompt
+from lopa.serve.openai.prompts import check_messages, check_prompt_ids, check_prompt_text, normalize_messages
 
 PROMPT_FIELDS = ("prompt", "prompt_ids", "messages")
 _REMEDY = "correct the line"
 
 
-class AnswerFormat(Protocol):
-    """The format of the answer to a line, as JSON values."""
+class ParsedLine(NamedTuple):
+    """A prompt, and decoding options by the names of GenerationConfig."""
 
-    def from_result(self, result: GenerationResult) -> dict[str, Any]:
-        """Return the line for a result."""
-
-    def from_error(self, error: BadInputError) -> dict[str, Any]:
-        """Return the line for an error."""
-
-
-@dataclass(frozen=True)
-class ParsedLine:
-    """Either a prompt or a chat, and decoding options by the names of GenerationConfig."""
-
-    prompt: Prompt | None = None
-    messages: Messages | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    params: Mapping[str, str] = field(default_factory=dict)
-    """Name in the line of each option that GenerationConfig names differently, by GenerationConfig's name."""
-    raw: bool = False
-    """True to complete the prompt as it is, even with --chat."""
+    prompt: Prompt
+    options: Mapping[str, Any]
 
 
 def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
@@ -45,21 +25,26 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
 
     Raises BadInputError for any other object.
     """
-    given = [name for name in PROMPT_FIELDS if name in value]
-    if len(given) != 1:
-        raise BadInputError(
-            f"{' and '.join(given) or 'no prompt'} in {_shown(value)}",
-            expected='exactly one of "prompt" (text), "prompt_ids" (integers) and "messages" (a chat)',
-            remedy=_REMEDY,
-        )
     options = {name: each for name, each in value.items() if name not in (*PROMPT_FIELDS, "id")}
     check_options(options)
     options = {name: each for name, each in options.items() if each is not None or name == NULLABLE}
+    return ParsedLine(prompt_from_fields(value), options)
+
+
+def prompt_from_fields(value: Mapping[str, Any]) -> Prompt:
+    """Return the one prompt of an object. Raises BadInputError for none and several of PROMPT_FIELDS."""
+    given = [name for name in PROMPT_FIELDS if name in value]
+    if len(given) != 1:
+        raise BadInputError(
+            f"{' and '.join(given) or 'no prompt'} in {str(dict(value))[:80]}",
+            expected='exactly one of "prompt" (text), "prompt_ids" (integers) and "messages" (a chat)',
+            remedy=_REMEDY,
+        )
     if "messages" in value:
-        return ParsedLine(messages=normalize_messages(check_messages(value["messages"])), options=options)
+        return Chat(normalize_messages(check_messages(value["messages"])))
     if "prompt_ids" in value:
-        return ParsedLine(prompt=check_prompt_ids(value["prompt_ids"]), options=options)
-    return ParsedLine(prompt=check_prompt_text(value["prompt"]), options=options)
+        return check_prompt_ids(value["prompt_ids"])
+    return check_prompt_text(value["prompt"])
 
 
 def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
@@ -79,7 +64,3 @@ def check_options(options: Mapping[str, Any]) -> None:
             expected=", ".join((*PROMPT_FIELDS, "id")) + " and the options " + ", ".join(OPTIONS),
             remedy=did_you_mean(unknown[0]),
         )
-
-
-def _shown(value: Mapping[str, Any]) -> str:
-    return str(dict(value))[:80]

@@ -44,10 +44,10 @@ def answer_dataset(
 ) -> "Dataset":
     """Return `dataset` with an answer to each row, as the columns of lopa.batch.row_answers.ANSWER_FIELDS.
 
-    A row has a column `prompt` (text), `prompt_ids` or `messages`. Columns with the names of decoding options replace
-    `options` for a row; all other columns are kept. `actors` processes each open `bundle`, whose path exists on every
-    node, on `devices` with `threads`, and reserve `cpus` and `gpus`. An actor takes `batch_size` rows at a time, of
-    which `max_num_seqs` share every forward.
+    A row has a column `prompt` (text), `prompt_ids` or `messages`. Decoding options by name in its column `lopa`
+    replace `options` for this row; all other columns are only kept. `actors` processes each open `bundle`, whose path
+    exists on every node, on `devices` with `threads`, and reserve `cpus` and `gpus`. An actor takes `batch_size` rows
+    at a time, of which `max_num_seqs` share every forward.
 
     Nothing runs until the result is used. Raises BadInputError for invalid arguments and for a dataset with a column
     that an answer would replace. Raises it too for a cluster with too few processors: the actors need theirs and two

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lopa.batch.plain_line import PROMPT_FIELDS, parse_plain_line
+from lopa.batch.plain_line import PROMPT_FIELDS, check_options, prompt_from_fields
 from lopa.batch.result_fields import fields_of_result
+from lopa.runtime.checked_values import shown
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
-from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 
 ANSWER_FIELDS = (
@@ -26,30 +27,41 @@ ANSWER_FIELDS = (
 """Columns of an answer. `error` is empty for an answer; otherwise all others are None."""
 
 
+OPTIONS_FIELD = "lopa"
+"""Column with the decoding options of a row, as in bodies of HTTP requests. Columns of data sets are often named like
+an option: `choices`, `steps`, `seed`."""
+
+
 def answers_to_rows(
     engine: Engine, rows: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the values of ANSWER_FIELDS for each row, in order. All rows run in the engine at once.
 
-    A row has a "prompt", "prompt_ids" or "messages". Further columns with the names of decoding options replace
-    `options` for this row. Values of None count as missing, and other columns are ignored. A row that cannot be used
-    gets an error. Raises the engine's errors if its device fails.
+    A row has a "prompt", "prompt_ids" or "messages", and may have decoding options by name in its column OPTIONS_FIELD,
+    which replace `options` for this row. Values of None count as missing, and other columns are ignored. A row that
+    cannot be used gets an error. Raises the engine's errors if its device fails.
     """
     return [_answer(each) for each in [_submit(engine, row, options) for row in rows]]
 
 
 def _submit(engine: Engine, row: Mapping[str, Any], options: Mapping[str, Any]) -> RequestHandle | BadInputError:
-    used = {name: row[name] for name in (*PROMPT_FIELDS, *OPTIONS) if row.get(name) is not None}
     try:
         with errors_as_bad_input("the row cannot be used", expected="a prompt and options", remedy="correct the row"):
-            parsed = parse_plain_line(used)
-            prompt = parsed.prompt
-            if parsed.messages is not None:
-                prompt = engine.prompt_from_messages([dict(message) for message in parsed.messages])
-            assert prompt is not None
-            return engine.submit(prompt, engine.config(**{**options, **parsed.options}))
+            prompt = prompt_from_fields({name: row[name] for name in PROMPT_FIELDS if row.get(name) is not None})
+            own = {name: value for name, value in _own_options(row).items() if value is not None}
+            return engine.submit(prompt, GenerationConfig.from_mapping({**options, **own}))
     except BadInputError as error:
         return error
+
+
+def _own_options(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = row.get(OPTIONS_FIELD)
+    if found is not None and not isinstance(found, Mapping):
+        raise BadInputError(
+            f"{OPTIONS_FIELD} {shown(found)}", expected="decoding options by name, or None", remedy="correct the row"
+        )
+    check_options(found or {})
+    return found or {}
 
 
 def _answer(outcome: RequestHandle | BadInputError) -> dict[str, Any]:

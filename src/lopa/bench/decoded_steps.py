@@ -3,8 +3,8 @@
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
-from lopa.runtime.text.prompt_ids import Prompt
 
 
 def result_with_steps(

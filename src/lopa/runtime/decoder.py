@@ -3,65 +3,44 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import CostTable, costs_from_bundle, costs_name
 from lopa.runtime.bundle.edit import edit_bundle
-from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float, check_int
-from lopa.runtime.contract import Int64
+from lopa.runtime.checked_values import check_callback, check_int
 from lopa.runtime.contract.timeline import Timeline
-from lopa.runtime.decoding.branch_budget import BranchBudget
-from lopa.runtime.decoding.candidates import missing_logits
-from lopa.runtime.decoding.decoding import SharingTest, Step
-from lopa.runtime.decoding.growing_holes import check_growth
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, EngineFailedError, raise_if_from_handler
 from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
-from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
+from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.runtime.grammar.grammar_of_holes import config_of_expressions
-from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
+from lopa.runtime.requests.request import Prompt, Request, changed_config, check_prompts, is_single_prompt, request_from
+from lopa.runtime.requests.request_preparation import RequestPreparation
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.requests.session_turns import SessionTurns, native_section
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.revision import Revision, revised
-from lopa.runtime.row_sharing import FasterSharing, always
-from lopa.runtime.scoring.choice_scores import EncodedChoice
-from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.runtime.signature import CheckedFolder, check_signature, trust_from_files
-from lopa.runtime.state.context import check_editing
-from lopa.runtime.text.chat_template import NO_KWARGS
-from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
-from lopa.runtime.text.prompt_ids import (
-    Prompt,
-    PromptRequest,
-    check_cache_salt,
-    check_prompts,
-    ids_from_prompt,
-    is_single_prompt,
-)
-from lopa.runtime.text.text_with_holes import TextWithHoles, text_with_holes
+from lopa.runtime.text.text_with_holes import text_with_holes
 from lopa.runtime.text.tokenizer import Tokenizer
 
 MAX_PARALLEL = 4096
@@ -93,8 +72,8 @@ class Decoder:
         self.bundle = bundle
         self.session = session
         self.tokenizer = tokenizer
-        self._threads = threads
-        self._grammars = RequestGrammars(bundle, tokenizer, grammar_limits)
+        self._preparation = RequestPreparation(bundle, tokenizer, session.device, threads, grammar_limits)
+        self._grammars = self._preparation.grammars
         self._turns = SessionTurns()
         self._held: HeldFolder | None = None
         """The folder that was checked, which the session may read until its end."""
@@ -140,7 +119,9 @@ class Decoder:
                 checked = check_signature(held.path, trust)
             opened = Bundle.from_folder(folder if held is None else held.path)
             opened = replace(opened, stamps={**opened.stamps, **checked.stamps}, signed=checked.digests)
-            bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
+            bundle = opened
+            if defaults is not None or chat_template is not None:
+                bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
             tokenizer = native_section(Tokenizer.open)(bundle)
             if chat_template is not None:
                 tokenizer.check_chat_template()
@@ -160,29 +141,19 @@ class Decoder:
         An option of None selects a default; `plan` returns the value in effect. Raises BadInputError for unknown
         options, invalid values and invalid combinations.
         """
-        config = _changed_config(base, options)
-        self.plan(config)
-        return config
+        return self.resolve(changed_config(base, options)).config
 
     def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
-        """Return the value of every option when this decoder decodes `config` (None: without options).
+        """Return the value of every option when this decoder decodes `config` (see `resolve`)."""
+        return self.resolve(config).plan
+
+    def resolve(self, config: GenerationConfig | None = None) -> ResolvedOptions:
+        """Return how this decoder decodes `config` (None: without options): plan, branches with a reason, and profile.
 
         Options without a value take the bundle's default, then the model's, then the package's. Defaults of bundle and
         model that contradict `config` are dropped. Raises BadInputError for an invalid combination.
         """
-        return self.bundle.manifest.plan(_checked_config(config), self.devices)
-
-    def options(self, config: GenerationConfig) -> Mapping[str, Any]:
-        """Return every option of `config` by name with defaults filled in, or None if the strategy determines it."""
-        return self.bundle.manifest.merged_options(_checked_config(config), self.devices)
-
-    def profile_for(self, config: GenerationConfig) -> str | None:
-        """Return the name of the bundle's profile that `config` uses here, or None."""
-        return self.bundle.manifest.profile_for(_checked_config(config), self.devices)
-
-    def branches_for(self, config: GenerationConfig) -> BranchChoice:
-        """Return the number of branches with which this decoder decodes `config`, and the reason."""
-        return branch_choice(self.options(config), self.devices)
+        return self._preparation.resolve(changed_config(config, {}))
 
     @native_section
     def prepare_grammars(self) -> None:
@@ -201,19 +172,21 @@ class Decoder:
         return self._grammars.are_supported
 
     @native_section
-    def check_grammar(self, config: GenerationConfig) -> None:
-        """Check the grammar of `config`.
+    def check_grammar(self, config: GenerationConfig) -> ResolvedOptions:
+        """Check the grammar of `config`, and return the resolved options.
 
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
         llguidance is not installed.
         """
         self._turns.check()
-        self._grammars.check(config, self.plan(config))
+        resolved = self.resolve(config)
+        self._grammars.check(config, resolved.plan)
+        return resolved
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # text is itself an iterable of text
         self,
-        prompts: Prompt | PromptRequest,
+        prompts: Prompt | Request,
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -224,7 +197,7 @@ class Decoder:
     @overload
     def generate(
         self,
-        prompts: Iterable[Prompt | PromptRequest],
+        prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -234,7 +207,7 @@ class Decoder:
 
     def generate(
         self,
-        prompts: Prompt | PromptRequest | Iterable[Prompt | PromptRequest],
+        prompts: Prompt | Request | Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -243,8 +216,8 @@ class Decoder:
     ) -> GenerationResult | list[GenerationResult]:
         """Decode one prompt and return its result, or several prompts and return a list of results in their order.
 
-        A prompt is text, ids or a PromptRequest. The arguments and errors are the same as for `iter_generate`, which
-        yields each result as soon as it is available.
+        A prompt is text, ids, a text with holes, a Chat or a Request. The arguments and errors are the same as for
+        `iter_generate`, which yields each result as soon as it is available.
         """
         single = is_single_prompt(prompts)
         several: Any = [prompts] if single else prompts
@@ -289,11 +262,11 @@ class Decoder:
         decided together, as `fill` does. Within `max_forwards` or `time_limit` the result is complete (`anytime`).
         Raises BadInputError as `fill` does, for invalid spans, and without spans and threshold.
         """
-        return revised(self, text, _changed_config(config, options), spans=spans, threshold=threshold)
+        return revised(self, text, changed_config(config, options), spans=spans, threshold=threshold)
 
     def iter_generate(
         self,
-        prompts: Iterable[Prompt | PromptRequest],
+        prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -302,7 +275,7 @@ class Decoder:
     ) -> Generator[GenerationResult, None, None]:
         """Decode prompts and yield the results in order, each as soon as it and all earlier ones are done.
 
-        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
+        A Request is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
         changed. `parallel` requests share every forward, which does not change the answers (docs/reference/python.md).
         `on_step` is called after every step with the number of the prompt, from 0, and the step. An exception from it
         ends that prompt, and the iterator raises it.
@@ -316,24 +289,22 @@ class Decoder:
         config = self.config(config, **options) if options else config
         return self._results(prompts, config, parallel, on_step)
 
-    def outcomes(
+    def handles(
         self,
-        prompts: Iterable[Prompt | PromptRequest | BadInputError],
+        prompts: Iterable[Prompt | Request | BadInputError],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Iterator[GenerationResult | BadInputError]:
-        """Decode prompts like `iter_generate`, but yield a BadInputError in place of an invalid prompt.
+    ) -> Generator[RequestHandle, None, None]:
+        """Decode prompts like `iter_generate`, and yield the handle of each once it and all earlier ones have ended.
 
-        An error among `prompts` is yielded in its place too. If the device fails or `prompts` raises, the available
-        results come first.
+        A handle has the result or the error, the events, and the form of the answer. An error among `prompts` is in its
+        handle. If the device fails or `prompts` raises, the available results come first.
         """
         check_prompts(prompts)
         check_callback(on_step)
         self._turns.check()
-        config = self.config(config, **options) if options else config
         parallel = check_int("parallel", parallel, min=1, max=MAX_PARALLEL)
         pool = self._pool()
         entries = enumerate(prompts)
@@ -342,7 +313,7 @@ class Decoder:
         try:
             while True:
                 while pending and pending[0].done:
-                    yield _outcome(pending.popleft())
+                    yield pending.popleft()
                 if failure is not None:
                     raise failure
                 try:
@@ -360,7 +331,7 @@ class Decoder:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Request | PreparedRequest,
         config: GenerationConfig | None = None,
         *,
         drafts: bool = False,
@@ -369,14 +340,29 @@ class Decoder:
     ) -> Generator[Event, None, None]:
         """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
-        `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
-        unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options` changed. Closing the
+        `prompt` is text, ids, a text with holes or a Chat. A beginning-of-text token is added to text if the bundle
+        requires it. Ids are used unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options`
+        changed; a Request has its own config, and a PreparedRequest includes all arguments but `on_step`. Closing the
         iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
         branches="auto" without a cost table of this device in the bundle. Raises DecoderBusyError in a signal handler
         during a round, and DecoderClosedError.
         """
         self._turns.check()
-        return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
+        if isinstance(prompt, PreparedRequest):
+            return self._events(replace(prompt._take(), on_step=on_step))
+        return self._events(self._job(request_from(prompt, config, options), drafts=drafts, on_step=on_step))
+
+    def prepare(
+        self,
+        prompt: Prompt | Request,
+        config: GenerationConfig | None = None,
+        *,
+        drafts: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> PreparedRequest:
+        """Check a request and return it for `stream`, with its resolved options. Raises as `stream` does."""
+        self._turns.check()
+        return PreparedRequest(self._job(request_from(prompt, config, options), drafts=drafts))
 
     def stream_text(
         self,
@@ -395,111 +381,18 @@ class Decoder:
     @native_section
     def _job(
         self,
-        prompt: Prompt,
+        request: Prompt | Request,
         config: GenerationConfig | None = None,
         *,
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
-        cache_salt: str | None = None,
-        shortens: bool = False,
         is_wanted: Callable[[], bool] | None = None,
-        **options: Unpack[GenerationOptions],
     ) -> Job:
-        """Return a checked request by `config` with `options` changed; `deadline` is in seconds from now.
-
-        With `shortens` an answer that is too long for the prompt has what the prompt leaves.
-
-        Preparing its grammar stops once `is_wanted` returns False, with PreparationStoppedError, or once the deadline
-        has passed, without an error. Raises as `stream` does, and for an invalid deadline.
-        """
-        submitted = time.perf_counter()
-        config = _changed_config(config, options)
-        holes: EncodedHoles | None = None
-        if isinstance(prompt, TextWithHoles):
-            _check_both_sides(self.bundle.manifest, config)
-            config = config_of_expressions(config, prompt)
-            holes = encode_lengths(
-                prompt,
-                self.tokenizer,
-                self.bundle.manifest,
-                special_tokens=bool(config.special_tokens),
-                in_turn=config.block_size is not None,
-                heals_seams=not config.has_grammar,
-            )
-            branches = 1 if holes.grows and config.branches is None else config.branches
-            config = _changed_config(config, {"max_new_tokens": holes.count, "branches": branches})
-        plan = self.plan(config)
-        if holes is not None:
-            count, grows = len(holes.lengths), holes.grows
-            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size, lengths=count, grows=grows)
-            if grows:
-                check_growth(plan)
-        check_callback(on_step)
-        if deadline is not None:
-            deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
-        if plan.draws_from_logits and not plan.has_choices and not self.bundle.manifest.with_logits:
-            raise missing_logits(plan)
-        if plan.slides and self.bundle.manifest.prediction_shift:
-            raise BadInputError(
-                f"cannot use alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
-                expected="a model whose rows predict their own positions",
-                remedy="remove alignment, to use the bundle's own",
-            )
-        check_editing(plan, self.bundle.manifest.prediction_shift)
-        choices = self._choices(config, plan)
-        ids = (
-            self._prompt_ids(prompt, replace(plan, positions=1) if shortens else plan, choices)
-            if holes is None
-            else holes.ids
+        """Return a checked request (see RequestPreparation.job)."""
+        return self._preparation.job(
+            request_from(request, config), deadline=deadline, drafts=drafts, on_step=on_step, is_wanted=is_wanted
         )
-        left = self.bundle.manifest.dimensions.max_positions - len(ids)
-        if shortens and holes is None and left < plan.positions:
-            config = _changed_config(config, {"max_new_tokens": left})
-            plan = self.plan(config)
-        due = None if deadline is None else submitted + deadline
-        _LOG.debug("a request with %s", plan)
-        return Job(
-            prompt_ids=ids,
-            config=config,
-            plan=plan,
-            budget=BranchBudget(self._cost_table) if plan.auto_branches else None,
-            sharing=self._sharing(plan),
-            grammar=None
-            if choices
-            else self._grammars.state_in_time(config, plan, ids, holes, is_wanted=is_wanted, due=due),
-            choices=choices,
-            handle=RequestHandle(),
-            drafts=check_bool("drafts", drafts),
-            on_step=on_step,
-            submitted=submitted,
-            deadline=due,
-            holes=holes,
-            cache_salt=check_cache_salt(cache_salt),
-        )
-
-    def _choices(self, config: GenerationConfig, plan: DecodingPlan) -> tuple[EncodedChoice, ...] | None:
-        if config.choices is None:
-            return None
-        return choices_from_option(
-            config.choices, self.tokenizer, self.bundle.manifest, special_tokens=plan.special_tokens
-        )
-
-    def _prompt_ids(self, prompt: Prompt, plan: DecodingPlan, choices: Sequence[EncodedChoice] | None) -> Int64:
-        """Return the ids of a prompt that leaves room for the answer, or for the longest of its choices."""
-        manifest = self.bundle.manifest
-        if choices is None:
-            return ids_from_prompt(prompt, plan, self.tokenizer, manifest)
-        longest = max(len(choice.token_ids) for choice in choices)
-        try:
-            return ids_from_prompt(prompt, replace(plan, positions=longest), self.tokenizer, manifest)
-        except PromptTooLongError as error:
-            positions = manifest.dimensions.max_positions
-            raise PromptTooLongError(
-                f"the prompt and its longest choice, {longest} tokens, exceed the model's {positions} positions",
-                expected="a prompt and choices that fit",
-                remedy="shorten the prompt or the choices",
-            ) from error
 
     def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""
@@ -510,24 +403,6 @@ class Decoder:
             PrefixTree(cache_tokens),
             observer=observer,
             turns=self._turns,
-        )
-
-    def prompt_from_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        special_tokens: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
-    ) -> list[int]:
-        """Return the ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
-
-        Special tokens written in a message are text, unless `special_tokens` is True. `tools` are definitions of
-        functions in OpenAI's form, and `chat_template_kwargs` are further variables of the template, as in
-        transformers. Raises BadInputError for messages that the template rejects, and for a template that fails.
-        """
-        return self.tokenizer.chat(
-            messages, special_tokens=special_tokens, tools=tools, chat_template_kwargs=chat_template_kwargs
         )
 
     def close(self) -> None:
@@ -554,49 +429,21 @@ class Decoder:
         """Names of the devices that share the branches."""
         return self.session.device.split(",")
 
-    @cached_property
+    @property
     def has_costs(self) -> bool:
         """True if branches="auto" works here. A warning says why the bundle's cost table does not apply."""
-        try:
-            return bool(self._cost_table)
-        except BadInputError as error:
-            raise_if_from_handler(error)
-            if (self.bundle.path / costs_name(self.session.device)).is_file():
-                _LOG.warning("branches=auto is left out: %s", error)
-            return False
-
-    @cached_property
-    def _cost_table(self) -> CostTable:
-        """Cost table of this bundle on this device, read on first use."""
-        return costs_from_bundle(self.bundle, self.session.device, self._threads)
-
-    @cached_property
-    def _faster_sharing(self) -> FasterSharing:
-        """Sharing rule from the device's cost table, or from the model's sizes without one."""
-        try:
-            table = self._cost_table
-        except BadInputError as error:
-            raise_if_from_handler(error)
-            table = None
-        return FasterSharing(self.bundle.manifest, table)
-
-    def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
-        """Return the rule for computing equal rows of several branches once, or None to compute them separately."""
-        if plan.deduplicate_rows == "auto":
-            return self._faster_sharing
-        return always if plan.deduplicate_rows == "always" else None
+        return self._preparation.has_costs
 
     def _results(
         self,
-        prompts: Iterable[Prompt | PromptRequest],
+        prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None,
         parallel: int,
         on_step: Callable[[int, Step], None] | None,
     ) -> Generator[GenerationResult, None, None]:
-        for outcome in self.outcomes(prompts, config, parallel=parallel, on_step=on_step):
-            if isinstance(outcome, BadInputError):
-                raise outcome
-            yield outcome
+        with closing(self.handles(prompts, config, parallel=parallel, on_step=on_step)) as handles:
+            for handle in handles:
+                yield handle.result()
 
     def _events(self, job: Job) -> Generator[Event, None, None]:
         """Yield the events of a request, which gets its own pool. A round runs when the next event is requested. The
@@ -621,7 +468,7 @@ class Decoder:
     def _join(
         self,
         pool: RequestPool,
-        prompt: Prompt | PromptRequest | BadInputError,
+        prompt: Prompt | Request | BadInputError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
@@ -629,13 +476,10 @@ class Decoder:
         try:
             if isinstance(prompt, BadInputError):
                 raise prompt
-            cache_salt = None
-            if isinstance(prompt, PromptRequest):
-                config, cache_salt, prompt = prompt.config, prompt.cache_salt, prompt.prompt
             with errors_as_bad_input(
                 "an invalid prompt", expected="text or ids, and a config", remedy="correct the prompt or its config"
             ):
-                job = self._job(prompt, config, on_step=on_step, cache_salt=cache_salt)
+                job = self._job(prompt, config, on_step=on_step)
         except BadInputError as error:
             raise_if_from_handler(error)
             handle = RequestHandle()
@@ -650,40 +494,3 @@ def _texts(events: Generator[Event, None, None]) -> Generator[str, None, None]:
         for event in events:
             if isinstance(event, TextEvent):
                 yield event.text
-
-
-def _checked_config(config: Any) -> GenerationConfig:
-    if config is None:
-        return GenerationConfig()
-    if not isinstance(config, GenerationConfig):
-        raise BadInputError(
-            f"invalid config: a config of type {type(config).__name__}",
-            expected="a GenerationConfig, or None for the bundle's own",
-            remedy="make one with decoder.config(...)",
-        )
-    return config
-
-
-def _changed_config(base: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
-    """Return `base` with `options` changed and each value checked; `plan` checks combinations."""
-    config = _checked_config(base)
-    return GenerationConfig.from_mapping({**config.requested(), **options}) if options else config
-
-
-def _check_both_sides(manifest: Manifest, config: GenerationConfig) -> None:
-    """Raise BadInputError for holes with an adapter, which was trained on earlier blocks only, unless the request sets
-    the window."""
-    if manifest.origin.adapter and config.window != "full":
-        raise BadInputError(
-            "holes for a bundle with a D2F adapter, whose rows attend to earlier blocks only",
-            expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F adapter",
-            remedy="export the checkpoint without its adapter; window full tries the adapter anyway",
-        )
-
-
-def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:
-    """Return the result of a request that is done, or its BadInputError. Raise other errors."""
-    try:
-        return handle.result()
-    except BadInputError as error:
-        return error

@@ -10,15 +10,14 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
-from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import MAX_SECONDS, check_callback, check_float, check_int
 from lopa.runtime.decoder import MAX_PARALLEL, Decoder
 from lopa.runtime.decoding.decoding import Step
@@ -35,21 +34,17 @@ from lopa.runtime.errors import (
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
-from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
-from lopa.runtime.requests.prepared import PreparedRequest
+from lopa.runtime.requests.request import Prompt, Request, check_prompts, request_from
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.session_turns import left_by_fork
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.requests.waiters import Waiters
 from lopa.runtime.sessions.device_errors import engine_failure
-from lopa.runtime.text.chat_template import NO_KWARGS
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
-from lopa.runtime.text.tokenizer import Tokenizer
 
 MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64
@@ -70,6 +65,8 @@ class Engine:
     drain() waits for them. Every method may be called from any thread.
     """
 
+    decoder: Decoder
+    """Decoder whose session computes the forwards. It has the bundle, and resolves options."""
     _closed = False
     _ended = True
     """True if the worker does not run."""
@@ -105,7 +102,7 @@ class Engine:
         self._admission = Admission(
             check_int("max_num_batched_tokens", max_num_batched_tokens, min=1, max=MAX_PREFIX_CACHE_TOKENS)
         )
-        self._decoder = decoder
+        self.decoder = decoder
         self._closes_decoder = False
         decoder._turns.check()
         self._pool = decoder._pool(rows, checked_observer(observer))
@@ -185,48 +182,6 @@ class Engine:
         engine._closes_decoder = True
         return engine
 
-    def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
-        """Return a checked config with `options`, or `base` with `options` changed (see Decoder.config)."""
-        return self._decoder.config(base, **options)
-
-    def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
-        """Return the value of every option when the engine decodes `config` (see Decoder.plan)."""
-        return self._decoder.plan(config)
-
-    def prompt_from_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        special_tokens: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
-    ) -> list[int]:
-        """Return the ids of a chat by the bundle's chat template, ready for `submit` (see
-        Decoder.prompt_from_messages)."""
-        return self._decoder.prompt_from_messages(
-            messages, special_tokens=special_tokens, tools=tools, chat_template_kwargs=chat_template_kwargs
-        )
-
-    @property
-    def has_grammars(self) -> bool:
-        """True if requests may have a grammar (see Decoder.has_grammars)."""
-        return self._decoder.has_grammars
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer."""
-        return self._decoder.tokenizer
-
-    @property
-    def has_chat_template(self) -> bool:
-        """True if the bundle has a chat template."""
-        return self._decoder.tokenizer.has_chat_template
-
-    @property
-    def manifest(self) -> Manifest:
-        """Manifest of the bundle."""
-        return self._decoder.bundle.manifest
-
     @property
     def closed(self) -> bool:
         """True after close() or a failure of the device."""
@@ -244,7 +199,7 @@ class Engine:
             max_num_seqs=self._max_num_seqs,
             queue_limit=self._queue_limit,
             cache_rows=self._load.cache_rows,
-            cache_rows_limit=self._max_num_seqs * self.manifest.dimensions.max_positions,
+            cache_rows_limit=self._max_num_seqs * self.decoder.bundle.manifest.dimensions.max_positions,
             prompt_rows=self._load.prompt_rows,
             stored_rows=self._load.stored_rows,
             saved_rows=self._load.saved_rows,
@@ -258,7 +213,7 @@ class Engine:
 
     async def prepare(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Request,
         config: GenerationConfig | None = None,
         *,
         deadline: float | None = None,
@@ -274,14 +229,12 @@ class Engine:
         self._check_capacity(1)
         cancelled = threading.Event()
         prepare = partial(
-            self._prepared_job,
-            prompt,
-            config,
+            self._job,
+            request_from(prompt, config, options),
             deadline=deadline,
             drafts=drafts,
             on_step=on_step,
             is_cancelled=cancelled.is_set,
-            **options,
         )
         try:
             return PreparedRequest(await asyncio.to_thread(prepare))
@@ -290,7 +243,7 @@ class Engine:
 
     def submit(
         self,
-        prompt: Prompt | PreparedRequest,
+        prompt: Prompt | Request | PreparedRequest,
         config: GenerationConfig | None = None,
         *,
         deadline: float | None = None,
@@ -312,13 +265,14 @@ class Engine:
         if isinstance(prompt, PreparedRequest):
             job = prompt._take()
         else:
-            job = self._prepared_job(prompt, config, deadline=deadline, drafts=drafts, on_step=on_step, **options)
+            request = request_from(prompt, config, options)
+            job = self._job(request, deadline=deadline, drafts=drafts, on_step=on_step)
         self._enqueue([job])
         return job.handle
 
     def submit_many(
         self,
-        prompts: Iterable[Prompt | PromptRequest],
+        prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
         deadline: float | None = None,
@@ -329,7 +283,7 @@ class Engine:
     ) -> tuple[RequestHandle, ...]:
         """Submit several requests, all or none of them, and return a handle for each prompt, in order.
 
-        A PromptRequest is decoded by its own config, other prompts by `config` with `options` changed. Copies (the
+        A Request is decoded by its own config, other prompts by `config` with `options` changed. Copies (the
         same ids and config, with temperature 0 and no `on_step`) are decoded once and use one slot. Each of their
         handles has the whole answer and can be cancelled separately. All need a free place at once; `reserved` needs
         one for the first. `on_step` is called with the number of the prompt, from 0, and the step. The requests use
@@ -340,23 +294,18 @@ class Engine:
         """
         check_prompts(prompts)
         check_callback(on_step)
-        config = self.config(config, **options) if options else config
+        config = self.decoder.config(config, **options) if options else config
         submitted = time.perf_counter()
         handles: list[RequestHandle] = []
         jobs: dict[Hashable, Job] = {}
         self._check_capacity(1, reservation)
         for number, prompt in enumerate(prompts):
-            usual = GenerationConfig() if config is None else config
-            own = prompt if isinstance(prompt, PromptRequest) else PromptRequest(prompt, usual)
             try:
-                job = self._prepared_job(
-                    own.prompt,
-                    own.config,
+                job = self._job(
+                    request_from(prompt, config),
                     deadline=deadline,
                     drafts=drafts,
                     on_step=None if on_step is None else partial(on_step, number),
-                    cache_salt=own.cache_salt,
-                    shortens=own.shortens,
                     is_cancelled=lambda: reservation is not None and reservation.cancelled,
                 )
             except BadInputError as error:
@@ -416,7 +365,7 @@ class Engine:
         self._worker.join()
         self._work = SimpleQueue()  # the old one refers to the engine
         if self._closes_decoder:
-            self._decoder.close()
+            self.decoder.close()
 
     def __del__(self) -> None:
         if not (self._ended or self._closed):
@@ -496,7 +445,7 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         """Close the engine and end every request with the device's failure."""
-        failure = engine_failure(self._decoder.session.device, error)
+        failure = engine_failure(self.decoder.session.device, error)
         self._failure, self._closed = failure, True
         self._ending = [*self._ending, *self._waiting]
         self._waiting.clear()
@@ -519,31 +468,23 @@ class Engine:
             for handle in job.unfinished:
                 handle.put_error(self._failure)
 
-    def _prepared_job(
+    def _job(
         self,
-        prompt: Prompt,
-        config: GenerationConfig | None,
+        request: Request,
         *,
         deadline: float | None,
         drafts: bool,
         on_step: Callable[[Step], None] | None,
-        cache_salt: str | None = None,
-        shortens: bool = False,
         is_cancelled: Callable[[], bool] = lambda: False,
-        **options: Unpack[GenerationOptions],
     ) -> Job:
         """Return a checked request. Raises EngineClosedError if the engine was closed meanwhile."""
         try:
-            return self._decoder._job(
-                prompt,
-                config,
+            return self.decoder._job(
+                request,
                 deadline=deadline,
                 drafts=drafts,
                 on_step=on_step,
-                cache_salt=cache_salt,
-                shortens=shortens,
                 is_wanted=lambda: not (self._closed or is_cancelled()),
-                **options,
             )
         except PreparationStoppedError:
             self._check_capacity(0)

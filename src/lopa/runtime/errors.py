@@ -2,6 +2,8 @@
 
 import copy
 import copyreg
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 
@@ -77,10 +79,12 @@ class PromptTooLongError(BadInputError):
     """True if the requested length leaves no positions for any prompt."""
 
 
-class TemplateArgumentError(BadInputError):
-    """Tools or further variables that no chat template receives. `argument` is "tools" or "chat_template_kwargs"."""
+class FieldError(BadInputError):
+    """Invalid field of a request. `param` is its name, and `code` an error code for programs, if there is one."""
 
-    argument = ""
+    def __init__(self, param: str, received: str, *, expected: str, remedy: str, code: str | None = None) -> None:
+        super().__init__(received, expected=expected, remedy=remedy)
+        self.param, self.code = param, code
 
 
 class GrammarRefusedError(BadInputError):
@@ -128,6 +132,18 @@ class PreparationStoppedError(LopaError):
     """The request was cancelled, or its engine was closed, before it was submitted (exit code 3)."""
 
     exit_code = 3
+
+
+@contextmanager
+def field_errors(param: str) -> Iterator[None]:
+    """Turn BadInputError of the block into a FieldError of the field `param`, unless it already names a field."""
+    try:
+        yield
+    except (FieldError, QueueFullError, EngineClosedError):
+        raise
+    except BadInputError as error:
+        raise_if_from_handler(error)
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
 
 
 def is_from_signal_handler(error: BaseException) -> bool:

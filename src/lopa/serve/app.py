@@ -22,24 +22,23 @@ from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.complete_results import await_choices
 from lopa.serve.answering.pending_service import PendingService, pending_from_open
 from lopa.serve.answering.reply import Reply
-from lopa.serve.answering.score import score_reply
 from lopa.serve.answering.service import Service
 from lopa.serve.answering.stream import stream_from_reply
-from lopa.serve.answering.submission import prompt_tokens, submission_of_request
+from lopa.serve.answering.submission import prompt_tokens, submit_request
 from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_from, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES, SCORES
+from lopa.serve.openai.body_options import MESSAGES
+from lopa.serve.openai.body_requests import choice_errors
 from lopa.serve.openai.error_code import ErrorCode
+from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.page.response import page
-from lopa.serve.protocols.answer_request import AnswerRequest, renamed_fields, request_from_openai
+from lopa.serve.protocols.answer_request import renamed_fields
+from lopa.serve.protocols.endpoints import ENDPOINTS
 from lopa.serve.protocols.messages_reply import anthropic_error
-from lopa.serve.protocols.messages_request import request_from_messages
-from lopa.serve.protocols.responses_request import request_from_responses
-from lopa.serve.protocols.score_request import score_request_from_body
 from lopa.serve.tracing.request_trace import trace_error
 from lopa.serve.tracing.traced_app import TracedApp
 
@@ -76,12 +75,8 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
             Route("/", page),
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
-            Route(CHATS, endpoints.answer, methods=["POST"]),
-            Route(COMPLETIONS, endpoints.answer, methods=["POST"]),
-            Route(MESSAGES, endpoints.answer, methods=["POST"]),
-            Route(RESPONSES, endpoints.answer, methods=["POST"]),
+            *(Route(path, endpoints.answer, methods=["POST"]) for path in ENDPOINTS),
             Route(COUNT_TOKENS, endpoints.count_tokens, methods=["POST"]),
-            Route(SCORES, endpoints.score, methods=["POST"]),
             Route("/health", endpoints.health),
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
@@ -98,16 +93,6 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
     app.router.redirect_slashes = False  # a redirect would repeat the request's Host, which a proxy may have changed
     logged = RequestLog(app)
     return logged if pending.spans is None else TracedApp(logged, pending.spans)
-
-
-def _read_request(path: str, body: dict[str, Any], service: Service) -> AnswerRequest:
-    """Return the request in `body` to the endpoint `path`. Raises FieldError for an invalid field."""
-    limits, defaults = service.limits, service.engine.manifest.defaults
-    if path == MESSAGES:
-        return request_from_messages(body, limits, defaults)
-    if path == RESPONSES:
-        return request_from_responses(body, limits, defaults)
-    return request_from_openai(body, path, limits, defaults)
 
 
 class _Endpoints:
@@ -132,29 +117,29 @@ class _Endpoints:
         return JSONResponse(self._service.cards[name])
 
     async def answer(self, request: Request) -> Response:
-        """Answer a completion or chat request. The cheap checks run first: key, capacity and size of the body."""
+        """Answer a request of any protocol. The cheap checks run first: key, capacity and size of the body."""
         self._authenticate(request)
         service = self._service
         check_capacity(service.engine, 1)
         body = await object_from_body(request, service.limits)
         try:
-            requested = _read_request(request.url.path, body, service)
-            self._check_model(requested.model, [service.name])
+            requested = self._read(request.url.path, body)
             reply, winners = Reply(service, requested), WinningBranches()
             drafts = requested.stream is not None and requested.stream.drafts
             _LOG.info(
                 "%s: %d choices requested, %s",
                 reply.headers[HEADER],
-                requested.copies * (len(requested.prompts) or 1),
+                requested.copies * len(requested.prompts),
                 requested.options.values,
             )
             on_step = winners.record if drafts else None
             with renamed_fields(requested.names):
-                submission = await submission_of_request(service, requested, on_step, request.receive)
-            if submission is None:
+                handles = await submit_request(service, requested, on_step, request.receive)
+            if handles is None:
                 return Response(status_code=CLIENT_CLOSED)
             if requested.stream is None:
-                choices = await await_choices(submission, service.decode_ids, request.receive)
+                with choice_errors(requested):
+                    choices = await await_choices(handles, service.decode_ids, request.receive)
                 if choices is None:
                     return Response(status_code=CLIENT_CLOSED)
                 for choice in choices:
@@ -168,11 +153,11 @@ class _Endpoints:
             raise api_error from error
 
         def cancel() -> None:
-            for handle in submission.handles:
+            for handle in handles:
                 handle.cancel()
 
         return EventResponse(
-            stream_from_reply(reply, submission, winners),
+            stream_from_reply(reply, handles, winners),
             on_end=cancel,
             stall_seconds=service.limits.stall_seconds,
             headers=reply.headers,
@@ -185,31 +170,13 @@ class _Endpoints:
         body = await object_from_body(request, service.limits)
         try:
             longest = service.limits.max_tokens or MAX_POSITIONS
-            requested = _read_request(MESSAGES, {"max_tokens": longest, **body}, service)
-            self._check_model(requested.model, [service.name])
+            requested = self._read(MESSAGES, {"max_tokens": longest, **body})
             loop = asyncio.get_running_loop()
             with renamed_fields(requested.names):
                 count = await loop.run_in_executor(service.threads, prompt_tokens, service, requested)
         except Exception as error:
             raise api_error_from(error) from error
         return JSONResponse({"input_tokens": count})
-
-    async def score(self, request: Request) -> Response:
-        """Return the probabilities of the choices in a body, with the same checks as `answer`."""
-        self._authenticate(request)
-        service = self._service
-        check_capacity(service.engine, 1)
-        body = await object_from_body(request, service.limits)
-        try:
-            requested = score_request_from_body(body, service.limits, service.engine.manifest.defaults)
-            self._check_model(requested.model, [service.name])
-            reply = await score_reply(service, requested, request.receive)
-        except Exception as error:
-            api_error = api_error_from(error)
-            if api_error.status == 500:
-                _LOG.exception("request failed")
-            raise api_error from error
-        return Response(status_code=CLIENT_CLOSED) if reply is None else reply
 
     async def health(self, _: Request) -> Response:
         """Return 200, also before the bundle is open, or 503 once a device has failed and the process has to be
@@ -251,6 +218,13 @@ class _Endpoints:
 
     async def client_disconnected(self, _: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED)
+
+    def _read(self, path: str, body: dict[str, Any]) -> AnswerRequest:
+        """Return the request in `body` to the endpoint `path`. Raises FieldError, and ApiError for an unknown model."""
+        service = self._service
+        requested = ENDPOINTS[path].request(body, service.limits, service.engine.decoder.bundle.manifest.defaults)
+        self._check_model(requested.model, [service.name])
+        return requested
 
     def _authenticate(self, request: Request) -> None:
         if self._pending.keys is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lopa.runtime.chat.call_format import FORMATS, CallFormat
 from lopa.runtime.decoder import MAX_PARALLEL
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.devices import MAX_THREADS
@@ -17,7 +18,6 @@ from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.sessions.cpu_cores import check_devices
-from lopa.serve.chat.call_format import FORMATS, CallFormat
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.setting import (
     ACCESS,

@@ -145,7 +145,7 @@ def test_lines_of_openai_are_answered_in_their_shape(tiny_bundle: Path, tmp_path
     prompts = jsonl(
         tmp_path / "in.jsonl",
         {"custom_id": "a", "method": "POST", "url": url, "body": {**body, "logprobs": 0, "lopa": {"strategy": "d2f"}}},
-        {"custom_id": "b", "method": "POST", "url": url, "body": {**body, "n": 2}},
+        {"custom_id": "b", "method": "POST", "url": url, "body": {**body, "n": 0}},
         {"prompt": PROMPT, "max_new_tokens": 16, "stop": ["="], "strategy": "d2f"},
     )
     result = lopa_export("generate", tiny_bundle, "--prompts", prompts)
@@ -159,9 +159,9 @@ def test_lines_of_openai_are_answered_in_their_shape(tiny_bundle: Path, tmp_path
     assert len(choice["logprobs"]["token_logprobs"]) == len(choice["logprobs"]["tokens"]) == ours["tokens"]
     assert answer["usage"]["completion_tokens"] == ours["tokens"]
     assert answer["usage"]["prompt_tokens"] == len(ours["prompt_ids"])
-    assert answer["lopa"]["steps"] == ours["steps"]
+    assert choice["lopa"]["steps"] == ours["steps"]
     assert (bad["custom_id"], bad["response"]["status_code"]) == ("b", 400)
-    assert bad["error"]["message"].startswith("n 2")
+    assert bad["error"]["message"].startswith("invalid n 0")
     assert bad["response"]["body"]["error"]["message"] == bad["error"]["message"]
 
 

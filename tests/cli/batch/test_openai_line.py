@@ -4,10 +4,22 @@ from typing import Any
 
 import pytest
 
-from lopa.cli.batch.openai_line import parse_openai_line
+from lopa.cli.batch.openai_line import request_from_openai_line
 from lopa.runtime.errors import BadInputError
+from lopa.serve.openai.request import AnswerRequest
+from lopa.serve.protocols.endpoints import ENDPOINTS
 
 TALK = [{"role": "user", "content": "2 + 2?"}]
+
+
+def read(line: dict[str, Any]) -> AnswerRequest:
+    return request_from_openai_line(line, "bundle", {})
+
+
+def options_of(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, without the default length."""
+    options = read(line).options
+    return {name: value for name, value in options.values.items() if name in options.params}
 
 
 def completion(**body: Any) -> dict[str, Any]:
@@ -33,24 +45,23 @@ def chat(**body: Any) -> dict[str, Any]:
     ],
 )
 def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dict[str, Any]) -> None:
-    assert parse_openai_line(completion(**body)).options == options
-    assert parse_openai_line(chat(**body)).options == options
+    assert options_of(completion(**body)) == options
+    assert options_of(chat(**body)) == options
 
 
 def test_log_probabilities_are_requested_in_two_ways() -> None:
-    assert parse_openai_line(chat(logprobs=True, top_logprobs=2)).options == {"logprobs": True, "top_logprobs": 2}
-    assert parse_openai_line(chat(logprobs=False)).options == {"logprobs": False}
-    assert parse_openai_line(completion(logprobs=0)).options == {"logprobs": True}
-    assert parse_openai_line(completion(logprobs=3)).options == {"logprobs": True, "top_logprobs": 3}
+    assert options_of(chat(logprobs=True, top_logprobs=2)) == {"logprobs": True, "top_logprobs": 2}
+    assert options_of(chat(logprobs=False)) == {"logprobs": False}
+    assert options_of(completion(logprobs=0)) == {"logprobs": True}
+    assert options_of(completion(logprobs=3)) == {"logprobs": True, "top_logprobs": 3}
     for line in (completion(logprobs=9), completion(logprobs=True), chat(top_logprobs=2)):
         with pytest.raises(BadInputError, match="logprobs"):
-            parse_openai_line(line)
+            read(line)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        {"n": 2},
         {"n": True},
         {"n": "1"},
         {"stream": True},
@@ -61,7 +72,7 @@ def test_log_probabilities_are_requested_in_two_ways() -> None:
         {"response_format": {"type": "xml"}},
         {"guided_choice": []},
         {"repetition_penalty": 1.2},
-        {"max_tokens": 5, "max_completion_tokens": 6},
+        {"lopa": {"deadline": 5}},
         {"max_tokens": 5, "lopa": {"max_new_tokens": 6}},
         {"lopa": {"max_tokens": 5}},
         {"lopa": [1]},
@@ -70,7 +81,7 @@ def test_log_probabilities_are_requested_in_two_ways() -> None:
 def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) -> None:
     for line in (completion(**body), chat(**body)):
         with pytest.raises(BadInputError):
-            parse_openai_line(line)
+            read(line)
 
 
 @pytest.mark.parametrize(
@@ -84,21 +95,34 @@ def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) 
         {"custom_id": None},
         {"extra": 1},
         {"body": {}},
-        {"body": {"prompt": ["one", "two"]}},
         {"body": {"prompt": 5}},
     ],
 )
 def test_lines_of_another_form_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
-        parse_openai_line({**completion(), **wrong})
+        read({**completion(), **wrong})
 
 
 def test_prompts_and_messages() -> None:
-    assert parse_openai_line(completion()).prompt == "text"
-    assert parse_openai_line(completion(prompt=["text"])).prompt == "text"
-    assert parse_openai_line(completion(prompt=[1, 2])).prompt == [1, 2]
+    assert read(completion()).prompts == ("text",)
+    assert read(completion(prompt=["text", "more"], n=2)).prompts == ("text", "more")
+    assert read(completion(prompt=[1, 2])).prompts == ([1, 2],)
     parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
-    parsed = parse_openai_line(chat(messages=[{"role": "user", "content": parts, "name": None}]))
+    parsed = read(chat(messages=[{"role": "user", "content": parts, "name": None}])).chat
+    assert parsed is not None
     assert parsed.messages == TALK
     with pytest.raises(BadInputError, match="text only"):
-        parse_openai_line(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
+        read(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
+
+
+@pytest.mark.parametrize("url", ENDPOINTS)
+def test_every_endpoint_of_the_server_is_known(url: str) -> None:
+    body: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "a"},
+        "/v1/responses": {"input": "a"},
+        "/v1/score": {"prompt": "a"},
+    }
+    fields = body.get(url, {"messages": TALK})
+    own: dict[str, Any] = {"/v1/messages": {"max_tokens": 8}, "/v1/score": {"choices": ["a", "b"]}}.get(url, {})
+    found = read({"custom_id": "a", "url": url, "body": {**fields, **own}})
+    assert (found.endpoint, found.model) == (url, "bundle")

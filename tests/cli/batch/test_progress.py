@@ -20,7 +20,7 @@ def test_progress_lines_appear_during_a_single_prompt(
     monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
     with BatchProgress(total, KeptResults(results=3, errors=1, end=99), shown=True) as progress:
         progress.step()
-        progress.add(RESULT)
+        progress.add([RESULT])
         progress.add(BadInputError("x", expected="y", remedy="z"))
     before, *_, last = capsys.readouterr().err.splitlines()
     of_total = "" if total is None else " of 10"
@@ -36,8 +36,8 @@ def test_nothing_is_printed_too_early_or_when_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with BatchProgress(10, KeptResults(), shown=True) as progress:
-        progress.add(RESULT)
+        progress.add([RESULT])
     monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
     with BatchProgress(10, KeptResults(), shown=False) as progress:
-        progress.add(RESULT)
+        progress.add([RESULT])
     assert capsys.readouterr().err == ""

@@ -136,7 +136,7 @@ def test_answers_in_the_shape_of_openai_are_resumed(tiny_bundle: Path, tmp_path:
     body = {"prompt": PROMPT, "max_tokens": 8}
     prompts = jsonl(
         tmp_path / "in.jsonl",
-        *({"custom_id": str(n), "url": "/v1/completions", "body": {**body, "n": 1 + n % 2}} for n in range(4)),
+        *({"custom_id": str(n), "url": "/v1/completions", "body": {**body, "n": (n + 1) % 2}} for n in range(4)),
     )
     output = tmp_path / "out.jsonl"
     first = lopa_export("generate", tiny_bundle, "--prompts", prompts)

@@ -187,5 +187,5 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
 def test_the_default_profile_is_used_by_python(bundle: Path, questions: Path) -> None:
     assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--save", "--quiet").returncode == 0
     with Decoder.open(bundle, threads=1) as decoder:
-        assert decoder.profile_for(decoder.config()) == "balanced"
+        assert decoder.resolve(decoder.config()).profile == "balanced"
         assert decoder.plan(decoder.config(profile="none")).strategy == "lopa"

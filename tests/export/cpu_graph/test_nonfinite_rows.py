@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
+from tests.outcomes import outcomes
 from tests.runtime.random_windows import random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
@@ -114,7 +115,7 @@ def _broken(bundle: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_decodes_fail(tiny_quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for where, bundle in _broken(tiny_quantized, tmp_path / "bundle", monkeypatch):
         with Decoder.open(bundle.path, threads=1) as decoder:
-            (outcome,) = decoder.outcomes(["Question: 2 + 3?\nAnswer:"], config=decoder.config(max_new_tokens=16))
+            (outcome,) = outcomes(decoder, ["Question: 2 + 3?\nAnswer:"], config=decoder.config(max_new_tokens=16))
         assert isinstance(outcome, NonFiniteAnswerError), where
 
 

@@ -16,7 +16,7 @@ from tests.runtime.requests.batch_mates import alone, result_of, with_stored_pro
 from tools.random_configs import random_config
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.runtime import BadInputError, Decoder, Engine, EngineStatus, GenerationConfig, PromptRequest
+from lopa.runtime import BadInputError, Decoder, Engine, EngineStatus, GenerationConfig, Request
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.requests.prefix_reuse import CAUSAL_BLOCK, prefix_reuse
 
@@ -107,7 +107,7 @@ def turns_match(decoder: Decoder, plain: Decoder, rng: np.random.Generator, toke
     with Engine(decoder, max_num_seqs=3, queue_limit=50, prefix_cache_tokens=tokens) as engine:
         for _ in range(4):
             turn = [each for each in conversations if len(each.ids) < LONGEST]
-            handles = engine.submit_many([PromptRequest(each.ids, each.config, each.salt) for each in turn])
+            handles = engine.submit_many([Request(each.ids, each.config, each.salt) for each in turn])
             for each, handle in zip(turn, handles, strict=True):
                 found = result_of(handle)
                 expected = alone(plain, each.ids, each.config)

@@ -166,7 +166,7 @@ def test_folder_above_a_signed_one_that_is_replaced_and_put_back(
         assert decoder.bundle.path == tmp_path / "a" / "bundle"
         assert decoder.generate(PROMPT, max_new_tokens=48).text == expected
         with pytest.raises(BadInputError, match=r"a/bundle has no chat template"):
-            decoder.prompt_from_messages([{"role": "user", "content": "x"}])
+            decoder.tokenizer.chat([{"role": "user", "content": "x"}])
 
 
 def test_what_changes_no_content_is_no_change(

@@ -45,7 +45,7 @@ def test_a_request_uses_the_named_profile_and_its_own_options(tuned: Bundle) -> 
     assert planned(manifest, profile="fast") == {**QUICK, "branches": 1}
     assert planned(manifest, profile="fast", skip_threshold=0.7) == {**QUICK, "skip_threshold": 0.7, "branches": 1}
     assert planned(manifest, profile="wide", branches=2)["branches"] == 2
-    assert manifest.merged_options(GenerationConfig(profile="fast"))["profile"] == "fast"
+    assert manifest.resolve(GenerationConfig(profile="fast")).profile == "fast"
 
 
 def test_the_default_profile_applies_unless_a_request_chooses_otherwise(tuned: Bundle, tiny_bundle: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_tuned_bundle_decodes_with_its_profile_by_default(tuned: Bundle) -> No
         by_default = decoder.generate(prompt, max_new_tokens=40)
         named = decoder.generate(prompt, max_new_tokens=40, **OPTIONS["balanced"])
         plain = decoder.generate(prompt, max_new_tokens=40, profile="none")
-        assert decoder.profile_for(decoder.config()) == "balanced"
-        assert decoder.profile_for(decoder.config(strategy="eb")) is None
+        assert decoder.resolve(decoder.config()).profile == "balanced"
+        assert decoder.resolve(decoder.config(strategy="eb")).profile is None
     assert (by_default.text, by_default.steps) == (named.text, named.steps)
     assert plain.steps != by_default.steps
     with Decoder.open(tuned.path, threads=1, defaults={"profile": "fast"}) as decoder:

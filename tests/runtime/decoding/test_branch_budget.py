@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.outcomes import outcomes
 from tests.plans import branch_of, context_of, plan_of
 
 from lopa import tiny
@@ -192,7 +193,7 @@ def test_the_choice_does_not_depend_on_batch_mates(copy: Path) -> None:
             list(decoder.stream(prompt, auto, on_step=steps.append))
             alone.append([len(step.branches) for step in steps])
         together: list[list[int]] = [[] for _ in prompts]
-        list(decoder.outcomes(prompts, auto, parallel=3, on_step=lambda i, s: together[i].append(len(s.branches))))
+        list(outcomes(decoder, prompts, auto, parallel=3, on_step=lambda i, s: together[i].append(len(s.branches))))
     assert together == alone
     assert len({count for counts in alone for count in counts}) > 1
 

@@ -16,9 +16,9 @@ from tools.random_schemas import random_schema
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError, GrammarRefusedError
+from lopa.runtime.requests.request import Request
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
 from lopa.runtime.strategy import STRATEGIES
-from lopa.runtime.text.prompt_ids import PromptRequest
 
 SCHEMA = {
     "type": "object",
@@ -129,8 +129,8 @@ def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prom
     lark = 'start: "a" "b"+ "!"'
     grammars: list[dict[str, Any]] = [{"json_schema": SCHEMA}, {"regex": "[0-9]{2} candies"}, {}, {"grammar": lark}]
     with Engine.open(tiny_bundle, threads=1, max_num_seqs=4) as engine:
-        configs = [engine.config(max_new_tokens=32, branches=2, **grammar) for grammar in grammars]
-        handles = engine.submit_many([PromptRequest(prompt, config) for config in configs])
+        configs = [engine.decoder.config(max_new_tokens=32, branches=2, **grammar) for grammar in grammars]
+        handles = engine.submit_many([Request(prompt, config) for config in configs])
         together = [handle.result(60).text for handle in handles]
         alone = [engine.submit(prompt, config).result(60).text for config in configs]
     assert together == alone

@@ -16,7 +16,7 @@ from tests.runtime.decoding.test_remask_decodes import END, MASK, PROMPT, decodi
 from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.cli.files.trace_file import record_from_step
-from lopa.runtime import Decoder, DoneEvent, Engine, PromptRequest, TextEvent
+from lopa.runtime import Decoder, DoneEvent, Engine, Request, TextEvent
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.state.layout import max_rows
@@ -144,7 +144,7 @@ def test_streamed_text_is_final(editor: Decoder) -> None:
 
 @pytest.mark.slow
 def test_the_same_answers_on_every_device_and_in_any_batch(editor: Decoder) -> None:
-    requests = [PromptRequest(prompt, editor.config(**(EAGER | own))) for own in CONFIGS for prompt in PROMPTS]
+    requests = [Request(prompt, editor.config(**(EAGER | own))) for own in CONFIGS for prompt in PROMPTS]
     expected = [alone(editor, each.prompt, each.config) for each in requests]
     with Engine(editor, max_num_seqs=4, queue_limit=len(requests)) as engine:
         for handle, result in zip(engine.submit_many(requests), expected, strict=True):

@@ -16,7 +16,7 @@ from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.cli.files.trace_file import record_from_step
-from lopa.runtime import Decoder, DraftEvent, Engine, GenerationResult, PromptRequest, TextEvent
+from lopa.runtime import Decoder, DraftEvent, Engine, GenerationResult, Request, TextEvent
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.row_statistics import RowStatistics
@@ -197,16 +197,16 @@ CONFIGS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def submitted(decoder: Decoder, prompts: list[list[int]]) -> list[PromptRequest]:
-    return [PromptRequest(prompt, decoder.config(**EAGER | own)) for own in CONFIGS for prompt in prompts]
+def submitted(decoder: Decoder, prompts: list[list[int]]) -> list[Request]:
+    return [Request(prompt, decoder.config(**EAGER | own)) for own in CONFIGS for prompt in prompts]
 
 
 @pytest.fixture(scope="module")
-def expected(decoder: Decoder, submitted: list[PromptRequest]) -> list[GenerationResult]:
+def expected(decoder: Decoder, submitted: list[Request]) -> list[GenerationResult]:
     return [alone(decoder, each.prompt, each.config) for each in submitted]
 
 
-def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted: list[PromptRequest]) -> None:
+def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted: list[Request]) -> None:
     for each in submitted:
         steps: list[Step] = []
         events = list(decoder.stream(each.prompt, each.config, drafts=True, on_step=steps.append))
@@ -239,7 +239,7 @@ def test_a_time_limit_returns_finished_blocks_only(decoder: Decoder, prompts: li
 
 @pytest.mark.slow
 def test_the_same_answers_on_every_device_and_in_any_batch(
-    tiny_bundle: Path, decoder: Decoder, submitted: list[PromptRequest], expected: list[GenerationResult]
+    tiny_bundle: Path, decoder: Decoder, submitted: list[Request], expected: list[GenerationResult]
 ) -> None:
     with Engine(decoder, max_num_seqs=4, queue_limit=len(submitted)) as engine:
         for handle, result in zip(engine.submit_many(submitted), expected, strict=True):
@@ -254,7 +254,7 @@ def test_the_same_answers_on_every_device_and_in_any_batch(
 
 
 def test_the_same_answers_with_rows_shared_or_not(
-    decoder: Decoder, submitted: list[PromptRequest], expected: list[GenerationResult]
+    decoder: Decoder, submitted: list[Request], expected: list[GenerationResult]
 ) -> None:
     sharing = [number for number, each in enumerate(submitted) if each.config.deduplicate_rows]
     assert sharing
@@ -264,7 +264,7 @@ def test_the_same_answers_with_rows_shared_or_not(
 
 
 def test_the_same_answers_in_shape_buckets_planned_for_it(
-    tiny_bundle: Path, submitted: list[PromptRequest], expected: list[GenerationResult]
+    tiny_bundle: Path, submitted: list[Request], expected: list[GenerationResult]
 ) -> None:
     plans, longest = [plan_of(each.config) for each in submitted], max(len(each.prompt) for each in submitted)
     window, sampled = (max(sizes) for sizes in zip(*(max_rows(longest, plan) for plan in plans), strict=True))
@@ -279,9 +279,7 @@ def test_the_same_answers_in_shape_buckets_planned_for_it(
                 assert alone(bucketed, each.prompt, each.config).token_ids == result.token_ids
 
 
-def test_only_the_anchor_is_verified_and_any_winner_is_remasked(
-    decoder: Decoder, submitted: list[PromptRequest]
-) -> None:
+def test_only_the_anchor_is_verified_and_any_winner_is_remasked(decoder: Decoder, submitted: list[Request]) -> None:
     won = 0
     for each in submitted:
         if each.config.strategy != "lopa" or each.config.deduplicate_rows:

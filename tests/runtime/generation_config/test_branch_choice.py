@@ -76,7 +76,7 @@ def test_small_blocks_have_one_branch(options: dict[str, Any], reason: str | Non
 
 def test_the_result_has_the_number_of_branches(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
-        assert isinstance(decoder.branches_for(decoder.config()), BranchChoice)
+        assert isinstance(decoder.resolve(decoder.config()).branches, BranchChoice)
         used = {}
         for branches in (None, 1, 2):
             steps: list[Step] = []

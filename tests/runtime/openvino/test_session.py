@@ -237,7 +237,7 @@ def test_decoder_and_engine_match_onnx_runtime(tiny_bundle: Path) -> None:
         with Decoder.open(tiny_bundle, [device], threads=1) as decoder:
             texts.append(decoder.generate(PROMPT, decoder.config(max_new_tokens=64)).text)
     with Engine.open(tiny_bundle, devices=[DEVICE], threads=1) as engine:
-        texts.append(engine.submit(PROMPT, engine.config(max_new_tokens=64)).result().text)
+        texts.append(engine.submit(PROMPT, engine.decoder.config(max_new_tokens=64)).result().text)
     assert len(set(texts)) == 1
     assert "54" in texts[0]
 
@@ -340,7 +340,7 @@ def test_auto_measures_real_forwards(tiny_bundle: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(session.OpenVinoSession, "forward", recorded)
     with Decoder.open(tiny_bundle, [AUTO], threads=1) as decoder:
         assert decoder.session.device in (DEVICE, BF16)
-        assert decoder.branches_for(decoder.config()).number == 1
+        assert decoder.resolve(decoder.config()).branches.number == 1
     if not HAS_BF16:
         assert not calls
         return

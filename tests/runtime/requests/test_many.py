@@ -27,8 +27,8 @@ from lopa.runtime import (
     DoneEvent,
     Engine,
     EngineClosedError,
-    PromptRequest,
     QueueFullError,
+    Request,
     TextEvent,
 )
 from lopa.runtime.decoding.decoding import Step
@@ -54,7 +54,7 @@ def counted(decoder: Decoder) -> Counted:
 
 def test_a_random_list_gives_the_results_of_single_requests(decoder: Decoder) -> None:
     rng = np.random.default_rng(7)
-    submitted = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
+    submitted = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
     submitted = [submitted[i] for i in rng.integers(0, len(submitted), 14)]  # some twice, greedy and drawn
     expected = [alone(decoder, each.prompt, each.config) for each in submitted]
     with Engine(decoder, max_num_seqs=4, queue_limit=20) as engine:
@@ -72,7 +72,7 @@ def test_greedy_copies_are_decoded_once(counted: Counted, prompt: tuple[int, ...
     counted.session.forwards.clear()
     other = dataclasses.replace(config, max_new_tokens=23)
     with Engine(decoder, max_num_seqs=1, queue_limit=1) as engine:  # two decodes, seven handles
-        handles = engine.submit_many([prompt] * 3 + [PromptRequest(list(prompt), other)] * 2 + [prompt] * 2, config)
+        handles = engine.submit_many([prompt] * 3 + [Request(list(prompt), other)] * 2 + [prompt] * 2, config)
         assert len(set(handles)) == 7
         for number, handle in enumerate(handles):
             assert (result_of(handle) == dataclasses.replace(expected, seconds=0)) == (number not in (3, 4))
@@ -92,7 +92,7 @@ def test_different_requests_are_decoded_separately(counted: Counted, prompt: tup
     salts = ("a", "b", None) if case == "salts" else (None,) * 3
     counted.session.forwards.clear()
     with Engine(counted.decoder, prefix_cache_tokens=0) as engine:
-        requests = [PromptRequest(prompt, each, cache_salt=salt) for each, salt in zip(configs, salts, strict=True)]
+        requests = [Request(prompt, each, cache_salt=salt) for each, salt in zip(configs, salts, strict=True)]
         handles = engine.submit_many(requests, on_step=on_step)
         assert [result_of(handle) for handle in handles] == expected
     assert counted.decodes == 3
@@ -347,7 +347,7 @@ def test_events_between_the_check_and_the_queueing(decoder: Decoder, prompt: tup
         ({"prompt": "text"}, {}, "prompts"),
         ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: invalid prompt ids"),
         ([5, 6], {}, "in prompt 0, counted from 0: prompt 5 is a number"),
-        ([PromptRequest([5], {"branches": 3})], {}, "a config of type dict"),  # type: ignore[arg-type]
+        ([Request([5], {"branches": 3})], {}, "a config of type dict"),  # type: ignore[arg-type]
         ([[5]], {"config": 3}, "a config of type int"),
         ([[5]], {"deadline": -1}, "deadline -1"),
         ([[5]], {"deadline": float("nan")}, "deadline nan"),

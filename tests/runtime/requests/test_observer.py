@@ -17,7 +17,7 @@ from lopa.runtime import (
     EndReport,
     Engine,
     EngineFailedError,
-    PromptRequest,
+    Request,
     RoundReport,
     TextEvent,
 )
@@ -60,7 +60,7 @@ class MeasuredSession:
 
 def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
     rng, noted = np.random.default_rng(3), RecordingObserver()
-    submitted = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
+    submitted = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
     session, steps = MeasuredSession(decoder.session), list[Step]()
     measured = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     with Engine(measured, max_num_seqs=4, observer=noted) as engine:
@@ -197,7 +197,7 @@ def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> 
     idle = engine.status
     assert (idle.running, idle.waiting, idle.max_num_seqs, idle.queue_limit) == (0, 0, 2, 5)
     assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.stored_rows, idle.saved_rows) == (0,) * 5
-    assert idle.cache_rows_limit == 2 * engine.manifest.dimensions.max_positions
+    assert idle.cache_rows_limit == 2 * engine.decoder.bundle.manifest.dimensions.max_positions
     assert (idle.draining, idle.closed, idle.failure) == (False, False, None)
     first = engine.submit(prompt, config)
     session.wait_until_stalled()
@@ -259,17 +259,6 @@ def test_prompts_found_in_the_store_are_reported(decoder: Decoder, prompt: tuple
     assert [each.reused_rows for each in noted.admissions] == [0, len(prompt), len(prompt)]
     assert sum(each.prompt_rows for each in noted.rounds) == len(prompt)
     assert engine.status.saved_rows == 2 * len(prompt)
-
-
-def test_the_manifest_and_chats_are_the_decoders(decoder: Decoder) -> None:
-    messages = [{"role": "user", "content": "How many?"}]
-    with Engine(decoder) as engine:
-        assert engine.manifest is decoder.bundle.manifest
-        with pytest.raises(BadInputError) as of_engine:
-            engine.prompt_from_messages(messages)
-        with pytest.raises(BadInputError) as of_decoder:
-            decoder.prompt_from_messages(messages)
-    assert str(of_engine.value) == str(of_decoder.value)
 
 
 def test_only_the_newest_draft_is_stored(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -1,13 +1,14 @@
-"""Decoder.outcomes: configs of single requests, and results before a failure."""
+"""Decoder.handles: configs of single requests, and results before a failure."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.outcomes import outcomes
 from tests.runtime.test_engine import FailingSession
 
-from lopa.runtime import BadInputError, Decoder, LopaError, PromptRequest
+from lopa.runtime import BadInputError, Decoder, LopaError, Request
 from lopa.runtime.requests.result import GenerationResult
 
 IDS = (1, 340, 28, 606)
@@ -20,11 +21,10 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
         yield decoder
 
 
-def requests(decoder: Decoder) -> list[PromptRequest]:
+def requests(decoder: Decoder) -> list[Request]:
     """Return two requests of equal length, then a much longer one, each with one token per step."""
     return [
-        PromptRequest(IDS, decoder.config(strategy="vanilla", max_new_tokens=length, stop_at_eos=False))
-        for length in LENGTHS
+        Request(IDS, decoder.config(strategy="vanilla", max_new_tokens=length, stop_at_eos=False)) for length in LENGTHS
     ]
 
 
@@ -32,10 +32,10 @@ def test_a_request_is_decoded_by_its_own_config(decoder: Decoder) -> None:
     mixed: list[Any] = [IDS, *requests(decoder), BadInputError("x", expected="y", remedy="z")]
     common = decoder.config(max_new_tokens=4, stop_at_eos=False)
     for parallel in (1, 3):
-        outcomes = list(decoder.outcomes(mixed, common, parallel=parallel))
-        lengths = [each.window_tokens for each in outcomes if isinstance(each, GenerationResult)]
+        found = list(outcomes(decoder, mixed, common, parallel=parallel))
+        lengths = [each.window_tokens for each in found if isinstance(each, GenerationResult)]
         assert lengths[:4] == [4, *LENGTHS]
-        assert isinstance(outcomes[4], BadInputError)
+        assert isinstance(found[4], BadInputError)
 
 
 @pytest.mark.parametrize("method", ["forward", "release"])
@@ -50,16 +50,16 @@ def test_results_come_before_the_failure_of_a_device(decoder: Decoder, method: s
 
     found: list[GenerationResult | BadInputError] = []  # extend keeps items before an error
     with pytest.raises((OSError, LopaError)):
-        found.extend(broken.outcomes(requests(decoder), parallel=3, on_step=on_step))
+        found.extend(outcomes(broken, requests(decoder), parallel=3, on_step=on_step))
     assert [each.window_tokens for each in found if isinstance(each, GenerationResult)] == list(LENGTHS[:2])
 
 
 def test_results_come_before_the_failure_of_the_caller(decoder: Decoder) -> None:
-    def prompts() -> Iterator[PromptRequest]:
+    def prompts() -> Iterator[Request]:
         yield from requests(decoder)[:2]
         raise LookupError("no more lines")
 
     found: list[Any] = []
     with pytest.raises(LookupError, match="no more lines"):
-        found.extend(decoder.outcomes(prompts()))
+        found.extend(outcomes(decoder, prompts()))
     assert len(found) == 2

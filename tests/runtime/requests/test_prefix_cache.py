@@ -16,7 +16,7 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.text.prompt_ids import MAX_CACHE_SALT, PromptRequest
+from lopa.runtime.requests.request import MAX_CACHE_SALT, Request
 
 BLOCKS: dict[str, Any] = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
 """Options with which any model counts blocks from position 0."""
@@ -170,10 +170,10 @@ def test_salts_separate_requests(tiny_bundle: Path) -> None:
             config = decoder.config(**{**BLOCKS, "alignment": alignment}, max_new_tokens=4)
             with Engine(decoder) as engine:
                 reused = [
-                    engine.submit_many([PromptRequest(prompt, config, salt)])[0].result(WAIT).reused_rows
+                    engine.submit_many([Request(prompt, config, salt)])[0].result(WAIT).reused_rows
                     for salt in (None, "a", "b", "a", None)
                 ]
-                copies = engine.submit_many([PromptRequest(prompt, config, salt) for salt in ("c", "d", "c")])
+                copies = engine.submit_many([Request(prompt, config, salt) for salt in ("c", "d", "c")])
                 shared = [handle.result(WAIT).reused_rows for handle in copies]
             assert reused[:3] == [0, 0, 0]
             assert reused[3] == reused[4] > 0
@@ -184,9 +184,9 @@ def test_salts_separate_requests(tiny_bundle: Path) -> None:
 def test_invalid_salts(tiny_bundle: Path, salt: Any) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder, Engine(decoder) as engine:
         with pytest.raises(BadInputError, match="cache_salt"):
-            engine.submit_many([PromptRequest((5, 6), decoder.config(), salt)])
+            engine.submit_many([Request((5, 6), decoder.config(), salt)])
         with pytest.raises(BadInputError, match="cache_salt"):
-            decoder.generate(PromptRequest((5, 6), decoder.config(), salt))
+            decoder.generate(Request((5, 6), decoder.config(), salt))
 
 
 def test_engines_share_nothing(tiny_bundle: Path, export_tiny: Callable[..., Path]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import Decoder, Engine, PromptRequest, QueueFullError, TextEvent
+from lopa.runtime import Decoder, Engine, QueueFullError, Request, TextEvent
 from lopa.runtime.errors import ChoicesRefusedError
 from lopa.runtime.scoring import scoring
 
@@ -36,10 +36,10 @@ def assert_same_scores(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_and_decodes_do_not_change_each_other(decoder: Decoder, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    decodes = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(6)]
+    decodes = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(6)]
     windows = ("full", "block_causal")
     scores = [
-        PromptRequest(random_prompt(rng, decoder), decoder.config(choices=CHOICES[: number + 1], window=window))
+        Request(random_prompt(rng, decoder), decoder.config(choices=CHOICES[: number + 1], window=window))
         for number in range(3)
         for window in windows
     ]
@@ -111,7 +111,7 @@ def test_equal_scores_are_computed_once_and_others_are_not(decoder: Decoder) -> 
         assert engine.status.rounds == before + 1
         assert len(texts) == 1
         configs = [decoder.config(choices=[each]) for each in CHOICES]
-        several = engine.submit_many([PromptRequest(PROMPT, config) for config in configs])
+        several = engine.submit_many([Request(PROMPT, config) for config in configs])
         assert [handle.result(WAIT).token_ids for handle in several] == [
             alone(decoder, PROMPT, config).token_ids for config in configs
         ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.outcomes import outcomes
 from tests.runtime.failing_device import FailingDevice, Failure
 from tests.runtime.random_windows import full_mask, random_batch
 
@@ -120,7 +121,7 @@ def test_errors_of_callbacks_pass(decoder: Decoder) -> None:
     with pytest.raises(KeyError, match="mine"):
         list(decoder.stream(PROMPT, on_step=on_step))
     with pytest.raises(KeyError, match="mine"):
-        list(decoder.outcomes([PROMPT], on_step=on_step))
+        list(outcomes(decoder, [PROMPT], on_step=on_step))
 
 
 def test_bad_input_errors_pass(decoder: Decoder) -> None:

@@ -9,7 +9,7 @@ from tests.plans import branch_of, context_of
 from tests.runtime.decoding.rounds import scores_of
 from tests.runtime.requests.batch_mates import alone, result_of
 
-from lopa.runtime import Decoder, Engine, PromptRequest
+from lopa.runtime import Decoder, Engine, Request
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.decoding.round import spawn, unmask
 from lopa.runtime.state.pipeline import next_anchor
@@ -40,7 +40,7 @@ def test_batches_streams_and_engines_give_the_same_tokens(
     configs = [decoder.config(max_new_tokens=new, **options) for new in (24, 17, 40)]
     expected = [alone(decoder, each, config) for each, config in zip(prompts, configs, strict=True)]
     assert all(each.tokens for each in expected)
-    submitted = [PromptRequest(each, config) for each, config in zip(prompts, configs, strict=True)]
+    submitted = [Request(each, config) for each, config in zip(prompts, configs, strict=True)]
     together = decoder.generate(submitted, parallel=3)
     assert [each.token_ids for each in together] == [each.token_ids for each in expected]
     with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:

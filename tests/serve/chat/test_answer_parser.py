@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from lopa.runtime.chat.call_format import FORMATS
+from lopa.runtime.chat.prepared_chat import AnswerForm
 from lopa.runtime.requests.result import TextEvent
-from lopa.serve.chat.answer_parser import AnswerForm, Part, ReasoningText, merged_parts
-from lopa.serve.chat.call_format import FORMATS
+from lopa.serve.chat.answer_parser import AnswerParser, Part, ReasoningText, merged_parts
 from lopa.serve.chat.call_parser import ToolCall
 
 _CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -28,7 +29,7 @@ def _form(reasoning: str, *, tokens: bool, calls: bool = True) -> AnswerForm:
 
 def _parts(text: str, cuts: tuple[int, ...], form: AnswerForm) -> tuple[Part, ...]:
     """Return the parts of `text`, cut into events. Marks are tokens: their event says where they begin."""
-    parser, found = form.parser(), list[Part]()
+    parser, found = AnswerParser(form), list[Part]()
     marks = [each.start() for each in _MARKS.finditer(text)] if form.reasoning_marks_are_tokens else []
     for start, end in zip((0, *cuts), (*cuts, len(text)), strict=True):
         found += parser.feed(TextEvent(text[start:end], tuple(m - start for m in marks if start <= m < end)))
@@ -74,7 +75,7 @@ def test_the_same_characters_made_of_other_tokens_are_text() -> None:
     """Check that a model that copies a user's text opens no call and ends no reasoning with it."""
     copied = f"You wrote {_CALL}</think> and"
     for reasoning, expected in (("none", (copied,)), ("open", (ReasoningText(copied),))):
-        parser = _form(reasoning, tokens=True).parser()
+        parser = AnswerParser(_form(reasoning, tokens=True))
         parts = [part for each in copied for part in parser.feed(TextEvent(each))]
         assert merged_parts([*parts, *parser.end()]) == expected
 
@@ -87,7 +88,7 @@ def test_a_mark_inside_of_arguments_is_part_of_them() -> None:
 
 
 def test_reasoning_streams_at_once() -> None:
-    parser = _form("open", tokens=False).parser()
+    parser = AnswerParser(_form("open", tokens=False))
     assert parser.feed(TextEvent("I see")) == [ReasoningText("I see")]
     assert parser.feed(TextEvent(" that ")) == [ReasoningText(" that")]
     assert parser.feed(TextEvent("a </thi")) == [ReasoningText(" a")]

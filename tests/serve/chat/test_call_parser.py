@@ -2,7 +2,7 @@
 
 import pytest
 
-from lopa.serve.chat.call_format import FORMATS
+from lopa.runtime.chat.call_format import FORMATS
 from lopa.serve.chat.call_parser import CallParser, CallPart, ToolCall
 
 _HERMES = FORMATS["hermes"]

@@ -7,12 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lopa.runtime.errors import BadInputError
-from lopa.serve.chat.answer_grammar import answer_grammar
-from lopa.serve.chat.call_format import FORMATS, format_from_template
+from lopa.runtime.chat.answer_grammar import answer_grammar
+from lopa.runtime.chat.call_format import FORMATS, format_from_template
+from lopa.runtime.chat.tool_definition import MAX_TOOLS, tools_from_body
+from lopa.runtime.errors import BadInputError, FieldError
 from lopa.serve.chat.call_parser import CallParser, ToolCall
-from lopa.serve.chat.tool_definition import MAX_TOOLS, tools_from_body
-from lopa.serve.openai.field_error import FieldError
 
 llguidance = pytest.importorskip("llguidance")
 _NODE = {

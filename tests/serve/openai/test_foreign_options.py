@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from lopa.runtime.errors import FieldError
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, options_from_body
-from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.foreign_options import MAPPED, NEUTRAL
 
 SCHEMA = {"type": "object"}
@@ -65,10 +65,9 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("endpoint", [CHATS, COMPLETIONS])
-@pytest.mark.parametrize("ignore_unknown", [True, False], ids=["server", "batch"])
-def test_equivalent_fields_are_mapped(endpoint: str, ignore_unknown: bool) -> None:
+def test_equivalent_fields_are_mapped(endpoint: str) -> None:
     for body, expected in ACCEPTED:
-        found = options_from_body(body, endpoint, ignore_unknown=ignore_unknown)
+        found = options_from_body(body, endpoint)
         assert found.values == expected, body
         assert set(found.params.values()) <= set(body)
 
@@ -87,10 +86,10 @@ def test_special_tokens_are_added_as_in_vllm(endpoint: str, prompt: Any, accepte
     for value in (True, False):
         body = {"messages": prompt, "prompt": prompt, "add_special_tokens": value}
         if value in accepted:
-            assert options_from_body(body, endpoint, ignore_unknown=True).values == {}
+            assert options_from_body(body, endpoint).values == {}
             continue
         with pytest.raises(FieldError, match="as token ids") as error:
-            options_from_body(body, endpoint, ignore_unknown=True)
+            options_from_body(body, endpoint)
         assert error.value.param == "add_special_tokens"
 
 
@@ -98,7 +97,7 @@ def test_special_tokens_are_added_as_in_vllm(endpoint: str, prompt: Any, accepte
 def test_unsupported_values_are_rejected_by_name(body: dict[str, Any], param: str) -> None:
     for endpoint in (CHATS, COMPLETIONS):
         with pytest.raises(FieldError) as caught:
-            options_from_body(body, endpoint, ignore_unknown=True)
+            options_from_body(body, endpoint)
         assert caught.value.param in body
         assert caught.value.param == param or len(body) > 1
 
@@ -107,8 +106,8 @@ def test_each_field_is_known_once_and_accepts_neutral_values() -> None:
     assert not NEUTRAL.keys() & MAPPED.keys()
     for name, values in NEUTRAL.items():
         for value in (None, *values):
-            assert options_from_body({name: value}, CHATS, ignore_unknown=True).values == {}
+            assert options_from_body({name: value}, CHATS).values == {}
         with pytest.raises(FieldError) as caught:
-            options_from_body({name: "something else"}, CHATS, ignore_unknown=True)
+            options_from_body({name: "something else"}, CHATS)
         assert caught.value.param == name
         assert "is not supported" in str(caught.value)

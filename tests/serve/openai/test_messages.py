@@ -8,10 +8,10 @@ import pytest
 from tests.runtime.text.test_markup import QWEN, tokenizer_with
 
 from lopa.batch.plain_line import parse_plain_line
-from lopa.cli.batch.openai_line import parse_openai_line
+from lopa.cli.batch.openai_line import request_from_openai_line
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.request import messages_from_field
-from lopa.serve.triton.triton_request import _messages
+from lopa.serve.triton.triton_request import _chat
 
 
 def history(arguments: Any = '{"city": "Oslo", "days": 2}', **fields: Any) -> list[dict[str, Any]]:
@@ -34,14 +34,21 @@ RENDERED = (
 
 def by_openai_batch(messages: list[dict[str, Any]]) -> Any:
     body = {"model": "m", "messages": messages}
-    return parse_openai_line({"custom_id": "1", "url": "/v1/chat/completions", "body": body}).messages
+    line = {"custom_id": "1", "url": "/v1/chat/completions", "body": body}
+    chat: Any = request_from_openai_line(line, "m", {}).chat
+    return chat.messages
+
+
+def by_line(messages: list[dict[str, Any]]) -> Any:
+    chat: Any = parse_plain_line({"messages": messages}).prompt
+    return chat.messages
 
 
 ENTRIES: dict[str, Callable[[Any], Any]] = {
     "server": messages_from_field,
-    "Triton": lambda messages: _messages(json.dumps(messages)),
+    "Triton": lambda messages: _chat(json.dumps(messages)).messages,
     "OpenAI batch file": by_openai_batch,
-    "lopa batch file": lambda messages: parse_plain_line({"messages": messages}).messages,
+    "lopa batch file": by_line,
 }
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, FieldError
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS
-from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.request import request_from_body
 from lopa.serve.serve_limits import ServeLimits
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from lopa.serve.chat.chat_options import FIELDS
+from lopa.runtime.errors import FieldError
 from lopa.serve.openai.body_options import CHATS
-from lopa.serve.openai.field_error import FieldError
+from lopa.serve.openai.chat_options import FIELDS
 from lopa.serve.openai.foreign_options import NEUTRAL
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
+from lopa.serve.openai.request import AnswerRequest, request_from_body
 from lopa.serve.protocols.messages_request import fields_from_messages, request_from_messages
 from lopa.serve.protocols.responses_request import request_from_responses
 from lopa.serve.serve_limits import ServeLimits
@@ -18,8 +18,13 @@ from lopa.serve.serve_limits import ServeLimits
 _LIMITS = ServeLimits()
 
 
+def _messages(requested: AnswerRequest) -> list[dict[str, Any]]:
+    assert requested.chat is not None
+    return [dict(each) for each in requested.chat.messages]
+
+
 def _responses(given: Any, **fields: Any) -> list[dict[str, Any]]:
-    return request_from_responses({"model": "m", "input": given, **fields}, _LIMITS).messages
+    return _messages(request_from_responses({"model": "m", "input": given, **fields}, _LIMITS))
 
 
 def _call(name: str) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def test_blocks_of_a_message_become_messages() -> None:
             },
         ],
     }
-    found = request_from_messages(body, _LIMITS).messages
+    found = _messages(request_from_messages(body, _LIMITS))
     assert [(each["role"], each["content"]) for each in found] == [
         ("system", "a"),
         ("user", "q"),
@@ -120,7 +125,7 @@ def test_fields_of_messages(given: dict[str, Any], expected: dict[str, Any]) -> 
 
 _MESSAGE = {"role": "user", "content": "q"}
 _READ: dict[str, Callable[..., AnswerRequest]] = {
-    "chats": lambda **fields: request_from_openai({"model": "m", "messages": [_MESSAGE], **fields}, CHATS, _LIMITS),
+    "chats": lambda **fields: request_from_body({"model": "m", "messages": [_MESSAGE], **fields}, CHATS, _LIMITS),
     "messages": lambda **fields: request_from_messages(
         {"model": "m", "max_tokens": 9, "messages": [_MESSAGE], **fields}, _LIMITS
     ),
@@ -152,7 +157,7 @@ def test_fields_of_chats_are_read_by_every_protocol(name: str, fields: dict[str,
 @pytest.mark.parametrize("field", sorted({*NEUTRAL, "presence_penalty", "frequency_penalty", "logit_bias"} - {*FIELDS}))
 def test_fields_without_an_equivalent_are_refused_by_every_protocol(name: str, field: str) -> None:
     for value in (None, *NEUTRAL.get(field, ())):
-        assert _READ[name](**{field: value}).messages == [_MESSAGE]
+        assert _messages(_READ[name](**{field: value})) == [_MESSAGE]
     with pytest.raises(FieldError, match="is not supported") as error:
         _READ[name](**{field: "something else"})
     assert error.value.param == field
@@ -177,7 +182,7 @@ def test_what_a_reply_cannot_show_is_refused(name: str, field: str, value: Any, 
 def test_log_probabilities_of_responses_are_refused_by_name() -> None:
     others = ["reasoning.encrypted_content", "web_search_call.action.sources"]
     for given in (None, [], others):
-        assert _READ["responses"](include=given).messages == [_MESSAGE]
+        assert _messages(_READ["responses"](include=given)) == [_MESSAGE]
     with pytest.raises(FieldError, match="use /v1/chat/completions with logprobs") as error:
         _READ["responses"](include=[*others, "message.output_text.logprobs"])
     assert error.value.param == "include"
@@ -230,7 +235,9 @@ def test_contradictions_are_refused(name: str, fields: dict[str, Any], param: st
 def test_reasoning_is_switched_by_the_names_of_several_servers(
     name: str, fields: dict[str, Any], reasons: bool | None
 ) -> None:
-    assert _READ[name](**fields).chat.reasons is reasons
+    chat = _READ[name](**fields).chat
+    assert chat is not None
+    assert chat.reasoning is reasons
 
 
 @pytest.mark.parametrize(
@@ -280,7 +287,7 @@ def test_fields_that_clients_add_are_accepted() -> None:
     }
     chats = {"verbosity": "low", "prediction": {"type": "content", "content": "x"}, "session_id": "s", "chat_id": "c"}
     for name, own in (("messages", messages), ("responses", responses), ("chats", chats)):
-        assert _READ[name](**common, **own).messages == [_MESSAGE]
+        assert _messages(_READ[name](**common, **own)) == [_MESSAGE]
 
 
 def test_the_salt_of_the_prefix_cache_is_kept() -> None:

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from tests.chat_bundles import with_chat_template
 
+from lopa.runtime.chat.call_format import FORMATS
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
-from lopa.serve.chat.call_format import FORMATS
 from lopa.serve.ray import app
 from lopa.serve.ray.ray_options import NamedBundle, options_from_args
 from lopa.serve.ray.served_models import models_from_bundles

@@ -9,7 +9,7 @@ from tools.reports.tool_calls import CallStatistics, call_statistics, decoders
 
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.openai.body_options import CHATS
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
+from lopa.serve.openai.request import AnswerRequest, request_from_body
 from lopa.serve.protocols.choice import Choice
 from lopa.serve.serve_limits import ServeLimits
 
@@ -20,7 +20,7 @@ def requested() -> AnswerRequest:
     parameters = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     body = {"model": "", "messages": [{"role": "user", "content": "1"}], "tools": [tool]}
-    return request_from_openai(body, CHATS, ServeLimits())
+    return request_from_body(body, CHATS, ServeLimits())
 
 
 def counted(*parts: Any, stop_reason: str = "eos") -> CallStatistics:

@@ -23,7 +23,7 @@ BROKEN = """
 import asyncio, itertools, sys
 import lopa.serve.app as app
 import lopa.serve.chat.answer_parser as answer_parser
-from lopa.serve.http.events import DONE
+from lopa.serve.http.event_text import DONE
 from lopa.cli.main import main
 from lopa.serve.metrics import ServeMetrics
 
@@ -86,12 +86,12 @@ def careless(cancel):
 replace(RequestHandle, "cancel", careless)
 """
 LOSES_A_PLACE = """
-def losing(submission_of_request):
+def losing(submit_request):
     async def submission(service, *arguments):
         service.engine._queue_limit -= is_nth_call(8)
-        return await submission_of_request(service, *arguments)
+        return await submit_request(service, *arguments)
     return submission
-replace(app, "submission_of_request", losing)
+replace(app, "submit_request", losing)
 """
 MISCOUNTS = """
 def twice(rejected):
@@ -103,12 +103,12 @@ replace(ServeMetrics, "rejected", twice)
 """
 GROWS = """
 hoard = []
-def hoarding(submission_of_request):
+def hoarding(submit_request):
     async def submission(service, *arguments):
         hoard.append((open("/dev/null"), b"x" * 8_000_000))
-        return await submission_of_request(service, *arguments)
+        return await submit_request(service, *arguments)
     return submission
-replace(app, "submission_of_request", hoarding)
+replace(app, "submit_request", hoarding)
 """
 
 

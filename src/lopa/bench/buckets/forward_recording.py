@@ -12,7 +12,7 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.plan import DEFAULT_BRANCHES, DecodingPlan
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.requests.request import Prompt
 
 MAX_PADDING = 0.25
 """Maximum padding rows of a shared forward, as a share of the real rows. The engine uses the same limit."""

@@ -16,13 +16,15 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from lopa.bench.evaluation.generation_kwargs import options_from_kwargs
+from lopa.runtime.chat.chat import Chat
+from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.checked_values import shown
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.request import Prompt, Request
 from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 
 MODEL = "lopa"
 MAX_NEW_TOKENS = 256
@@ -108,9 +110,10 @@ class LopaLM(LM):  # type: ignore[misc]
         Without `add_generation_prompt` the last message is the beginning of the answer. Raises BadInputError for a
         bundle without a template, and for messages that the template rejects.
         """
-        text = ChatText(json.dumps({"messages": chat_history, "begun": not add_generation_prompt}))
-        self._prompt(text)
-        return text
+        ids_from_chat(
+            self._decoder.tokenizer, Chat(chat_history, continues=not add_generation_prompt), GenerationConfig()
+        )
+        return ChatText(json.dumps({"messages": chat_history, "begun": not add_generation_prompt}))
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         """Return the bundle's template for lm-eval's records. Raises BadInputError for a template name."""
@@ -139,25 +142,18 @@ class LopaLM(LM):  # type: ignore[misc]
             "lopa_tokens_per_forward": self._tokens_out / self._steps if self._steps else None,
         }
 
-    def _request(self, number: int, context: str, kwargs: dict[str, Any]) -> PromptRequest:
+    def _request(self, number: int, context: str, kwargs: dict[str, Any]) -> Request:
         """Return request `number` of a call. When sampling, each request has its own seed."""
         options = options_from_kwargs(kwargs, default_tokens=self._tokens)
-        config = self._decoder.config(**self._options | options)
-        is_sampled = self._decoder.plan(config).temperature > 0
-        return PromptRequest(self._prompt(context), _with_own_seed(config, number) if is_sampled else config)
+        resolved = self._decoder.resolve(GenerationConfig.from_mapping(self._options | options))
+        config = resolved.config
+        return Request(self._prompt(context), _with_own_seed(config, number) if resolved.plan.temperature else config)
 
     def _prompt(self, context: str) -> Prompt:
         if not isinstance(context, ChatText):
             return context
         chat = json.loads(context)
-        messages, begun = chat["messages"], ""
-        if chat["begun"]:
-            *messages, last = messages
-            begun = last["content"]
-        return [
-            *self._decoder.prompt_from_messages(messages),
-            *(self._decoder.tokenizer.encode(begun, add_bos=False) if begun else ()),
-        ]
+        return Chat(chat["messages"], continues=chat["begun"])
 
     def _count(self, result: GenerationResult) -> None:
         self._answers += 1

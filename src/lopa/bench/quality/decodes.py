@@ -14,11 +14,12 @@ from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.quality.outcome import Configuration, Outcomes, outcome_from_result
 from lopa.bench.quality.variants import Variant
+from lopa.runtime.chat.chat import Chat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.text.prompt_ids import Prompt, ids_from_prompt
 
 MAX_NEW_TOKENS = 256
 
@@ -83,7 +84,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
             **dict(variant.options),
         }
     )
-    return GenerationConfig.from_mapping(decoder.options(config))
+    return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
@@ -119,12 +120,9 @@ def ids_of_item(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> l
     template."""
     prompt: Prompt = item.prompt
     if item.messages:
-        begun = decoder.tokenizer.encode(item.begun, add_bos=False) if item.begun else []
-        prompt = [*decoder.prompt_from_messages(item.messages), *begun]
-    plan = decoder.plan(_config_of_item(config, item))
-    checked = ids_from_prompt(prompt, plan, decoder.tokenizer, decoder.bundle.manifest)
-    ids: list[int] = checked.tolist()
-    return ids
+        begun = [{"role": "assistant", "content": item.begun}] if item.begun else []
+        prompt = Chat([*item.messages, *begun], continues=bool(begun))
+    return decoder.prepare(prompt, _config_of_item(config, item)).prompt_ids
 
 
 def _config_of_item(config: GenerationConfig, item: EvalItem) -> GenerationConfig:

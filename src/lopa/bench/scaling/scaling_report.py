@@ -77,7 +77,7 @@ def scaling_report(
         benchmark="scaling",
         run=run,
         prompts=prompts,
-        settings=dict(one.options(config)),
+        settings=dict(one.resolve(config).options),
         rounds=ROUNDS,
         decodes=len(decodes[1]),
         steps=sum(map(len, decodes[1])),

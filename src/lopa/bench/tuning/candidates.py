@@ -34,12 +34,12 @@ class Candidate:
     def config(self, decoder: Decoder) -> GenerationConfig:
         """Return these options with all defaults filled in. Raises BadInputError if the bundle forbids them."""
         config = decoder.config(**{"profile": NO_PROFILE, **self.options})
-        return GenerationConfig.from_mapping(decoder.options(config))
+        return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 
 def control_candidate(decoder: Decoder) -> Candidate:
     """Return the bundle's own options without a profile."""
-    strategy = decoder.options(GenerationConfig(profile=NO_PROFILE))["strategy"]
+    strategy = decoder.resolve(GenerationConfig(profile=NO_PROFILE)).options["strategy"]
     return Candidate(CONTROL, {"strategy": strategy})
 
 
@@ -61,7 +61,7 @@ def exact_candidates(decoder: Decoder) -> list[Candidate]:
 
 def neighbors(decoder: Decoder, chosen: Candidate) -> list[Candidate]:
     """Return candidates that differ from `chosen` in block size, window or cache, as far as the bundle allows."""
-    options = decoder.options(chosen.config(decoder))
+    options = decoder.resolve(chosen.config(decoder)).options
     changes: list[tuple[str, Any]] = []
     if options["alignment"] != "sliding":
         size = options["block_size"]

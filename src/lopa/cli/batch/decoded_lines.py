@@ -3,16 +3,17 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import count
 
 from lopa.cli.batch.line_reader import LineReader, RequestLine
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import RawLine
+from lopa.cli.files.trace_file import StepCallbacks
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.prompt_ids import PromptRequest
-
-StepCallbacks = Callable[[int], Callable[[Step], None]]
-"""Function from the number of a request to the callback for its steps."""
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.request import Request
+from lopa.runtime.requests.result import GenerationResult
 
 
 def decode_lines(
@@ -33,25 +34,33 @@ def decode_lines(
     numbers: dict[int, int] = {}
     """Line numbers of the running requests, by the position of the request."""
 
-    def requests() -> Iterator[PromptRequest | BadInputError]:
-        for position, line in enumerate(lines):
+    def requests() -> Iterator[Request | BadInputError]:
+        positions = count()
+        for line in lines:
             read = reader.request_line(line)
             waiting.append(read)
-            numbers[position] = line.number
-            yield read.request
+            for request in read.requests:
+                numbers[next(positions)] = line.number
+                yield request
 
     def on_step(position: int, step: Step) -> None:
         callbacks(numbers[position])(step)
         progress.step()
 
-    outcomes = reader.decoder.outcomes(requests(), reader.config, parallel=parallel, on_step=on_step)
-    for position, outcome in enumerate(outcomes):
-        read = waiting.popleft()
+    ended: list[RequestHandle] = []
+    for position, handle in enumerate(reader.decoder.handles(requests(), parallel=parallel, on_step=on_step)):
         del numbers[position]
-        if isinstance(outcome, BadInputError):
-            progress.print(f"error: {source} line {read.line.number}: {outcome}")
-            answer = read.format.from_error(outcome)
-        else:
-            answer = read.format.from_result(outcome)
+        ended.append(handle)
+        if len(ended) < len(waiting[0].requests):
+            continue
+        read = waiting.popleft()
+        try:
+            results: list[GenerationResult] = [each.result(0) for each in ended]
+            answer = read.format.from_handles(ended)
+            progress.add(results)
+        except BadInputError as error:
+            answer = read.format.from_error(error)
+            progress.print(f"error: {source} line {read.line.number}: {error}")
+            progress.add(error)
+        ended = []
         write(json.dumps(answer, ensure_ascii=False))
-        progress.add(outcome)

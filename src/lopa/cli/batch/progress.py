@@ -1,6 +1,7 @@
 """Progress of a batch on standard error: a bar on a terminal, otherwise lines. Both end with a summary."""
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import click
@@ -43,14 +44,14 @@ class BatchProgress(ProgressBars):
             self._printed = now
             click.echo(self._line(now - self._began), err=True)
 
-    def add(self, outcome: GenerationResult | BadInputError) -> None:
-        """Count the outcome of a prompt."""
+    def add(self, outcome: Sequence[GenerationResult] | BadInputError) -> None:
+        """Count the outcome of a line."""
         self._results += 1
         if isinstance(outcome, BadInputError):
             self._errors += 1
         else:
-            self._tokens += outcome.tokens
-            self._steps += outcome.steps
+            self._tokens += sum(result.tokens for result in outcome)
+            self._steps += sum(result.steps for result in outcome)
         if self._task is not None and self._bars is not None:
             rate = _rate(self._tokens, time.perf_counter() - self._began)
             self._bars.update(self._task, completed=self._kept.results + self._results, rate=rate)

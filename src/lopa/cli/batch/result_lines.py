@@ -1,12 +1,13 @@
 """Lines of a file of results in this project's own format: "id", "line", "request", and a result or an "error"."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lopa.batch.result_fields import fields_of_result
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.requests.handle import RequestHandle
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,10 @@ class PlainAnswerFormat:
     prompt_ids: bool = True
     """True to include the token ids of the prompt."""
 
-    def from_result(self, result: GenerationResult) -> dict[str, Any]:
-        """Return the fields that identify the line, then the fields of the result."""
-        return {**self._names(), **fields_of_result(result, prompt_ids=self.prompt_ids)}
+    def from_handles(self, handles: Sequence[RequestHandle]) -> dict[str, Any]:
+        """Return the fields that identify the line, then the fields of its one result. Raises BadInputError."""
+        (handle,) = handles
+        return {**self._names(), **fields_of_result(handle.result(0), prompt_ids=self.prompt_ids)}
 
     def from_error(self, error: BadInputError) -> dict[str, Any]:
         """Return the fields that identify the line, and the error's text."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from lopa.cli.batch.openai_answer import identity_of_openai_answer
+from lopa.cli.batch.openai_line import identity_of_openai_answer
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import OutputPlace

@@ -12,12 +12,14 @@ from lopa.cli.decode.conversation import Conversation, Message
 from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
 from lopa.cli.options.decoding_options import config_overrides, option_flags, option_name, value_of_flag
 from lopa.cli.program.verbosity import quiet
+from lopa.runtime.chat.chat import Chat
+from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
-from lopa.runtime.generation_config import OPTIONS, did_you_mean
+from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
+from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
-from lopa.runtime.text.prompt_ids import Prompt
 
 _COMMANDS = {
     "/help": "list the commands",
@@ -38,8 +40,7 @@ class ChatSession:
         """Start a session. Raises BadInputError for bad options and for a system message without a chat template."""
         self._decoder = decoder
         self._overrides = overrides
-        self._config = decoder.config(**overrides)
-        decoder.check_grammar(self._config)
+        self._resolved = decoder.check_grammar(GenerationConfig.from_mapping(overrides))
         self._conversation = conversation
         self._has_template = decoder.tokenizer.has_chat_template
         self._refused = False
@@ -52,9 +53,8 @@ class ChatSession:
             _print_notice(_NO_TEMPLATE)
         if messages.on_terminal:
             _print_notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
-        profile = self._decoder.profile_for(self._config)
-        if profile is not None:
-            _print_notice(f"profile {profile}")
+        if self._resolved.profile is not None:
+            _print_notice(f"profile {self._resolved.profile}")
         with interrupts_as_exceptions():
             for text in messages:
                 if text == "/quit":
@@ -78,7 +78,7 @@ class ChatSession:
         result = None
         try:
             with stoppable() as on_step:
-                for event in self._decoder.stream(prompt, self._config, on_step=on_step):
+                for event in self._decoder.stream(prompt, self._resolved.config, on_step=on_step):
                     if isinstance(event, TextEvent):
                         click.echo(event.text, nl=False)
                     elif isinstance(event, DoneEvent):
@@ -98,12 +98,12 @@ class ChatSession:
         dropped = self._conversation.drop_until(self._fits, question)
         if dropped:
             _print_notice(f"the conversation exceeds the model's positions: its {dropped} oldest turns are dropped")
-        return self._decoder.prompt_from_messages(self._conversation.messages(question))
+        return Chat(self._conversation.messages(question))
 
     def _fits(self, messages: list[Message]) -> bool:
         positions = self._decoder.bundle.manifest.dimensions.max_positions
-        limit = positions - self._decoder.plan(self._config).max_new_tokens
-        return len(self._decoder.prompt_from_messages(messages)) <= limit
+        config, limit = self._resolved.config, positions - self._resolved.plan.max_new_tokens
+        return len(ids_from_chat(self._decoder.tokenizer, Chat(messages), config)) <= limit
 
     def _run_command(self, line: str) -> None:
         """Run the command in `line`. Raises BadInputError for an unknown command."""
@@ -155,7 +155,7 @@ class ChatSession:
     def _set(self, rest: str) -> None:
         options = option_flags()
         if not rest:
-            values = self._decoder.options(self._config)
+            values = self._resolved.options
             _print("\n".join(f"{name:24} {values[name]}" for name in OPTIONS))
             return
         name, _, value = rest.partition(" ")
@@ -167,9 +167,9 @@ class ChatSession:
                 remedy=did_you_mean(name, form="/set NAME VALUE", otherwise="/set alone lists the options"),
             )
         overrides = {**self._overrides, **_parsed(options[name], value.strip())}
-        self._config = self._decoder.config(**overrides)
+        self._resolved = self._decoder.resolve(GenerationConfig.from_mapping(overrides))
         self._overrides = overrides
-        _print_notice(f"{name} {getattr(self._config, name)}")
+        _print_notice(f"{name} {getattr(self._resolved.config, name)}")
 
     def _check_template(self, what: str) -> None:
         if not self._has_template:

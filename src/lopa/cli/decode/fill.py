@@ -49,9 +49,8 @@ def command(
     given = text_with_holes(text_from_stdin() if text is None else text)
     with ExitStack() as opened:
         decoder = opened.enter_context(open_decoder(bundle, devices, threads=threads, device_timeout=device_timeout))
-        config = decoder.config(**config_overrides(values))
         view = opened.enter_context(DraftView(enabled=drafts))
-        for event in decoder.stream(given, config, drafts=drafts):
+        for event in decoder.stream(given, drafts=drafts, **config_overrides(values)):
             if isinstance(event, DraftEvent):
                 view.show(event.step, event.text)
             elif isinstance(event, DoneEvent):

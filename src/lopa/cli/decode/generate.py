@@ -1,26 +1,23 @@
 """lopa-export generate: prints the answer to one prompt during decoding, or answers a file of prompts."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lopa.cli.batch.decoded_lines import StepCallbacks, decode_lines
-from lopa.cli.batch.line_reader import ChatFormat, LineReader
+from lopa.cli.batch.chat_format import ChatFormat
 from lopa.cli.batch.output_files import OutputFiles
-from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, open_prompts
-from lopa.cli.batch.resume import KeptResults, kept_results
 from lopa.cli.batch.shard import Shard, shard_from_option
 from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.decode.draft_view import DraftView
 from lopa.cli.files.timeline_file import HostLane, timeline_into
-from lopa.cli.files.trace_file import TraceWriter
+from lopa.cli.files.trace_file import StepCallbacks, TraceWriter
 from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
@@ -31,11 +28,13 @@ from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.files.output_file import OutputLines
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.mpi.mpi_link import on_mpi, rank_of_job
 from lopa.runtime.mpi.mpi_server import serve
-from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+
+if TYPE_CHECKING:
+    from lopa.cli.batch.line_reader import LineReader
 
 
 @dataclass(frozen=True)
@@ -184,18 +183,25 @@ def command(
         )
         options = config_overrides(values)
         chat = ChatFormat(arguments.system) if arguments.chat else None
-        reader = LineReader(decoder, options, decoder.config(**options), chat, arguments.prompt_ids)
-        decoder.check_grammar(reader.config)
+        config = GenerationConfig.from_mapping(options)
         host = None if timeline is None else HostLane(timeline)
         tally = BranchTally()
-        summary = partial(_summary_of_run, decoder, reader.config, tally, drawn=None in options.values())
+        drawn = None in options.values()
         if arguments.prompts is not None:
+            # It reads the formats of the server, which one prompt does not need.
+            from lopa.cli.batch.line_reader import LineReader
+
+            reader = LineReader(decoder, options, decoder.check_grammar(config), chat, arguments.prompt_ids)
+            summary = partial(_summary_of_run, reader.resolved, tally, drawn=drawn)
             return _decode_file(reader, files, arguments, host, tally, summary)
         text = text_from_stdin() if arguments.prompt is None else arguments.prompt
-        prompt = reader.prompt_of_text(text)
-        trace = files.open_trace(opened)
-        callbacks = _step_callbacks(_trace_writer(trace, reader), host, tally)
-        _decode_one(decoder, reader.config, prompt, arguments.drafts, callbacks, summary)
+        prompt = text if chat is None else chat.chat(text)
+        prepared = decoder.prepare(prompt, config, drafts=arguments.drafts)
+        tracer = _trace_writer(files.open_trace(opened), decoder, prepared.resolved)
+        callback = _step_callbacks(tracer, host, tally)(0)
+        result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
+        if not quiet():
+            click.echo(f"{_summary(result)}, {_summary_of_run(prepared.resolved, tally, drawn=drawn)}", err=True)
         return 0
 
 
@@ -216,25 +222,18 @@ def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: Br
     return of_request
 
 
-def _trace_writer(trace: OutputLines | None, reader: LineReader) -> TraceWriter | None:
+def _trace_writer(trace: OutputLines | None, decoder: Decoder, resolved: ResolvedOptions) -> TraceWriter | None:
     """Empty the file, write the header and return the writer. Return None without a trace."""
     if trace is None:
         return None
     trace.begin()
-    decoder = reader.decoder
-    return TraceWriter(trace.write, decoder.bundle.manifest, reader.config, decoder.plan(reader.config))
+    return TraceWriter(trace.write, decoder.bundle.manifest, resolved.config, resolved.plan)
 
 
-def _decode_one(
-    decoder: Decoder,
-    config: GenerationConfig,
-    prompt: Prompt,
-    drafts: bool,
-    callbacks: StepCallbacks,
-    summary: Callable[[], str],
-) -> None:
+def _print_answer(events: Iterable[Event], *, drafts: bool) -> GenerationResult:
+    """Print the text of an answer as it arrives, or its drafts, and return its result."""
     with DraftView(enabled=drafts) as view:
-        for event in decoder.stream(prompt, config, drafts=drafts, on_step=callbacks(0)):
+        for event in events:
             if isinstance(event, DraftEvent):
                 view.show(event.step, event.text)
             elif isinstance(event, TextEvent) and not drafts:
@@ -245,11 +244,11 @@ def _decode_one(
     if not quiet():
         for choice in () if result.scores is None else result.scores.choices:
             click.echo(f"{choice.probability:.4f} {choice.text!r}, log-probability {choice.logprob:.3f}", err=True)
-        click.echo(f"{_summary(result)}, {summary()}", err=True)
+    return result
 
 
 def _decode_file(
-    reader: LineReader,
+    reader: "LineReader",
     files: OutputFiles,
     arguments: _Arguments,
     host: HostLane | None,
@@ -257,6 +256,10 @@ def _decode_file(
     summary: Callable[[], str],
 ) -> int:
     """Answer every line in order and return the exit code. A bad line gets a result with "error", and the code is 2."""
+    from lopa.cli.batch.decoded_lines import decode_lines
+    from lopa.cli.batch.progress import BatchProgress
+    from lopa.cli.batch.resume import KeptResults, kept_results
+
     assert arguments.prompts is not None
     with ExitStack() as opened:
         source = opened.enter_context(open_prompts(arguments.prompts))
@@ -268,7 +271,7 @@ def _decode_file(
             kept = kept_results(files.output, lines)
         output, trace = files.open_output(opened), files.open_trace(opened)
         output.begin(kept.end)
-        callbacks = _step_callbacks(_trace_writer(trace, reader), host, tally)
+        callbacks = _step_callbacks(_trace_writer(trace, reader.decoder, reader.resolved), host, tally)
         shown = arguments.output is not None or not sys.stdout.isatty()
         progress = opened.enter_context(BatchProgress(total, kept, shown=shown))
         try:
@@ -299,12 +302,12 @@ def _summary(result: GenerationResult) -> str:
     )
 
 
-def _summary_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally, *, drawn: bool) -> str:
+def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: bool) -> str:
     """Return seed, profile and number of branches with the reason. The seed is left out unless it matters."""
-    choice = decoder.branches_for(config)
+    choice = resolved.branches
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
-    seed = f"seed {config.seed}, " if drawn or decoder.plan(config).temperature > 0 else ""
-    profile = decoder.profile_for(config)
-    return f"{seed}{'' if profile is None else f'profile {profile}, '}{counted}: {choice.reason}"
+    seed = f"seed {resolved.config.seed}, " if drawn or resolved.plan.temperature > 0 else ""
+    profile = "" if resolved.profile is None else f"profile {resolved.profile}, "
+    return f"{seed}{profile}{counted}: {choice.reason}"

@@ -161,7 +161,7 @@ def command(
                 decoder, engine = opening.enter_context(
                     opened_engine(checked.path, settings, _LOG.warning, metrics, **own)
                 )
-                used = decoder.profile_for(decoder.config())
+                used = decoder.resolve().profile
                 if used is not None:
                     _LOG.info("requests without options use profile %s", used)
                 metrics.watch(engine)

@@ -13,6 +13,8 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
 
 TRACE_VERSION = 1
+StepCallbacks = Callable[[int], Callable[[Step], None]]
+"""Function from the number of a request to the callback for its steps."""
 
 
 class TraceWriter:

@@ -163,7 +163,7 @@ def _quantization(bundle: Bundle) -> str:
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
     """Return a row with the reason if lookahead branches do not pay with the bundle's blocks, otherwise no row."""
-    options = manifest.merged_options(GenerationConfig())
+    options = manifest.resolve(GenerationConfig()).options
     reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]
 

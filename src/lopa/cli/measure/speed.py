@@ -80,6 +80,6 @@ def command(
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
         with show_progress("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measure_speed(ours, eager, items, config, threads=threads, progress=progress)
-    settings = dict(ours.options(config))
+    settings = dict(ours.resolve(config).options)
     report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured)
     files.write("speed", report, tables_from_speed(report))

@@ -72,7 +72,7 @@ class Sequences:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class CaseRequest:
     """Committed part of one request, the same for all branches."""
 
     chunks: tuple[int, ...]
@@ -96,7 +96,7 @@ class Case:
     """One check: commits of each request, then one forward of all requests."""
 
     shape: CaseShape
-    requests: tuple[Request, ...]
+    requests: tuple[CaseRequest, ...]
     window: WindowBatch
 
     @cached_property
@@ -116,7 +116,7 @@ class Case:
                 temperature=np.ones(1, np.float32),
             )
 
-    def _sequences(self, slot: int, request: Request) -> Sequences:
+    def _sequences(self, slot: int, request: CaseRequest) -> Sequences:
         window = self.window
         branches, width = window.input_ids.shape[1:]
         committed = len(request.input_ids)
@@ -145,7 +145,7 @@ def _case_from_shape(shape: CaseShape, vocab_size: int, rng: np.random.Generator
     for chunks in shape.prefixes:
         committed = sum(chunks)
         positions = _positions(committed + shape.width, rng, scattered=shape.scattered)
-        requests.append(Request(chunks, rng.integers(vocab_size, size=committed), positions[:committed]))
+        requests.append(CaseRequest(chunks, rng.integers(vocab_size, size=committed), positions[:committed]))
         windows.append(np.broadcast_to(positions[committed:], (shape.branches, shape.width)))
     rows = (len(requests), shape.branches, shape.width)
     masks = [_mask(shape, rng) for _ in range(rows[0] * rows[1])]

@@ -22,9 +22,11 @@ from lopa.runtime.generation_config import (
     NO_PROFILE,
     PROFILE_NAME,
     GenerationConfig,
+    ResolvedOptions,
     checked_defaults,
     merged_options,
     options_from_defaults,
+    plan_from_options,
     resolve,
 )
 from lopa.runtime.plan import DecodingPlan
@@ -377,25 +379,21 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
             return None
         return name
 
-    def defaults_for(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> dict[str, Any]:
-        """Return the defaults for a request: those of the bundle, replaced by those of its profile if it has one."""
-        name = self.profile_for(config, devices)
-        own = {} if name is None else options_from_defaults(self.profiles[name].options)
-        return {**self.default_options, **own}
+    def resolve(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> ResolvedOptions:
+        """Return the value of every option of a request on devices that share its branches.
 
-    def merged_options(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> Mapping[str, Any]:
-        """Return every option of a request by name, or None if the strategy or device determines it."""
-        own, name = self.decoding.options(), self.profile_for(config, devices)
-        return {**merged_options(config, own=own, defaults=self.defaults_for(config, devices)), "profile": name}
+        The defaults are those of the bundle, replaced by those of its profile if it has one. Raises BadInputError for
+        conflicting options.
+        """
+        name = self.profile_for(config, devices)
+        profile = {} if name is None else options_from_defaults(self.profiles[name].options)
+        merged = merged_options(config, own=self.decoding.options(), defaults={**self.default_options, **profile})
+        options = {**merged, "profile": name}
+        return ResolvedOptions(config, options, plan_from_options(options, devices), tuple(devices))
 
     def plan(self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES) -> DecodingPlan:
-        """Return the plan of a request with `config` (None: no options) on devices that share its branches.
-
-        Raises BadInputError for conflicting options.
-        """
-        config = config or GenerationConfig()
-        defaults = self.defaults_for(config, devices)
-        return resolve(config, own=self.decoding.options(), defaults=defaults, devices=devices)
+        """Return the plan of a request (see `resolve`); None stands for no options."""
+        return self.resolve(config or GenerationConfig(), devices).plan
 
     def has_integers(self, name: str) -> bool:
         """Return True if the tensor `name` is quantized."""

@@ -23,7 +23,7 @@ from lopa.runtime.generation_config.config import (
 from lopa.runtime.generation_config.defaults import checked_defaults, options_from_defaults
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
-from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
+from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, ResolvedOptions, plan_from_options, resolve
 from lopa.runtime.plan.value_checks import NO_PROFILE, PROFILE_NAME
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "BranchChoice",
     "GenerationConfig",
     "GenerationOptions",
+    "ResolvedOptions",
     "branch_choice",
     "checked_defaults",
     "defaults_beside",
@@ -45,6 +46,7 @@ __all__ = [
     "may_share_rows",
     "merged_options",
     "options_from_defaults",
+    "plan_from_options",
     "reason_against_lookahead",
     "resolve",
 ]

@@ -1,12 +1,13 @@
-"""Resolve the options of a request into a decoding plan."""
+"""Resolve the options of a request: the value of every option, the plan, and the branches with their reason."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, cast, get_args
 
 from lopa.runtime.checked_values import check_choice
-from lopa.runtime.generation_config.branch_choice import branch_choice, may_share_rows
+from lopa.runtime.generation_config.branch_choice import BranchChoice, branch_choice, may_share_rows
 from lopa.runtime.generation_config.config import OPTION_TABLE, OWN_OPTIONS, GenerationConfig
 from lopa.runtime.generation_config.merged_options import NOTHING, merged_options
 from lopa.runtime.generation_config.option_checks import Options, edits, grammars_given
@@ -22,6 +23,29 @@ _PLAIN = {each.name: OPTION_TABLE[each.name].default for each in fields(OptionFi
 """Options that a plan has, with their defaults."""
 
 
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """Requested options, and the values that they and all defaults give."""
+
+    config: GenerationConfig
+    options: Mapping[str, Any]
+    """Every option by name with defaults filled in, or None if the strategy or device determines it."""
+    plan: DecodingPlan
+    devices: tuple[str, ...]
+    """Names of the devices that share the branches."""
+
+    @property
+    def profile(self) -> str | None:
+        """Name of the bundle's profile that applies, or None."""
+        name: str | None = self.options["profile"]
+        return name
+
+    @cached_property
+    def branches(self) -> BranchChoice:
+        """Number of branches with its reason."""
+        return branch_choice(self.options, self.devices)
+
+
 def resolve(
     config: GenerationConfig,
     *,
@@ -34,7 +58,11 @@ def resolve(
     Earlier ones take precedence. `devices` are the names of the devices that share the branches. Raises BadInputError
     for invalid combinations of options and for unknown or invalid defaults.
     """
-    options = merged_options(config, own=own, defaults=defaults)
+    return plan_from_options(merged_options(config, own=own, defaults=defaults), devices)
+
+
+def plan_from_options(options: Options, devices: Sequence[str]) -> DecodingPlan:
+    """Return the plan of a request from its merged options. Raises BadInputError for invalid options of a strategy."""
     strategy = strategy_from_name(options["strategy"])
     branches, auto_branches = _branches(options, devices)
     reference, max_new_tokens, block_size = options["reference"], options["max_new_tokens"], options["block_size"]

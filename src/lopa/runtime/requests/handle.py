@@ -10,6 +10,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from lopa.runtime.chat.prepared_chat import PLAIN, AnswerForm
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.requests.timing import RequestTiming
@@ -32,8 +33,14 @@ class RequestHandle:
 
     timing: RequestTiming
     """Moments of this request so far."""
+    form: AnswerForm
+    """Form of the answer: the reasoning and the calls of tools that its text may have."""
 
-    def __init__(self) -> None:
+    prompt_tokens: int
+    """Number of tokens of the prompt; 0 for a prompt that failed."""
+
+    def __init__(self, form: AnswerForm = PLAIN, prompt_tokens: int = 0) -> None:
+        self.form, self.prompt_tokens = form, prompt_tokens
         # No lock guards these attributes, as a signal handler may interrupt a reader and wait for the engine. One
         # thread writes: first an event, then the count, and `_done` last. Readers ignore events beyond the count.
         self.timing = RequestTiming()

@@ -1,14 +1,16 @@
 """A checked request, and the handles that receive its answer."""
 
+import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.decoding import SharingTest, Step, StopReason
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.plan import GRAMMARS, DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.scoring.choice_scores import EncodedChoice
@@ -30,10 +32,8 @@ class Job:
     """One decode for one handle, or for several copies of a request that may be cancelled separately."""
 
     prompt_ids: Int64
-    config: GenerationConfig
-    """Requested options."""
-    plan: DecodingPlan
-    """Resolved options."""
+    resolved: ResolvedOptions
+    """Requested options and their values, with the number of branches, its reason and the profile."""
     budget: BranchBudget | None
     sharing: SharingTest | None
     """Rule for computing equal rows of several branches once; None to compute them separately."""
@@ -53,6 +53,11 @@ class Job:
     """Requests with different values share no stored rows."""
     copies: tuple[RequestHandle, ...] = ()
     """Handles of identical requests, which receive the same answer."""
+
+    @property
+    def plan(self) -> DecodingPlan:
+        """Value of every option."""
+        return self.resolved.plan
 
     @property
     def unfinished(self) -> list[RequestHandle]:
@@ -85,7 +90,7 @@ class Job:
         """
         if self.plan.temperature or self.on_step is not None:
             return self.handle
-        grammar = tuple(getattr(self.config, name) for name in GRAMMARS)
+        grammar = tuple(getattr(self.resolved.config, name) for name in GRAMMARS)
         holes = None if self.holes is None else self.holes.key
         return self.prompt_ids.tobytes(), self.plan, grammar, self.choices, holes, self.drafts, self.cache_salt
 
@@ -97,3 +102,35 @@ class Job:
         """Return this job with its submission, and its deadline, moved to `moment`."""
         moved = None if self.deadline is None else self.deadline + moment - self.submitted
         return replace(self, submitted=moment, deadline=moved)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRequest:
+    """Result of `prepare` of a decoder or engine, for one call of Decoder.stream or Engine.submit.
+
+    Its deadline counts from the preparation.
+    """
+
+    _job: Job
+    _taken: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    @property
+    def resolved(self) -> ResolvedOptions:
+        """Requested options and their values, with the number of branches, its reason and the profile."""
+        return self._job.resolved
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token IDs of the prompt."""
+        ids: list[int] = self._job.prompt_ids.tolist()
+        return ids
+
+    def _take(self) -> Job:
+        """Return the request, once. Raises BadInputError the second time."""
+        if not self._taken.acquire(blocking=False):
+            raise BadInputError(
+                "the prepared request was already submitted",
+                expected="a new prepared request, since each is decoded once",
+                remedy="call prepare again",
+            )
+        return self._job

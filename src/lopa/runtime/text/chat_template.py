@@ -6,8 +6,8 @@ trusted either: the rendered text records which characters came from them.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, TemplateArgumentError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, field_errors, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.functions import FUNCTION_NAMES, template_functions
@@ -74,7 +74,7 @@ def text_from_messages(
     definitions of functions in OpenAI's form. `chat_template_kwargs` are further variables, e.g. enable_thinking.
     lopa.runtime.template.text.get_marks returns which characters came from messages, tools and variables. Raises
     BadInputError for invalid messages and for a template that rejects them, fails or exceeds its budget, and
-    TemplateArgumentError for invalid tools or variables.
+    FieldError for invalid tools or variables.
     """
     return _render(
         template,
@@ -119,9 +119,9 @@ def _render(
     sizes: list[int] = []
     tokens = tuple(sorted(special_tokens.items()))
     plain = [_in_parts(each) if _takes_only_parts(template, tokens, each["role"]) else each for each in plain]
-    with _errors_of_argument("tools"):
+    with field_errors("tools"):
         plain_tools = [_mark_texts(each, sizes, f"tool {number}") for number, each in enumerate(tools or ())]
-    with _errors_of_argument("chat_template_kwargs"):
+    with field_errors("chat_template_kwargs"):
         plain_kwargs = _marked_kwargs(chat_template_kwargs)
     budget = Budget(messages=len(plain) + len(plain_tools), characters=characters + sum(sizes))
     names = {
@@ -291,17 +291,6 @@ def _check_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any
     if role in ROLES:
         made["role"] = str(role)
     return made
-
-
-@contextmanager
-def _errors_of_argument(argument: str) -> Iterator[None]:
-    """Turn BadInputError of the block into a TemplateArgumentError of `argument`."""
-    try:
-        yield
-    except BadInputError as error:
-        named = TemplateArgumentError(error.received, expected=error.expected, remedy=error.remedy)
-        named.argument = argument
-        raise named from error
 
 
 def _marked_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:

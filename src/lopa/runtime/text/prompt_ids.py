@@ -1,75 +1,20 @@
 """Prompts, given as text or token IDs, checked and converted to IDs. This module uses the bundle's limits, but no
 session."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import Int64
 from lopa.runtime.errors import BadInputError, PromptTooLongError
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.text.text_with_holes import TextWithHoles
 from lopa.runtime.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int] | npt.NDArray[np.integer] | TextWithHoles
-MAX_CACHE_SALT = 256
-"""Maximum characters of a cache_salt."""
 
-
-def check_prompts(prompts: Iterable[Any]) -> None:
-    """Raise BadInputError unless `prompts` are several prompts."""
-    one = isinstance(prompts, (str, bytes))
-    if one or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
-        raise BadInputError(
-            f"invalid prompts {shown(prompts)}",
-            expected="several prompts, each a string or a list of token IDs",
-            remedy=f"for a single prompt use [{shown(prompts)}]" if one else 'e.g. ["text"]',
-        )
-
-
-def is_single_prompt(prompts: Any) -> bool:
-    """Return True for one prompt: text, token IDs, a text with holes or a PromptRequest. Anything else may be several
-    prompts."""
-    if isinstance(prompts, (str, PromptRequest, TextWithHoles)):
-        return True
-    if isinstance(prompts, np.ndarray):
-        return prompts.ndim == 1 and prompts.dtype.kind in "iu"
-    if isinstance(prompts, (bytes, bytearray, memoryview)) or not isinstance(prompts, Sequence) or not len(prompts):
-        return False
-    return isinstance(prompts[0], (int, np.integer)) and not isinstance(prompts[0], bool)
-
-
-@dataclass(frozen=True)
-class PromptRequest:
-    """A prompt with its own decoding options."""
-
-    prompt: Prompt
-    config: GenerationConfig
-    cache_salt: str | None = None
-    """Requests with different values share no rows of the prefix cache. Equal prompts of two users are then not
-    visible in the speed of their answers."""
-    shortens: bool = False
-    """True if a prompt may leave less than max_new_tokens, for an answer of what is left."""
-
-
-def check_cache_salt(value: Any) -> str | None:
-    """Return `value` if it is a valid cache_salt. Raises BadInputError for others."""
-    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_CACHE_SALT):
-        return value
-    raise BadInputError(
-        f"invalid cache_salt {shown(value)}",
-        expected=f"a string of 1 to {MAX_CACHE_SALT} characters",
-        remedy="correct it, or remove it to share the prefix cache with all requests",
-    )
-
-
-def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
+def ids_from_prompt(prompt: Any, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
     """Return the token IDs [length] of a prompt. A text gets the bundle's beginning-of-text token; IDs are used
     unchanged.
 
@@ -135,7 +80,7 @@ def _check_form(prompt: Any) -> Sequence[Any]:
     raise BadInputError(
         f"invalid prompt {shown(prompt)}",
         expected="a string, or a list of token IDs",
-        remedy="decode bytes, convert arrays with .tolist(), and messages with decoder.prompt_from_messages(...)",
+        remedy="decode bytes, convert arrays with .tolist(), and messages with Chat([...])",
     )
 
 

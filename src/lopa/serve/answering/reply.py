@@ -1,24 +1,14 @@
 """One reply to a request, in the form of its protocol."""
 
 import time
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from lopa.serve.answering.service import Service
 from lopa.serve.http.request_log import HEADER, request_number, set_request_id
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES
-from lopa.serve.protocols.answer_request import AnswerRequest
+from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.choice import Choice
-from lopa.serve.protocols.messages_reply import MessagesReply
-from lopa.serve.protocols.openai_reply import OpenAIReply
-from lopa.serve.protocols.reply_format import ReplyContext, ReplyFormat
-from lopa.serve.protocols.responses_reply import ResponsesReply
+from lopa.serve.protocols.endpoints import ENDPOINTS
+from lopa.serve.protocols.reply_format import ReplyContext
 from lopa.serve.tracing.request_trace import trace_finish
-
-_FORMATS: Mapping[str, Callable[[ReplyContext], ReplyFormat]] = MappingProxyType(
-    {CHATS: OpenAIReply, COMPLETIONS: OpenAIReply, MESSAGES: MessagesReply, RESPONSES: ResponsesReply}
-)
-"""Form of the reply by endpoint."""
 
 
 class Reply:
@@ -29,7 +19,7 @@ class Reply:
         context = ReplyContext(
             requested, request_number(), int(time.time()), service.name, service.fingerprint, service.decode_ids
         )
-        self.format = _FORMATS[requested.endpoint](context)
+        self.format = ENDPOINTS[requested.endpoint].reply(context)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -1,22 +1,20 @@
 """Service of one model: its engine, name, limits and keys."""
 
-import hashlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa import __version__
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.engine import Engine
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.serve.chat.call_format import CallFormat
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES, SCORES
 from lopa.serve.openai.response_shapes import DecodeIds
+from lopa.serve.protocols.reply_format import fingerprint_from_manifest
 from lopa.serve.serve_limits import ServeLimits
 
 _PREPARATION_THREADS = 2
@@ -50,8 +48,8 @@ class Service:
     """System fingerprint: version of lopa and digest of the bundle's manifest."""
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
-        object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
+        manifest = self.engine.decoder.bundle.manifest
+        object.__setattr__(self, "fingerprint", fingerprint_from_manifest(manifest))
         object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARATION_THREADS, "lopa-serve"))
         object.__setattr__(self, "grammar_threads", ThreadPoolExecutor(_GRAMMAR_THREADS, "lopa-grammar"))
 
@@ -60,8 +58,9 @@ class Service:
         """Model cards of /v1/models, by name."""
         if self.catalog is not None:
             return self.catalog
-        engine = self.engine
-        return {self.name: model_card(self.name, self.created, engine.manifest, chats=engine.has_chat_template)}
+        decoder = self.engine.decoder
+        chats = decoder.tokenizer.has_chat_template
+        return {self.name: model_card(self.name, self.created, decoder.bundle.manifest, chats=chats)}
 
     def close(self) -> None:
         """Close the engine, which cancels running requests, and stop the threads."""

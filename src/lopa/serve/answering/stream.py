@@ -3,41 +3,43 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, TextEvent
-from lopa.serve.answering.complete_results import check_complete, choice_from_parts
+from lopa.serve.answering.complete_results import check_complete
 from lopa.serve.answering.reply import Reply
-from lopa.serve.answering.submission import Handles, Submission
+from lopa.serve.answering.submission import Handles
 from lopa.serve.answering.winners import WinningBranches
-from lopa.serve.chat.answer_parser import Part
+from lopa.serve.chat.answer_parser import AnswerParser, Part
 from lopa.serve.http.api_error import api_error_from
 from lopa.serve.http.events import KEEP_ALIVE
-from lopa.serve.protocols.choice import Choice
+from lopa.serve.protocols.choice import Choice, choice_from_parts
+from lopa.serve.protocols.reply_format import StreamFormat
 from lopa.serve.tracing.request_trace import trace_error
 
 NumberedEvents = tuple[int, Sequence[Event] | Exception]
 """Index of a choice with its new events, or with the error that ended it."""
 
 
-async def stream_from_reply(reply: Reply, submission: Submission, winners: WinningBranches) -> AsyncIterator[bytes]:
+async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
     """Yield the server-sent events of all choices in order of arrival. Events that arrive together form one part.
 
     An error is the last event, without [DONE].
     """
-    written, form, decode_ids = reply.format, submission.form, reply.service.decode_ids
-    if begin := written.begin(len(submission.handles), submission.prompt_tokens):
+    written = cast(StreamFormat, reply.format)  # scores, which have no other, are never streamed
+    form, decode_ids = handles[0].form, reply.service.decode_ids
+    if begin := written.begin(len(handles), handles[0].prompt_tokens):
         yield begin
-    parsers = [form.parser() for _ in submission.handles]
-    parts: list[list[Part]] = [[] for _ in submission.handles]
+    parsers = [AnswerParser(form) for _ in handles]
+    parts: list[list[Part]] = [[] for _ in handles]
     choices: dict[int, Choice] = {}
 
     def encode(index: int, new: Sequence[Part]) -> bytes:
         parts[index] += new
         return b"".join(written.part(index, part) for part in new)
 
-    async for numbered in merge_events(submission.handles, reply.service.limits.keep_alive_seconds):
+    async for numbered in merge_events(handles, reply.service.limits.keep_alive_seconds):
         if numbered is None:
             yield KEEP_ALIVE
             continue

@@ -2,62 +2,45 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import Receive
 
+from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import PreparationStoppedError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
-from lopa.runtime.text.text_with_holes import TextWithHoles
 from lopa.serve.answering.capacity import check_capacity
-from lopa.serve.answering.chat_answer import chat_answer, chat_prompt, tool_grammar_errors
 from lopa.serve.answering.service import Service
-from lopa.serve.chat.answer_parser import AnswerForm
 from lopa.serve.http.disconnect import watch_disconnect
-from lopa.serve.openai.body_config import choice_errors, config_from_options, grammar_errors
-from lopa.serve.openai.prompt_error import LENGTH, number_prompt_errors, prompt_errors
-from lopa.serve.protocols.answer_request import AnswerRequest
+from lopa.serve.openai.body_config import options_of_body
+from lopa.serve.openai.body_requests import body_errors, requests_from_body
+from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.tracing.request_trace import trace_handles, trace_request
 
 Handles = tuple[RequestHandle, ...]
-_SEEDS = 2**63
+"""A handle per choice: all choices of the first prompt, then of the second."""
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A request that runs or waits."""
-
-    handles: Handles
-    """A handle per choice: all choices of the first prompt, then of the second."""
-    form: AnswerForm
-    """Form in which the answers are read."""
-    prompt_tokens: int
-    """Tokens of a chat's prompt; 0 for completions."""
-
-
-async def submission_of_request(
+async def submit_request(
     service: Service, requested: AnswerRequest, on_step: Callable[[int, Step], None] | None, receive: Receive
-) -> Submission | None:
-    """Return the running request.
+) -> Handles | None:
+    """Submit a request, which runs or waits then, and return the handles of its choices.
 
     Returns None when the client disconnects before that, which stops the preparation. Raises ApiError for a full engine
     before any prompt is read, and the BadInputErrors of submit_many.
     """
-    engine = service.engine
-    config = config_from_options(engine.config, engine.plan, requested.options)
-    trace_request(requested, config, service.name)
-    samples = engine.plan(config).temperature > 0
-    decoded_once = not samples and on_step is None
-    count = _count_distinct(requested.prompts) if decoded_once else (len(requested.prompts) or 1) * requested.copies
+    engine, chat = service.engine, requested.chat
+    resolved = options_of_body(engine.decoder.resolve, requested.options)
+    trace_request(requested, resolved.config, service.name)
+    decoded_once = not resolved.plan.temperature and on_step is None
+    distinct = len({(type(each), repr(each)) for each in requested.prompts})
+    count = distinct if decoded_once else len(requested.prompts) * requested.copies
     check_capacity(engine, count)
-    has_grammar = config.has_grammar or requested.chat.callable_tools is not None
+    has_grammar = resolved.config.has_grammar or (chat is not None and chat.may_call)
     threads = service.grammar_threads if has_grammar else service.threads
     with engine.reserved(count) as reservation, watch_disconnect(receive) as disconnect:
         loop = asyncio.get_running_loop()
@@ -67,8 +50,7 @@ async def submission_of_request(
             _submit,
             service,
             requested,
-            config,
-            samples,
+            resolved,
             on_step,
             reservation,
         )
@@ -79,65 +61,34 @@ async def submission_of_request(
             if not preparing.done():
                 reservation.cancel()
         try:
-            submission = await preparing
+            handles = await preparing
         except PreparationStoppedError:
             return None
-        trace_handles(submission.handles)
-        return submission
-
-
-def _count_distinct(prompts: Sequence[Prompt]) -> int:
-    """Return the number of distinct prompts; a chat counts as one."""
-    known = (prompt if isinstance(prompt, str | TextWithHoles) else tuple(prompt) for prompt in prompts)
-    return len(set(known)) or 1
+        trace_handles(handles)
+        return handles
 
 
 def _submit(
     service: Service,
     requested: AnswerRequest,
-    config: GenerationConfig,
-    samples: bool,
+    resolved: ResolvedOptions,
     on_step: Callable[[int, Step], None] | None,
     reservation: Reservation,
-) -> Submission:
+) -> Handles:
     """Prepare and submit the requests. It runs on a thread, since templates and tokenizers take time."""
-    with (
-        prompt_errors(requested.param, requested.length_param),
-        grammar_errors(requested.options),
-        choice_errors(requested.options),
-        tool_grammar_errors(requested),
-        errors_as_bad_input(
-            "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
-        ),
-        number_prompt_errors(len(requested.prompts), requested.copies),
-    ):
-        prompts, form, chat_tokens = requested.prompts, AnswerForm(), 0
-        if not prompts:
-            answer = chat_answer(service.engine, requested, config, service.call_format)
-            prompts, config, form, chat_tokens = (answer.ids,), answer.config, answer.form, len(answer.ids)
-        # Sampled choices get distinct seeds. Greedy choices are equal, so the engine decodes them once.
-        configs = [_with_shifted_seed(config, copy) if samples else config for copy in range(requested.copies)]
-        shortens = LENGTH not in requested.options.params
-        requests = [
-            PromptRequest(prompt, each, requested.cache_salt, shortens) for prompt in prompts for each in configs
-        ]
-        handles = service.engine.submit_many(
-            requests,
+    with body_errors(requested):
+        return service.engine.submit_many(
+            requests_from_body(requested, resolved, service.call_format),
             deadline=requested.deadline,
             drafts=on_step is not None,
             on_step=on_step,
             reservation=reservation,
         )
-        return Submission(handles, form, chat_tokens)
 
 
 def prompt_tokens(service: Service, requested: AnswerRequest) -> int:
     """Return the number of tokens of a chat's prompt. It takes time, so it runs on a thread."""
-    with prompt_errors(requested.param, requested.length_param):
-        config = config_from_options(service.engine.config, service.engine.plan, requested.options)
-        return len(chat_prompt(service.engine, requested, config))
-
-
-def _with_shifted_seed(config: GenerationConfig, copy: int) -> GenerationConfig:
-    assert config.seed is not None
-    return replace(config, seed=(config.seed + copy) % _SEEDS)
+    with body_errors(requested):
+        config = options_of_body(service.engine.decoder.resolve, requested.options).config
+        assert requested.chat is not None
+        return len(ids_from_chat(service.engine.decoder.tokenizer, requested.chat, config))

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lopa.runtime.chat.prepared_chat import AnswerForm
 from lopa.runtime.requests.result import TextEvent
-from lopa.serve.chat.answer_grammar import Reasoning
-from lopa.serve.chat.call_format import CallFormat
 from lopa.serve.chat.call_parser import CallParser, ToolCall
 from lopa.serve.chat.marked_text import marked_text, token_mark, without_token_marks
 from lopa.serve.chat.reasoning_parser import Piece, ReasoningParser
@@ -20,28 +19,6 @@ class ReasoningText:
 
 Part = str | ReasoningText | ToolCall
 """Part of an answer: text, reasoning or a call."""
-
-
-@dataclass(frozen=True)
-class AnswerForm:
-    """Form in which the answers of one request are read. It makes a parser for each of them."""
-
-    reasoning: Reasoning = "none"
-    reasoning_marks_are_tokens: bool = False
-    calls: CallFormat | None = None
-    """Format of calls, or None if the answer makes none."""
-    call_marks_are_tokens: bool = False
-    names: frozenset[str] = frozenset()
-    """Names of the tools that may be called."""
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the answer is text only."""
-        return self.reasoning == "none" and self.calls is None
-
-    def parser(self) -> "AnswerParser":
-        """Return a parser of a new answer."""
-        return AnswerParser(self)
 
 
 class AnswerParser:

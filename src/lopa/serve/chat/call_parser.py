@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.text.partial_mark import partial_mark_length
-from lopa.serve.chat.call_format import CallFormat
 from lopa.serve.chat.marked_text import token_mark, without_token_marks
 
 _Object = dict[str, msgspec.Raw]

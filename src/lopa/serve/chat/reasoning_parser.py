@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.text.partial_mark import partial_mark_length
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
-from lopa.serve.chat.answer_grammar import Reasoning
 from lopa.serve.chat.marked_text import token_mark
 
 

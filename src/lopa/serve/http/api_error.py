@@ -1,15 +1,14 @@
 """Errors in the form of OpenAI's API: a status, and a body with message, type, param and code."""
 
 from collections.abc import Mapping
-from typing import Any
-
-from starlette.responses import JSONResponse
+from typing import TYPE_CHECKING, Any, cast
 
 from lopa.runtime.errors import (
     BadInputError,
     ChoicesRefusedError,
     EngineClosedError,
     EngineFailedError,
+    FieldError,
     GrammarHelperError,
     LopaError,
     QueueFullError,
@@ -17,7 +16,9 @@ from lopa.runtime.errors import (
 from lopa.serve.openai.body_config import GrammarUnsupportedError
 from lopa.serve.openai.body_options import LOPA_FIELD
 from lopa.serve.openai.error_code import NO_CODE, ErrorCode
-from lopa.serve.openai.field_error import FieldError
+
+if TYPE_CHECKING:
+    from starlette.responses import JSONResponse
 
 RETRY_SECONDS = 1
 """Seconds after which a rejected client may retry."""
@@ -47,8 +48,10 @@ class ApiError(Exception):
         """Code of the error, or `bad_request` without one."""
         return self.code or NO_CODE
 
-    def response(self) -> JSONResponse:
+    def response(self) -> "JSONResponse":
         """Return the error as an HTTP response."""
+        from starlette.responses import JSONResponse  # files of prompts have such errors without the extra `serve`
+
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
@@ -65,7 +68,7 @@ def api_error_from(error: Exception) -> ApiError:
     if isinstance(error, GrammarHelperError):
         return unavailable("structured output is temporarily unavailable; retry later", "not_ready")
     if isinstance(error, FieldError):
-        return ApiError(400, str(error), param=error.param, code=error.code)
+        return ApiError(400, str(error), param=error.param, code=cast(ErrorCode | None, error.code))
     if isinstance(error, ChoicesRefusedError):  # found while they were scored
         return ApiError(400, str(error), param=f"{LOPA_FIELD}.choices")
     if isinstance(error, BadInputError):

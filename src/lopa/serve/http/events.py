@@ -1,12 +1,11 @@
-"""Server-sent events: their encoding, and a response that streams them to slow clients and detects disconnects."""
+"""A response that streams server-sent events to slow clients and detects disconnects."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -15,17 +14,6 @@ from lopa.serve.http.disconnect import HALF_CLOSED, watch_disconnect
 _LOG = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"
 """Comment line that clients ignore."""
-DONE = b"data: [DONE]\n\n"
-
-
-def encode_event(value: object) -> bytes:
-    """Return one event with `value` as JSON."""
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def encode_named_event(value: Mapping[str, Any]) -> bytes:
-    """Return one event with `value` as JSON, named after its `type`."""
-    return f"event: {value['type']}\n".encode() + encode_event(value)
 
 
 class EventResponse(Response):

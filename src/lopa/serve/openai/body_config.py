@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.errors import BadInputError, ChoicesRefusedError, GrammarRefusedError, MissingBackendError
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import GRAMMARS, DecodingPlan
+from lopa.runtime.errors import BadInputError, FieldError
+from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.serve.openai.body_options import LOPA_FIELD, BodyOptions
-from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.prompt_error import replace_words
 
 
@@ -18,29 +16,30 @@ class GrammarUnsupportedError(Exception):
         super().__init__("this server does not support structured output; remove the schema, regex or grammar")
 
 
-MakeConfig = Callable[..., GenerationConfig]
-"""Function such as Engine.config, from options by name to a config."""
-MakePlan = Callable[[GenerationConfig], DecodingPlan]
-"""Function such as Engine.plan, from a config to its plan."""
+Resolve = Callable[[GenerationConfig], ResolvedOptions]
+"""Function such as Engine.resolve."""
 
 
-def config_from_options(make: MakeConfig, plan: MakePlan, options: BodyOptions) -> GenerationConfig:
-    """Return the config of a body's options. Raises FieldError for an invalid value."""
+def options_of_body(resolve: Resolve, options: BodyOptions) -> ResolvedOptions:
+    """Return the options of a body. Raises FieldError for an invalid value.
+
+    A sampled answer without a seed gets a random one, so that a repeated request gets another answer.
+    """
     values = options.values
-    with option_errors(make, options):
-        config = make(**values)
-        if "seed" not in values and plan(config).temperature:
-            config = make(**values, seed=None)  # a random seed, so that a repeated request gets another answer
-        return config
+    with option_errors(resolve, options):
+        resolved = resolve(GenerationConfig.from_mapping(values))
+        if "seed" not in values and resolved.plan.temperature:
+            resolved = resolve(GenerationConfig.from_mapping({**values, "seed": None}))
+        return resolved
 
 
 @contextmanager
-def option_errors(make: MakeConfig, options: BodyOptions) -> Iterator[None]:
+def option_errors(resolve: Resolve, options: BodyOptions) -> Iterator[None]:
     """Turn errors about options into a FieldError that uses the client's field names."""
     try:
         yield
     except BadInputError as error:
-        invalid = _invalid_option(make, options)
+        invalid = _invalid_option(resolve, options)
         if invalid is None:
             raise FieldError(LOPA_FIELD, error.received, expected=error.expected, remedy=error.remedy) from error
         param = options.params[invalid]
@@ -51,36 +50,16 @@ def option_errors(make: MakeConfig, options: BodyOptions) -> Iterator[None]:
         raise FieldError(param, received, expected=expected, remedy=remedy) from error
 
 
-@contextmanager
-def grammar_errors(options: BodyOptions) -> Iterator[None]:
-    """Turn grammar errors into a FieldError, and a missing grammar library into GrammarUnsupportedError."""
-    try:
-        yield
-    except GrammarRefusedError as error:
-        param = next((options.params[name] for name in GRAMMARS if name in options.params), LOPA_FIELD)
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
-    except MissingBackendError as error:  # only the grammar library can be missing: the device is open
-        raise GrammarUnsupportedError from error
-
-
-@contextmanager
-def choice_errors(options: BodyOptions) -> Iterator[None]:
-    """Turn errors about the choices into a FieldError."""
-    try:
-        yield
-    except ChoicesRefusedError as error:
-        param = options.params.get("choices", LOPA_FIELD)
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
-
-
-def _invalid_option(make: MakeConfig, options: BodyOptions) -> str | None:
+def _invalid_option(resolve: Resolve, options: BodyOptions) -> str | None:
     """Return the first option with an invalid value, or otherwise one that is invalid when all others have their
     defaults.
     """
-    for make_config in (GenerationConfig, make):
+    for resolves in (False, True):
         for name in options.params:
             try:
-                make_config(**{name: options.values[name]})
+                config = GenerationConfig.from_mapping({name: options.values[name]})
+                if resolves:
+                    resolve(config)
             except BadInputError:
                 return name
     return None

@@ -12,8 +12,8 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
+from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
-from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, TEXT_ONLY, is_neutral, option_reader
 from lopa.serve.openai.response_format import option_from_response_format
 
@@ -115,13 +115,12 @@ def options_from_body(
     *,
     handled: Collection[str] = (),
     ours_beside: Collection[str] = (),
-    ignore_unknown: bool = False,
 ) -> BodyOptions:
     """Return the options of a body for `endpoint`; null means not given.
 
-    The caller handles the fields in `handled`, and the names in `ours_beside` inside "lopa". With `ignore_unknown`
-    unknown fields have no effect, except names of lopa options, which belong in "lopa". Raises FieldError for any
-    other field that would change the answer silently.
+    The caller handles the fields in `handled`, and the names in `ours_beside` inside "lopa". Unknown fields have no
+    effect, except names of lopa options, which belong in "lopa". Raises FieldError for any other field that would
+    change the answer silently.
     """
     prompt_field = PROMPT_FIELDS[endpoint]
     options = BodyOptions()
@@ -147,13 +146,6 @@ def options_from_body(
                 f"option {name[:80]!r} at the top level of the body",
                 expected='lopa options in the object "lopa"',
                 remedy=f'write "lopa": {{"{name[:80]}": ...}}',
-            )
-        elif not ignore_unknown:
-            raise FieldError(
-                name[:80],
-                f"unknown field {name[:80]!r}",
-                expected=", ".join((prompt_field, *_OPTIONS, _FORMAT, *MAPPED, LOPA_FIELD)),
-                remedy="remove it; this server does not support it",
             )
     with field_errors(LOPA_FIELD):
         ours = lopa_options_from_body(body)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.errors import BadInputError, FieldError, field_errors
+from lopa.runtime.requests.request import Prompt
 from lopa.runtime.text.text_with_holes import Hole, TextWithHoles, text_with_holes
 from lopa.serve.openai.body_options import LOPA_FIELD, lopa_options_from_body
-from lopa.serve.openai.field_error import FieldError, field_errors
 
 SUFFIX, PARTS = "suffix", "parts"
 _PARTS_FIELD = f"{LOPA_FIELD}.{PARTS}"

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.request import Prompt
 from lopa.runtime.text.chat_template import text_from_content
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.serve.openai.tool_results import order_tool_results
 
 Messages = Sequence[Mapping[str, Any]]
 _REMEDY = "correct the field"
@@ -59,8 +60,9 @@ def prompts_from_field(value: object, *, max_prompts: int) -> list[Prompt]:
 def normalize_messages(messages: Messages) -> list[dict[str, Any]]:
     """Return messages in the form that chat templates expect, from the form that OpenAI's clients send.
 
-    Null fields are removed, except for the content of messages with tool calls. The arguments of a call arrive as the
-    text of a JSON object and become that object. An empty text becomes an empty object, and any other text stays text.
+    Results of tools get the order of their calls, and the role developer becomes system. Null fields are removed,
+    except for the content of messages with tool calls. The arguments of a call arrive as the text of a JSON object and
+    become that object. An empty text becomes an empty object, and any other text stays text.
     """
     return [
         {
@@ -68,7 +70,7 @@ def normalize_messages(messages: Messages) -> list[dict[str, Any]]:
             for name, value in {**each, **_reasoning(each)}.items()
             if value is not None or (name == "content" and each.get("tool_calls"))
         }
-        for each in messages
+        for each in order_tool_results(messages)
     ]
 
 
@@ -81,6 +83,8 @@ def _reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _plain_value(name: str, value: Any) -> Any:
     if name == "tool_calls" and isinstance(value, list):
         return [_plain_call(call) for call in value]
+    if name == "role" and value == "developer":
+        return "system"
     return text_from_content(value) if name == "content" else value
 
 

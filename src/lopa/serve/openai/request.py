@@ -1,15 +1,16 @@
 """Checked request from the body of an HTTP request: prompts or a chat, copies and form of the reply. This module does
 not depend on the engine."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from lopa.runtime.chat.chat import Chat
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
-from lopa.runtime.text.prompt_ids import Prompt, check_cache_salt
+from lopa.runtime.requests.request import Prompt, check_cache_salt
 from lopa.serve.openai.body_options import (
     CACHE_SALT,
     CHATS,
@@ -19,7 +20,7 @@ from lopa.serve.openai.body_options import (
     lopa_options_from_body,
     options_from_body,
 )
-from lopa.serve.openai.field_error import FieldError, field_errors
+from lopa.serve.openai.chat_options import FIELDS, chat_from_body
 from lopa.serve.openai.holes import PARTS, SUFFIX, param_of_holes, text_before_suffix, text_from_parts
 from lopa.serve.openai.prompt_error import LENGTH
 from lopa.serve.openai.prompts import check_messages, normalize_messages, prompts_from_field
@@ -28,8 +29,7 @@ from lopa.serve.serve_limits import ServeLimits
 DEFAULT_TOKENS = 256
 """Default maximum tokens of an answer."""
 _HANDLED = ("n", "stream")
-_ROLES = {name: name for name in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
-"""OpenAI's roles, and their names in chat templates."""
+_ROLES = ("system", "user", "assistant", "tool", "function")
 _DEADLINE = "deadline"
 _STREAM_OPTIONS = ("include_usage", "include_drafts")
 
@@ -43,15 +43,13 @@ class StreamOptions:
 
 
 @dataclass(frozen=True)
-class CompletionRequest:
-    """Request from a body, checked as far as possible without a bundle."""
+class AnswerRequest:
+    """Request from a body of any protocol, checked as far as possible without a bundle."""
 
     endpoint: str
     model: str
     prompts: tuple[Prompt, ...]
-    """Prompts; empty for a chat."""
-    messages: list[dict[str, Any]]
-    """Messages; empty for a text completion."""
+    """Prompts, or one chat."""
     options: BodyOptions
     copies: int
     """Choices for each prompt."""
@@ -59,35 +57,41 @@ class CompletionRequest:
     """Seconds from now after which the request ends, or None."""
     stream: StreamOptions | None
     """Streaming options; None for a non-streamed reply."""
-    cache_salt: str | None = None
+    cache_salt: str | None
     """Requests with different values share no rows of the prefix cache."""
-    holes_param: str | None = None
-    """Name of the field that makes the prompts texts with holes, or None."""
+    param: str
+    """Name of the field with the prompts or messages, or of the field with their holes."""
+    body: Mapping[str, Any]
+    """Body of the client, for replies that repeat parts of it."""
+    reasoning_param: str = ""
+    """Name of the field that switches the reasoning of a chat."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The client's names of fields, by OpenAI's name in chats, where they differ."""
 
     @property
-    def param(self) -> str:
-        """Name of the field with the prompts or messages, or of the field with their holes."""
-        return self.holes_param or PROMPT_FIELDS[self.endpoint]
+    def chat(self) -> Chat | None:
+        """The chat, or None for a text completion."""
+        first = self.prompts[0]
+        return first if isinstance(first, Chat) else None
 
     @property
     def length_param(self) -> str:
         """Client's name of the field that bounds the answer's length."""
-        return self.options.params.get(LENGTH, "max_tokens")
+        name = self.options.params.get(LENGTH, "max_tokens")
+        return self.names.get(name, name)
+
+    @property
+    def shortens(self) -> bool:
+        """True if the answer may have what the prompt leaves, since the client gave no length."""
+        return LENGTH not in self.options.params
 
 
 def request_from_body(
-    body: Mapping[str, Any],
-    endpoint: str,
-    limits: ServeLimits,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    handled: Sequence[str] = (),
-) -> CompletionRequest:
-    """Return the request in `body` to `endpoint`, within `limits`. `defaults` come from the bundle and the operator.
+    body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> AnswerRequest:
+    """Return the request in `body` to `endpoint`, CHATS or COMPLETIONS, within `limits`.
 
-    The caller handles the fields in `handled`.
-
-    Raises FieldError for an invalid field.
+    `defaults` come from the bundle and the operator. Raises FieldError for an invalid field.
     """
     model = body.get("model")
     if not isinstance(model, str):
@@ -99,24 +103,27 @@ def request_from_body(
         )
     body = {name: value for name, value in body.items() if name != "max_tokens" or not _overrides_max_tokens(body)}
     chat = endpoint == CHATS
-    holes = () if chat else (SUFFIX,)
+    handled = (*_HANDLED, *FIELDS) if chat else (*_HANDLED, SUFFIX)
     beside = (_DEADLINE,) if chat else (_DEADLINE, PARTS)
-    options = options_from_body(
-        body, endpoint, handled=(*_HANDLED, *handled, *holes), ours_beside=beside, ignore_unknown=True
-    )
-    param = PROMPT_FIELDS[endpoint]
+    options = options_from_body(body, endpoint, handled=handled, ours_beside=beside)
+    param, reasoning_param = PROMPT_FIELDS[endpoint], ""
+    prompts: tuple[Prompt, ...]
     with field_errors(param):
-        messages = messages_from_field(body.get(param)) if chat else []
-        prompts = () if chat else _prompts_of_completion(body, options, limits, defaults)
-    copies = _copies_from_field(body.get("n"), len(prompts) or 1, limits)
+        if chat:
+            found, reasoning_param = chat_from_body(body, messages_from_field(body.get(param)))
+            prompts = (found,)
+        else:
+            prompts = _prompts_of_completion(body, options, limits, defaults)
+    copies = _copies_from_field(body.get("n"), len(prompts), limits)
     stream = _stream_options(body)
     apply_limits(options, limits, defaults)
     deadline = check_deadline(lopa_options_from_body(body).get(_DEADLINE), limits, f"{LOPA_FIELD}.{_DEADLINE}")
     with field_errors(CACHE_SALT):
         cache_salt = check_cache_salt(body.get(CACHE_SALT))
-    holes_param = None if chat else param_of_holes(body)
-    return CompletionRequest(
-        endpoint, model, prompts, messages, options, copies, deadline, stream, cache_salt, holes_param
+    if not chat:
+        param = param_of_holes(body) or param
+    return AnswerRequest(
+        endpoint, model, prompts, options, copies, deadline, stream, cache_salt, param, body, reasoning_param
     )
 
 
@@ -153,7 +160,6 @@ def messages_from_field(value: Any) -> list[dict[str, Any]]:
             raise BadInputError(
                 f"unknown role {str(role)[:80]}", expected="one of " + ", ".join(_ROLES), remedy="choose a role"
             )
-        message["role"] = _ROLES[role]
     return messages
 
 

@@ -1,57 +1,21 @@
-"""A request of any protocol, read from the body of OpenAI's chats or completions."""
+"""Bodies of protocols other than OpenAI's, read as chats, and the client's names of fields in errors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.serve.chat.chat_options import FIELDS, ChatOptions, chat_options_from_body
-from lopa.serve.chat.tool_results import order_tool_results
-from lopa.serve.openai.body_options import CHATS, check_neutral
-from lopa.serve.openai.field_error import FieldError, field_errors
+from lopa.runtime.errors import FieldError
+from lopa.serve.openai.body_options import CHATS, MESSAGES, PROMPT_FIELDS, check_neutral
 from lopa.serve.openai.prompt_error import replace_words
-from lopa.serve.openai.request import CompletionRequest, request_from_body
+from lopa.serve.openai.request import AnswerRequest, request_from_body
 from lopa.serve.serve_limits import ServeLimits
 
 Fields = Mapping[str, Any]
 """Fields of a body by their names."""
 _NOT_READ = {"n": (1,), "logprobs": (False,), "top_logprobs": (0,), "max_completion_tokens": ()}
 """Fields of a chat that other protocols lack or cannot show in a reply, with the values that change nothing."""
-
-
-@dataclass(frozen=True)
-class AnswerRequest(CompletionRequest):
-    """Request of any protocol, checked as far as possible without a bundle."""
-
-    chat: ChatOptions = field(default_factory=ChatOptions)
-    body: Mapping[str, Any] = field(default_factory=dict)
-    """Body of the client, for replies that repeat parts of it."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The client's names of fields, by OpenAI's name in chats, where they differ."""
-
-    @property
-    def length_param(self) -> str:
-        """Client's name of the field that bounds the answer's length."""
-        return self.param_name(super().length_param)
-
-    def param_name(self, name: str) -> str:
-        """Return the client's name of the field that OpenAI's chats call `name`."""
-        return self.names.get(name, name)
-
-
-def request_from_openai(
-    body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
-) -> AnswerRequest:
-    """Return the request in the body of a chat or completion. Raises FieldError for an invalid field."""
-    chats = endpoint == CHATS
-    base = request_from_body(body, endpoint, limits, defaults, handled=FIELDS if chats else ())
-    chat = chat_options_from_body(body) if chats else ChatOptions()
-    own = {each.name: getattr(base, each.name) for each in fields(base)}
-    with field_errors(base.param):
-        own["messages"] = order_tool_results(base.messages)
-    return AnswerRequest(**own, chat=chat, body=body)
 
 
 def request_from_own_fields(
@@ -70,10 +34,13 @@ def request_from_own_fields(
             raise FieldError(name, received, expected=names[name], remedy=f"remove {name}")
     names = {name: client for name, client in names.items() if body.get(name) is None}
     with renamed_fields(names):
-        found = request_from_openai({**body, **own}, CHATS, limits, defaults)
+        found = request_from_body({**body, **own}, CHATS, limits, defaults)
     for name in ("logprobs", "top_logprobs"):
         check_neutral(found.options.params.get(name, name), found.options.values.get(name), _NOT_READ[name])
-    return replace(found, endpoint=endpoint, body=body, names=names)
+    chat = found.chat
+    assert chat is not None
+    prompts = (replace(chat, continues=endpoint == MESSAGES),)  # Anthropic's API continues a last assistant message
+    return replace(found, endpoint=endpoint, prompts=prompts, param=PROMPT_FIELDS[endpoint], body=body, names=names)
 
 
 @contextmanager

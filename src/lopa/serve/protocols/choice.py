@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.chat.answer_grammar import Reasoning
+from lopa.runtime.chat.prepared_chat import AnswerForm
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.result import GenerationResult, TextEvent
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
-from lopa.serve.chat.answer_grammar import Reasoning
-from lopa.serve.chat.answer_parser import Part, ReasoningText
+from lopa.serve.chat.answer_parser import AnswerParser, Part, ReasoningText, merged_parts
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.openai.response_shapes import finish_reason_from_result
 
@@ -43,6 +45,23 @@ class Choice:
         """OpenAI's finish_reason. An answer that was cut has the reason "length", even with calls."""
         reason = finish_reason_from_result(self.result)
         return "tool_calls" if self.calls and reason == "stop" else reason
+
+
+def choice_from_handle(handle: RequestHandle, decode_ids: DecodeIds) -> Choice:
+    """Return the choice of a request that has ended. Raises its error."""
+    result, parser, parts = handle.result(0), AnswerParser(handle.form), list[Part]()
+    if handle.form.is_plain:
+        return choice_from_parts(result, [result.text] if result.text else [], handle.form, decode_ids)
+    for event in handle.events_from(0)[0]:
+        if isinstance(event, TextEvent):
+            parts += parser.feed(event)
+    return choice_from_parts(result, [*parts, *parser.end()], handle.form, decode_ids)
+
+
+def choice_from_parts(result: GenerationResult, parts: list[Part], form: AnswerForm, decode_ids: DecodeIds) -> Choice:
+    """Return the choice of a complete result."""
+    tokens = count_reasoning_tokens(result.token_ids, decode_ids, form.reasoning)
+    return Choice(result, merged_parts(parts), tokens)
 
 
 def count_reasoning_tokens(ids: Sequence[int], decode_ids: DecodeIds, reasoning: Reasoning) -> int:

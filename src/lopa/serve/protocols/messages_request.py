@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from lopa.runtime.checked_values import check_bool, check_int, shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.runtime.plan import MAX_POSITIONS
 from lopa.serve.openai.body_options import MESSAGES
 from lopa.serve.openai.error_code import ErrorCode
-from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_own_fields
+from lopa.serve.openai.request import AnswerRequest
+from lopa.serve.protocols.answer_request import request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
 
 NAMES: Mapping[str, str] = MappingProxyType(

@@ -6,7 +6,7 @@ from typing import Any
 from lopa.serve.chat.answer_parser import Part, ReasoningText
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.events import DONE, encode_event
+from lopa.serve.http.event_text import DONE, encode_event
 from lopa.serve.openai.response_shapes import (
     SHAPES,
     choice_from_result,

@@ -1,12 +1,16 @@
 """The form of replies in one protocol: what all of them know, and what each of them writes."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lopa import __version__
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.record import json_from_record
 from lopa.serve.chat.answer_parser import Part
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.protocols.answer_request import AnswerRequest
+from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.choice import Choice, DecodeIds
 
 
@@ -29,8 +33,13 @@ class ReplyContext:
         return f"{self.number[:16]}{choice:02x}{call:02x}"
 
 
+def fingerprint_from_manifest(manifest: Manifest) -> str:
+    """Return the system fingerprint: version of lopa and digest of the bundle's manifest."""
+    return f"lopa-{__version__}-{hashlib.sha256(json_from_record(manifest)).hexdigest()[:12]}"
+
+
 class ReplyFormat(Protocol):
-    """Writer of one reply, whole or streamed. A streamed reply calls its methods in order."""
+    """Writer of one whole reply."""
 
     @property
     def id(self) -> str:
@@ -38,6 +47,10 @@ class ReplyFormat(Protocol):
 
     def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """Return the body of a reply that is not streamed."""
+
+
+class StreamFormat(ReplyFormat, Protocol):
+    """Writer of one reply, whole or streamed. A streamed reply calls its methods in order."""
 
     def begin(self, count: int, prompt_tokens: int) -> bytes:
         """Return the events before the first part of `count` choices. The prompt has `prompt_tokens` tokens."""

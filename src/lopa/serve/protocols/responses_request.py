@@ -5,10 +5,10 @@ from types import MappingProxyType
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.serve.openai.body_options import RESPONSES, check_neutral
-from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_own_fields
+from lopa.serve.openai.request import AnswerRequest
+from lopa.serve.protocols.answer_request import request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
 
 NAMES: Mapping[str, str] = MappingProxyType(

@@ -2,12 +2,13 @@
 on the engine."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, PROMPT_FIELDS, lopa_options_from_body
-from lopa.serve.openai.field_error import FieldError
-from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
+from lopa.runtime.errors import FieldError
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, PROMPT_FIELDS, SCORES, lopa_options_from_body
+from lopa.serve.openai.request import AnswerRequest, request_from_body
 from lopa.serve.serve_limits import ServeLimits
 
 _CHOICES = "choices"
@@ -38,7 +39,7 @@ def score_request_from_body(
         )
     rest = {name: value for name, value in body.items() if name != _CHOICES}
     answered = {**rest, LOPA_FIELD: {**ours, _CHOICES: body[_CHOICES]}}
-    requested = request_from_openai(answered, given[0], limits, defaults)
+    requested = request_from_body(answered, given[0], limits, defaults)
     requested.options.params[_CHOICES] = _CHOICES
     for field, is_wrong in (
         ("prompt", len(requested.prompts) > 1),
@@ -52,4 +53,4 @@ def score_request_from_body(
                 expected="one prompt and one reply that is not streamed",
                 remedy="send a request for each prompt" if field == "prompt" else f"remove {field}",
             )
-    return requested
+    return replace(requested, endpoint=SCORES)

@@ -15,7 +15,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import GenerationResult
-from lopa.serve.openai.request import CompletionRequest
+from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.openai.response_shapes import finish_reason_from_result
 from lopa.serve.tracing import attribute_names as names
 from lopa.serve.tracing.request_trace import RequestTrace
@@ -146,7 +146,7 @@ def _end_of_choice(handle: RequestHandle) -> End:
         return error
 
 
-def _request_attributes(requested: CompletionRequest, config: GenerationConfig) -> dict[str, Any]:
+def _request_attributes(requested: AnswerRequest, config: GenerationConfig) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         names.REQUEST_MODEL: requested.model,
         names.STREAM: requested.stream is not None,
@@ -157,7 +157,7 @@ def _request_attributes(requested: CompletionRequest, config: GenerationConfig) 
 
 
 def _response_attributes(
-    request: RequestSpan, trace: RequestTrace, requested: CompletionRequest, ends: Sequence[End]
+    request: RequestSpan, trace: RequestTrace, requested: AnswerRequest, ends: Sequence[End]
 ) -> dict[str, Any]:
     results = _results(ends)
     if not results:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import GenerationResult
-from lopa.serve.openai.request import CompletionRequest
+from lopa.serve.openai.request import AnswerRequest
 
 _CURRENT: ContextVar["RequestTrace | None"] = ContextVar("_CURRENT", default=None)
 
@@ -17,7 +17,7 @@ _CURRENT: ContextVar["RequestTrace | None"] = ContextVar("_CURRENT", default=Non
 class RequestTrace:
     """Facts about a request, as far as they are known."""
 
-    requested: CompletionRequest | None = None
+    requested: AnswerRequest | None = None
     """Checked request; None before the check."""
     config: GenerationConfig | None = None
     """Checked options of the request and the defaults; None before the check."""
@@ -45,7 +45,7 @@ def end_trace() -> None:
     _CURRENT.set(None)
 
 
-def trace_request(requested: CompletionRequest, config: GenerationConfig, model: str) -> None:
+def trace_request(requested: AnswerRequest, config: GenerationConfig, model: str) -> None:
     """Record a checked request for `model` with the checked values of its options."""
     trace = _CURRENT.get()
     if trace is not None:

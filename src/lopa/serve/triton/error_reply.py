@@ -7,12 +7,12 @@ from lopa.runtime.errors import (
     BadInputError,
     EngineClosedError,
     EngineFailedError,
+    FieldError,
     GrammarHelperError,
     LopaError,
     QueueFullError,
 )
 from lopa.serve.openai.body_config import GrammarUnsupportedError
-from lopa.serve.openai.field_error import FieldError
 
 TritonCode = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
 """Codes of TritonError."""

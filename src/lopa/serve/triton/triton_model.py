@@ -16,22 +16,21 @@ from typing import Any, Self
 
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError, PreparationStoppedError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
-from lopa.serve.openai.body_config import config_from_options, grammar_errors
-from lopa.serve.openai.prompt_error import LENGTH, prompt_errors
+from lopa.serve.openai.body_config import options_of_body
+from lopa.serve.openai.body_requests import body_errors, requests_from_body
+from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.opened_engine import opened_engine
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.error_reply import CANCELLED, STOPPED, error_reply_from_error
 from lopa.serve.triton.groups import devices_for_instance
 from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
 from lopa.serve.triton.sender import Sender
-from lopa.serve.triton.triton_request import TritonRequest, input_value, parameters_from_text, request_from_inputs
+from lopa.serve.triton.triton_request import input_value, parameters_from_text, request_from_inputs
 from lopa.serve.triton.triton_settings import (
     BUNDLE,
     devices_from_parameters,
@@ -94,7 +93,8 @@ class TritonModel:
                 reservation = cleanup.enter_context(self._engine.reserved(1))  # reserve before other work
                 inputs = {each.name(): input_value(each.name(), each.as_numpy()) for each in request.inputs()}
                 parameters = parameters_from_text(request.parameters())
-                requested = request_from_inputs(inputs, parameters, self._limits, self._engine.manifest.defaults)
+                defaults = self._engine.decoder.bundle.manifest.defaults
+                requested = request_from_inputs(inputs, parameters, self._limits, defaults)
                 answer = self._answer(requested, reservation, cleanup, sender)
                 asyncio.run_coroutine_threadsafe(answer, self._loop)
             except Exception as error:
@@ -113,17 +113,17 @@ class TritonModel:
         self._opened.close()
 
     async def _answer(
-        self, requested: TritonRequest, reservation: Reservation, cleanup: ExitStack, sender: Sender
+        self, requested: AnswerRequest, reservation: Reservation, cleanup: ExitStack, sender: Sender
     ) -> None:
         try:
             self._open[sender] = reservation
             try:
-                config = config_from_options(self._engine.config, self._engine.plan, requested.options)
-                threads = self._grammar_threads if config.has_grammar else self._threads
+                resolved = options_of_body(self._engine.decoder.resolve, requested.options)
+                threads = self._grammar_threads if resolved.config.has_grammar else self._threads
                 with cleanup:
-                    handle = await self._loop.run_in_executor(threads, self._submit, requested, config, reservation)
+                    handle = await self._loop.run_in_executor(threads, self._submit, requested, resolved, reservation)
                 self._open[sender] = handle
-                await self._send_events(handle, requested.stream, sender)
+                await self._send_events(handle, requested.stream is not None, sender)
             finally:
                 del self._open[sender]
         except PreparationStoppedError:
@@ -131,31 +131,19 @@ class TritonModel:
         except Exception as error:
             self._send_error(sender, error)
 
-    def _submit(self, requested: TritonRequest, config: GenerationConfig, reservation: Reservation) -> RequestHandle:
+    def _submit(self, requested: AnswerRequest, resolved: ResolvedOptions, reservation: Reservation) -> RequestHandle:
         """Prepare and submit the request. It runs on a thread, since templates, tokenizers and grammars take time."""
-        engine = self._engine
-        with (
-            prompt_errors(requested.param, requested.options.params.get(LENGTH, LENGTH)),
-            grammar_errors(requested.options),
-            errors_as_bad_input(
-                "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
-            ),
-        ):
-            prompt: Prompt = (
-                engine.prompt_from_messages(requested.messages, special_tokens=config.special_tokens)
-                if requested.prompt is None
-                else requested.prompt
-            )
-            (handle,) = engine.submit_many(
-                [PromptRequest(prompt, config)],
+        with body_errors(requested):
+            (handle,) = self._engine.submit_many(
+                requests_from_body(requested, resolved),
                 deadline=requested.deadline,
-                drafts=requested.drafts,
+                drafts=requested.stream is not None and requested.stream.drafts,
                 reservation=reservation,
             )
         return handle
 
     async def _send_events(self, handle: RequestHandle, stream: bool, sender: Sender) -> None:
-        decode_ids = self._engine.tokenizer.decode
+        decode_ids = self._engine.decoder.tokenizer.decode
         async for events in handle.batches():
             last = events[-1]
             if isinstance(last, DoneEvent):

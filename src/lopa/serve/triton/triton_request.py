@@ -1,14 +1,15 @@
 """Checked request from the tensors and parameters of a Triton request. This module does not depend on the engine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from lopa.runtime.chat.chat import Chat
 from lopa.runtime.checked_values import check_bool
+from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json, value_from_json
+from lopa.runtime.requests.request import Prompt
 from lopa.serve.openai.body_options import BodyOptions
-from lopa.serve.openai.field_error import FieldError, field_errors
-from lopa.serve.openai.request import apply_limits, check_deadline, messages_from_field
+from lopa.serve.openai.request import AnswerRequest, StreamOptions, apply_limits, check_deadline, messages_from_field
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.config_text import DRAFTS, MESSAGES, OPTIONS, STREAM, TEXT
 
@@ -18,30 +19,9 @@ _ID = "id"
 _REMEDY = "correct the input"
 
 
-@dataclass(frozen=True)
-class TritonRequest:
-    """Request to Triton, checked as far as possible without a bundle."""
-
-    prompt: str | None
-    """Prompt; None for a chat."""
-    messages: list[dict[str, Any]]
-    """Messages; empty for a text prompt."""
-    options: BodyOptions
-    deadline: float | None
-    """Seconds from now after which the request ends, or None."""
-    stream: bool
-    """True if committed text is sent as it arrives."""
-    drafts: bool
-
-    @property
-    def param(self) -> str:
-        """Name of the input with the prompt or the messages."""
-        return MESSAGES if self.prompt is None else TEXT
-
-
 def request_from_inputs(
     inputs: Mapping[str, Any], parameters: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any]
-) -> TritonRequest:
+) -> AnswerRequest:
     """Return the request in the input tensors (bytes and booleans by name) and the request's parameters.
 
     An option may be in the JSON object of the input "options" or be a parameter. Raises FieldError for invalid and
@@ -69,8 +49,11 @@ def request_from_inputs(
         stop = {"stop": [values["stop"]]} if isinstance(values.get("stop"), str) else {}
         options.put_all({**values, **stop}, source, beside=(_DEADLINE,))
     apply_limits(options, limits, defaults)
-    messages = [] if chat is None else _messages(chat)
-    return TritonRequest(text, messages, options, limits.max_seconds if deadline is None else deadline, stream, drafts)
+    prompt: Prompt
+    prompt, param = (_chat(chat or ""), MESSAGES) if text is None else (text, TEXT)
+    deadline = limits.max_seconds if deadline is None else deadline
+    streamed = StreamOptions(drafts=drafts) if stream else None
+    return AnswerRequest("", "", (prompt,), options, 1, deadline, streamed, None, param, {})
 
 
 def _bool_input(name: str, tensor: Any, parameter: Any) -> bool:
@@ -96,7 +79,7 @@ def _parse_options(text: str | None) -> dict[str, Any]:
         return object_from_json(text, source=OPTIONS, expected="a JSON object with options", remedy=_REMEDY)
 
 
-def _messages(text: str) -> list[dict[str, Any]]:
+def _chat(text: str) -> Chat:
     with field_errors(MESSAGES):
         found = value_from_json(
             text,
@@ -105,7 +88,7 @@ def _messages(text: str) -> list[dict[str, Any]]:
             expected='a JSON list of {"role": string, "content": string}',
             remedy=_REMEDY,
         )
-        return messages_from_field(found)
+        return Chat(messages_from_field(found))
 
 
 def parameters_from_text(text: str) -> dict[str, Any]:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from lopa.runtime.chat.answer_grammar import Reasoning, answer_grammar, json_expression
+from lopa.runtime.chat.call_format import FORMATS
+from lopa.runtime.chat.tool_definition import ToolRequest, tools_from_body
 from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer, library, matcher
-from lopa.serve.chat.answer_grammar import Reasoning, answer_grammar, json_expression
-from lopa.serve.chat.call_format import FORMATS
-from lopa.serve.chat.tool_definition import ToolRequest, tools_from_body
 
 pytest.importorskip("llguidance")
 _MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>")

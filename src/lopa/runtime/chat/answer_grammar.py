@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable
 from typing import Literal
 
+from lopa.runtime.chat.call_format import CallFormat
+from lopa.runtime.chat.tool_definition import Tool, ToolRequest
 from lopa.runtime.grammar.exact_schema import exact_schema
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
-from lopa.serve.chat.call_format import CallFormat
-from lopa.serve.chat.tool_definition import Tool, ToolRequest
 
 Reasoning = Literal["none", "possible", "open"]
 """Reasoning of an answer: the model has none, the answer may begin with <think>, or the prompt ended with it."""

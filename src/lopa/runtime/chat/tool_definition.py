@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lopa.runtime.checked_values import check_bool, shown
-from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.field_error import field_errors
+from lopa.runtime.errors import BadInputError, field_errors
 
 MAX_TOOLS = 128
 """Maximum tools of a request, as in OpenAI's API."""
@@ -81,9 +80,11 @@ def tools_from_body(body: Mapping[str, Any]) -> ToolRequest | None:
 def _tools(value: Any) -> tuple[Tool, ...]:
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > MAX_TOOLS:
+    if not isinstance(value, list | tuple) or len(value) > MAX_TOOLS:
         raise BadInputError(
-            f"tools is {len(value)} tools" if isinstance(value, list) else f"tools {shown(value)} is not a list",
+            f"tools is {len(value)} tools"
+            if isinstance(value, list | tuple)
+            else f"tools {shown(value)} is not a list",
             expected=f"a list of at most {MAX_TOOLS} tools",
             remedy="correct tools",
         )

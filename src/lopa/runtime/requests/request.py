@@ -1,0 +1,83 @@
+"""A request: a prompt and everything its answer depends on. Every front end reads its own format into it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime.chat.chat import Chat
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
+from lopa.runtime.text.text_with_holes import TextWithHoles
+
+Prompt = str | Sequence[int] | npt.NDArray[np.integer] | TextWithHoles | Chat
+"""Text, token IDs, a text with holes, or a chat with its tools, reasoning and template variables."""
+MAX_CACHE_SALT = 256
+"""Maximum characters of a cache_salt."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt with its own decoding options. `requests/preparation.py` checks it and makes it ready."""
+
+    prompt: Prompt
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    """Requested options, choices and grammars among them."""
+    cache_salt: str | None = None
+    """Requests with different values share no rows of the prefix cache. Equal prompts of two users are then not
+    visible in the speed of their answers."""
+    shortens: bool = False
+    """True if a prompt may leave less than max_new_tokens, for an answer of what is left."""
+
+
+def request_from(prompt: Any, config: GenerationConfig | None, options: GenerationOptions | None = None) -> Request:
+    """Return a Request as it is, or another prompt with `config` (None: no options) and `options` changed."""
+    return prompt if isinstance(prompt, Request) else Request(prompt, changed_config(config, options or {}))
+
+
+def changed_config(base: Any, options: GenerationOptions) -> GenerationConfig:
+    """Return `base` (None: no options) with `options` changed and each value checked. Raises BadInputError."""
+    if not isinstance(base, GenerationConfig | None):
+        raise BadInputError(
+            f"invalid config: a config of type {type(base).__name__}",
+            expected="a GenerationConfig, or None for the bundle's own",
+            remedy="make one with decoder.config(...)",
+        )
+    config = base or GenerationConfig()
+    return GenerationConfig.from_mapping({**config.requested(), **options}) if options else config
+
+
+def check_prompts(prompts: Iterable[Any]) -> None:
+    """Raise BadInputError unless `prompts` are several prompts."""
+    one = isinstance(prompts, (str, bytes))
+    if one or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+        raise BadInputError(
+            f"invalid prompts {shown(prompts)}",
+            expected="several prompts, each a string or a list of token IDs",
+            remedy=f"for a single prompt use [{shown(prompts)}]" if one else 'e.g. ["text"]',
+        )
+
+
+def is_single_prompt(prompts: Any) -> bool:
+    """Return True for one prompt or Request. Anything else may be several prompts."""
+    if isinstance(prompts, (str, Request, TextWithHoles, Chat)):
+        return True
+    if isinstance(prompts, np.ndarray):
+        return prompts.ndim == 1 and prompts.dtype.kind in "iu"
+    if isinstance(prompts, (bytes, bytearray, memoryview)) or not isinstance(prompts, Sequence) or not len(prompts):
+        return False
+    return isinstance(prompts[0], (int, np.integer)) and not isinstance(prompts[0], bool)
+
+
+def check_cache_salt(value: Any) -> str | None:
+    """Return `value` if it is a valid cache_salt. Raises BadInputError for others."""
+    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_CACHE_SALT):
+        return value
+    raise BadInputError(
+        f"invalid cache_salt {shown(value)}",
+        expected=f"a string of 1 to {MAX_CACHE_SALT} characters",
+        remedy="correct it, or remove it to share the prefix cache with all requests",
+    )
