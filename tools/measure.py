@@ -22,6 +22,7 @@ MEASUREMENTS = {
     "tools": ("tools.reports.tool_calls", "Decode calls of random tools, and validate each."),
     "holes": ("tools.reports.holes", "Fill holes with several caches and numbers of branches."),
     "infill": ("tools.reports.infill", "Fill missing steps from both sides and from the left side only."),
+    "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "conversation": (
