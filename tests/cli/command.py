@@ -27,11 +27,11 @@ from lopa.runtime.sessions.host_session import HostSession
 class Broken(HostSession):
     "A test stand-in: the devices in the first argument fail in their third forward."
     forwards = 0
-    def forward(self, batch):
+    def wait(self, ticket):
         self.forwards += 1
         if self.forwards == 3 and self.device in sys.argv[1]:
             raise OSError("the fan stopped")
-        return super().forward(batch)
+        return super().wait(ticket)
 
 from lopa.runtime.sessions import numpy_session, onnxruntime_session
 numpy_session.HostSession = onnxruntime_session.HostSession = Broken

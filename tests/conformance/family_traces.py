@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from tests.conformance.recorded import NEAR_TIE, Comparison, refuse_other_token
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
@@ -502,9 +503,9 @@ def family_comparisons(
     for number, trace in enumerate(traces[:limit]):
         if only is not None and trace["i"] not in only:
             continue
-        decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
+        decoding = Decoding(sequential(session), number, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
         steps = all_steps(decoding, trace)
-        session.release(number)
+        session.free(number)
         found.append(compared(trace, header, steps, decoding.committed().tolist()))
         found[-1].decided = [
             [step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), list(_edits(step))] for step, _ in steps

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.bench.buckets.forward_recording import Recording
 from lopa.runtime.bundle import sha256_of_file
@@ -212,11 +213,11 @@ def comparisons_of_file(
     refuse_other_token("end-of-text", header["eos_token_id"], [special.eos, -1])
     comparisons = []
     for number, trace in enumerate(traces[:limit]):
-        decoding = Decoding(session, number, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
+        decoding = Decoding(sequential(session), number, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
-        session.release(number)
+        session.free(number)
         comparison = compare(trace, steps, decoding.generated())
         comparison.decided = [*map(decision, steps), decoding.generated().tolist()]
         comparisons.append(comparison)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding.decoding import Decoding
@@ -41,10 +42,10 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_propert
     for number, trace in enumerate(traces):
         if trace["min_margins"]["winner"] is not None and trace["min_margins"]["winner"] < 1e-4:
             continue
-        decoding = Decoding(session, number, prompt_of(trace), plan_of(config), bundle.manifest)
+        decoding = Decoding(sequential(session), number, prompt_of(trace), plan_of(config), bundle.manifest)
         while decoding.stop_reason is None:
             decoding.step()
-        session.release(number)
+        session.free(number)
         ids = trace["generated_ids"]
         answer = ids[: ids.index(eos) + 1] if eos in ids else ids
         assert decoding.committed().tolist() == answer
@@ -67,7 +68,7 @@ def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
     config = dataclasses.replace(published, reference=False, stop_at_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
-    decoding = Decoding(session, 0, prompt_of(traces[0]), plan_of(config), bundle.manifest)
+    decoding = Decoding(sequential(session), 0, prompt_of(traces[0]), plan_of(config), bundle.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     session.close()

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from tests.plans import plan_of
 from tests.runtime.requests.batch_mates import CountingSession
+from tests.runtime.sequential import sequential
 
 from lopa.runtime import GenerationConfig
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, WindowBatch
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.branch import BlockState
 
 BLOCKS = {"window": "block_causal", "max_new_tokens": 40, "stop_at_eos": False, "logprobs": False}
@@ -41,12 +43,12 @@ class Committed(CountingSession):
 
     rows: Sequence[Rows] = ()
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        new = self._session.read_rows(request, branch, count).layers
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        new = self._session.read_rows(ticket, request, branch, count).layers
         copies = [array.copy() for array in new]
         before = self.rows or [array[..., :0, :] for array in copies]
         self.rows = [np.concatenate(pair, axis=-2) for pair in zip(before, copies, strict=True)]
-        self._session.commit(request, branch, count)
+        self._session.commit(ticket, request, branch, count)
 
     def shorten(self, request: int, count: int) -> None:
         self.rows = [array[..., :count, :] for array in self.rows]
@@ -64,8 +66,8 @@ def rows_of_one_pass(session: Session, decoding: Decoding) -> tuple[Rows, ...]:
         logits_index=np.zeros((1, 1, 1), np.int64),
         temperature=np.ones(1, np.float32),
     )
-    session.forward(batch)
-    return session.read_rows(77, 0, len(ids)).layers
+    sequential(session).forward(batch)
+    return sequential(session).read_rows(77, 0, len(ids)).layers
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -76,7 +78,7 @@ def test_committed_rows_match_one_pass(name: str, prompt: int, family_bundle: Ca
     session = open_session(bundle, "numpy")
     noting: Any = Committed(session)
     config = GenerationConfig(**{**BLOCKS, **options})
-    decoding = Decoding(noting, 0, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
+    decoding = Decoding(sequential(noting), 0, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
     upper = 0
     while decoding.stop_reason is None:
         upper = max(upper, len(decoding.step().branches))

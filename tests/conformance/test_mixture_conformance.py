@@ -19,6 +19,7 @@ from tests.conformance.family_traces import (
     near_ties,
     read_family_traces,
 )
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -92,7 +93,9 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
     at_limit = 0
     for number, trace in enumerate(traces[:8]):
         config = config_of(header, eos_early_stop=False)
-        decoding = Decoding(session, number, np.array(trace["prompt_ids"]), plan_of(config), bundle.manifest)
+        decoding = Decoding(
+            sequential(session), number, np.array(trace["prompt_ids"]), plan_of(config), bundle.manifest
+        )
         rows: list[int] = []
         while decoding.stop_reason is None:
             packed = decoding.step().rows
@@ -101,7 +104,7 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
         assert rows == final
         assert len(rows) == decoding.anchor.blocks[-1].start
         at_limit += sum(block.edit_rounds == 4 for block in decoding.anchor.blocks)
-        session.release(number)
+        session.free(number)
     session.close()
     assert at_limit > 0
 

@@ -11,7 +11,9 @@ from tests.plans import plan_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, open_session
 
 PROBABILITY_TOLERANCE = 3e-5
@@ -21,19 +23,20 @@ LOGIT_SUM_TOLERANCE = 5e-5
 
 
 class _AllRows:
-    """A session that also records the statistics of every window row of each forward."""
+    """Forwards of a session, which also record the statistics of every window row."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session = SequentialSession(session)
         self.forwards: list[tuple[WindowBatch, Statistics]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def run(self, packed: PackedBatch) -> Statistics:
+        batch = padded_batch(packed).batch
         rows = np.broadcast_to(np.arange(batch.input_ids.shape[2]), batch.input_ids.shape)
         self.forwards.append((batch, self._session.forward(dataclasses.replace(batch, logits_index=rows))))
-        return self._session.forward(batch)
+        return self._session.run(packed)
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])

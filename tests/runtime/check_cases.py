@@ -5,6 +5,7 @@ from itertools import chain
 
 import numpy as np
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch, random_mask
+from tests.runtime.sequential import sequential
 
 from lopa.export.verify.cases import Case, cases_from_manifest
 from lopa.runtime.bundle import Bundle
@@ -25,15 +26,15 @@ def assert_cases_agree(
         for each in (plain, session):
             for slot, request in enumerate(case.window.requests):
                 for batch in case.prefix_batches(slot):
-                    each.forward(batch)
-                    each.commit(request, 0, batch.input_ids.shape[2])
-        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
+                    sequential(each).forward(batch)
+                    sequential(each).commit(request, 0, batch.input_ids.shape[2])
+        assert_same_statistics(sequential(session).forward(case.window), sequential(plain).forward(case.window))
         for request in case.window.requests if rows else ():
             for branch in range(case.shape.branches):
                 _assert_same_rows(session, plain, request, branch, case.shape.width)
         for request in case.window.requests:
-            plain.release(request)
-            session.release(request)
+            plain.free(request)
+            session.free(request)
     plain.close()
     return forwards
 
@@ -50,13 +51,13 @@ def assert_random_windows_agree(session: Session, reference: Session, *, seed: i
         starts = [reference.prefix_length(request) for request in requests]
         mask = random_mask(rng, (count, branches, width))
         batch = random_batch(rng, requests, branches, width, queries, starts=starts, mask=mask)
-        assert_same_statistics(session.forward(batch), reference.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(reference).forward(batch))
         for request in requests:
             branch, rows = int(rng.integers(branches)), int(rng.integers(width // 2, width + 1))
             if rows:
                 _assert_same_rows(session, reference, request, branch, rows)
             for each in (session, reference):
-                each.commit(request, branch, rows)
+                sequential(each).commit(request, branch, rows)
                 assert each.prefix_length(request) == starts[requests.index(request)] + rows
     assert any(reference.prefix_length(request) > 64 for request in range(4))
 
@@ -75,15 +76,15 @@ def assert_growth_agrees(
     for turn, requests in enumerate(turns * rounds):
         if turn in ends:
             for each in (plain, session):
-                each.release(0)
+                each.free(0)
             lengths[0] = 0
         starts = [lengths[request] for request in requests]
         batch = random_batch(rng, requests, 1 + turn % most_branches, width, 20, starts=starts)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
         for request in requests:
             count, branch = int(rng.integers(10, width + 1)), int(rng.integers(batch.input_ids.shape[1]))
             for each in (plain, session):
-                each.commit(request, branch, count)
+                sequential(each).commit(request, branch, count)
             lengths[request] += count
             assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
     plain.close()
@@ -101,6 +102,6 @@ def fits(*, prefix: int, window: int) -> Callable[[Case], bool]:
 
 
 def _assert_same_rows(found: Session, expected: Session, request: int, branch: int, count: int) -> None:
-    ours, theirs = (each.read_rows(request, branch, count).layers for each in (found, expected))
+    ours, theirs = (sequential(each).read_rows(request, branch, count).layers for each in (found, expected))
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one, other)

@@ -2,6 +2,7 @@
 
 import numpy as np
 from tests.runtime.random_windows import assert_same_statistics, batch_of_one, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.sessions.session import Session
@@ -21,13 +22,13 @@ def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bo
     for turn in range(turns):
         for request, rows in kept.items():
             assert session.prefix_length(request) == rows.count
-            fresh.release(request)
+            fresh.free(request)
             fresh.append_rows(request, rows)
         starts = [kept[request].count for request in _REQUESTS]
         batch = random_batch(rng, _REQUESTS, _BRANCHES, _WIDTH, 5, starts=starts)
         alone = batch_of_one(batch, (turn - 1) % 3)
         for forwarded in (alone, batch):
-            _assert_same(session.forward(forwarded), fresh.forward(forwarded), exact=exact)
+            _assert_same(sequential(session).forward(forwarded), sequential(fresh).forward(forwarded), exact=exact)
         for request in _REQUESTS:
             _commit(session, request, kept, int(rng.integers(20, _WIDTH + 1)))
         request = _REQUESTS[turn % 3]
@@ -39,20 +40,20 @@ def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bo
             _commit(session, request, kept, _WIDTH)
     for request in _REQUESTS:
         for each in (session, fresh):
-            each.release(request)
+            each.free(request)
 
 
 def _no_rows(session: Session, request: int, rng: np.random.Generator) -> CacheRows:
-    session.forward(random_batch(rng, (request,), 1, 1, 1))
-    return session.read_rows(request, 0, 0)
+    sequential(session).forward(random_batch(rng, (request,), 1, 1, 1))
+    return sequential(session).read_rows(request, 0, 0)
 
 
 def _commit(session: Session, request: int, kept: dict[int, CacheRows], count: int) -> None:
     had, branch = kept[request], _BRANCHES - 1
     if had.count + count > 192:
         return
-    new = session.read_rows(request, branch, count)
-    session.commit(request, branch, count)
+    new = sequential(session).read_rows(request, branch, count)
+    sequential(session).commit(request, branch, count)
     kept[request] = CacheRows(tuple(np.concatenate(both, axis=1) for both in zip(had.layers, new.layers, strict=True)))
 
 

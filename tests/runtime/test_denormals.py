@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import whole_model
@@ -61,7 +62,7 @@ def test_a_forward_uses_the_context(tiny_bundle: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", watched)
     session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
-    session.forward(random_batch(np.random.default_rng(0), [1], 2, 6, 3))
+    sequential(session).forward(random_batch(np.random.default_rng(0), [1], 2, 6, 3))
     session.close()
     assert seen == [0.0]
     assert _product() > 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
@@ -66,7 +67,7 @@ def test_cores_are_driven_by_a_thread_bound_to_them(tiny_bundle: Path, cores: li
     (thread,) = (thread for thread in threading.enumerate() if thread.name == f"lopa cpu:{core}")
     ran_on = set()
     for seed in range(20):
-        session.forward(random_batch(np.random.default_rng(seed), [1], 4, 40, 1))
+        sequential(session).forward(random_batch(np.random.default_rng(seed), [1], 4, 40, 1))
         ran_on.add(core_last_run_on(thread.native_id))
     assert allowed_cores(thread.native_id) == str(core)
     assert ran_on == {core}
@@ -81,7 +82,7 @@ def test_threads_of_the_engine_are_bound_to_the_cores(copied_bundle: Bundle, cor
     session = open_session(copied_bundle, f"cpu:{cores[-1]}", threads=4)
     own = tasks() - before
     assert len(own) == 3
-    session.forward(random_batch(np.random.default_rng(0), [1], 4, 40, 1))
+    sequential(session).forward(random_batch(np.random.default_rng(0), [1], 4, 40, 1))
     assert {allowed_cores(task) for task in own} == {str(cores[-1])}
     assert {core_last_run_on(task) for task in own} == {cores[-1]}
     session.close()
@@ -128,9 +129,9 @@ def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[in
     pair = open_session(copied_bundle, f"cpu:{cores[0]}-{cores[1]}")
     assert opened_graphs == [1, 2]
     batch = random_batch(np.random.default_rng(0), [1], 4, 20, 5)
-    expected = alone.forward(batch)
+    expected = sequential(alone).forward(batch)
     for other in (session, pair):
-        assert_same_statistics(other.forward(batch), expected)
+        assert_same_statistics(sequential(other).forward(batch), expected)
         other.close()
     alone.close()
 
@@ -161,7 +162,7 @@ def test_sessions_are_closed_when_a_device_is_missing(tiny_bundle: Path, monkeyp
         session_from_devices(Bundle.open(tiny_bundle), ["numpy", "cuda:99"])
     (first,) = opened
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        first.forward(random_batch(np.random.default_rng(0), [1], 1, 4, 1))
+        sequential(first).forward(random_batch(np.random.default_rng(0), [1], 1, 4, 1))
 
 
 @pytest.mark.parametrize(

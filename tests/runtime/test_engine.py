@@ -249,7 +249,7 @@ def test_an_error_anywhere_in_a_request_is_its_own(
         assert not engine.closed
 
 
-@pytest.mark.parametrize("method", ["forward", "append_rows", "release"])
+@pytest.mark.parametrize("method", ["wait", "append_rows", "free"])
 def test_a_device_that_fails_ends_every_request_and_the_engine(
     decoder: Decoder, prompt: tuple[int, ...], method: str
 ) -> None:
@@ -279,7 +279,7 @@ def test_a_device_that_fails_ends_every_request_and_the_engine(
     assert not any(thread.name == "lopa-engine" for thread in threading.enumerate())
     session.broken = False
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 def test_a_commit_that_fails_is_its_requests_error(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -22,10 +22,10 @@ from lopa.runtime.sessions import onnxruntime_session
 
 class Failing(onnxruntime_session.HostSession):
     "A test stand-in: a device that fails once the file in the first argument is there."
-    def forward(self, batch):
+    def wait(self, ticket):
         if pathlib.Path(sys.argv[1]).exists():
             raise OSError("the fan stopped")
-        return super().forward(batch)
+        return super().wait(ticket)
 
 onnxruntime_session.HostSession = Failing
 main(sys.argv[2:])

@@ -21,6 +21,7 @@ from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number, open_session
 from tools.gpu.run import GpuRun
 
@@ -74,9 +75,9 @@ def run_once(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
     rng, request = np.random.default_rng(0), next_request_number()
     try:
         session.append_rows(request, random_prefix_rows(manifest, shape.prefix, rng))
-        session.forward(random_window(manifest, request, shape, rng))
+        SequentialSession(session).forward(random_window(manifest, request, shape, rng))
     finally:
-        session.release(request)
+        session.free(request)
 
 
 def _eager_session(run: GpuRun, dtype: Dtype) -> EagerSession:

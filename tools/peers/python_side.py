@@ -17,6 +17,7 @@ import numpy as np
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, open_session
 from tools.cli_errors import exit_on_error
 
@@ -82,7 +83,7 @@ class SessionForwards:
     """Forwards of a session of lopa.runtime, which has statistics of every row."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session = SequentialSession(session)
         self._start = 0
         self._batch: WindowBatch | None = None
         self.found: Statistics | None = None
@@ -94,7 +95,7 @@ class SessionForwards:
 
     def prefix(self, tokens: Int64) -> None:
         """Compute the prefix, with the statistics of one row."""
-        self._session.release(_REQUEST)
+        self._session.free(_REQUEST)
         self._session.forward(windows_of_tokens(tokens[None], start=0, sampled=1))
         self._session.commit(_REQUEST, 0, len(tokens))
         self._start = len(tokens)

@@ -20,6 +20,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
@@ -106,14 +107,15 @@ def batches_of_text(bundle: Bundle, start: int) -> tuple[WindowBatch, WindowBatc
     return _batch(ids[:PREFIX], positions[:PREFIX]), _batch(ids[PREFIX:], positions[PREFIX:])
 
 
-def answer(session: Session, prefix: WindowBatch, window: WindowBatch) -> Answer:
+def answer(opened: Session, prefix: WindowBatch, window: WindowBatch) -> Answer:
     """Commit the prefix, run the window, and return its results."""
+    session = SequentialSession(opened)
     session.forward(prefix)
     session.commit(0, 0, prefix.input_ids.shape[-1])
     statistics = session.forward(window)
     rows = session.read_rows(0, 0, window.input_ids.shape[-1])
     copies = [float32_from_stored(layer).copy() for layer in rows.layers]
-    session.release(0)
+    session.free(0)
     return Answer(statistics, copies)
 
 

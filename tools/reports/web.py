@@ -26,6 +26,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.table import MISSING, ms_text, table_from_records
 from lopa.runtime import Decoder
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from tools.report import show_report
 from tools.reports.web_chromium import Visit, times_in_chromium, visit
 
@@ -61,14 +62,14 @@ def side_of_python(bundle: Path, tokens: int, turns: int) -> Side:
     start = time.perf_counter()
     decoder = Decoder.open(bundle, threads=1)
     opening, forwards, answers = time.perf_counter() - start, [], []
-    manifest, session = decoder.bundle.manifest, decoder.session
+    manifest, session = decoder.bundle.manifest, SequentialSession(decoder.session)
     for branches, window, prefix in SHAPES:
         shape = ForwardShape(branches=branches, window=window, prefix=prefix, wanted=window)
         session.append_rows(0, random_prefix_rows(manifest, prefix, np.random.default_rng(0)))
         batch = random_window(manifest, 0, shape, np.random.default_rng(1))
         session.forward(batch)
         forwards.append([_seconds(partial(session.forward, batch)) for _ in range(turns)])
-        session.release(0)
+        session.free(0)
     for turn in range(turns + 1):
         result = decoder.generate(_PROMPT, max_new_tokens=tokens, stop_at_eos=False)
         answers += [result.seconds] if turn else []

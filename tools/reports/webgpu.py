@@ -26,7 +26,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CacheRows, tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.device_families import parse_device
-from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.webgpu.webgpu_library import webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 from lopa.runtime.webgpu.webgpu_session import session_with_device_caches, session_with_host_caches
@@ -61,9 +61,11 @@ def compare(bundle: Bundle, device: str, turns: int, prefix: int) -> list[Compar
         shape = ForwardShape(branches=branches, window=_WINDOW, prefix=prefix, wanted=_SAMPLED)
         rows = random_prefix_rows(manifest, prefix, np.random.default_rng(0))
 
-        def step(session: Session, turn: int, shape: ForwardShape = shape, rows: CacheRows = rows) -> tuple[float, int]:
+        def step(
+            session: SequentialSession, turn: int, shape: ForwardShape = shape, rows: CacheRows = rows
+        ) -> tuple[float, int]:
             """Return the seconds of a forward and a commit, and the bytes that device caches copy."""
-            session.release(0)
+            session.free(0)
             session.append_rows(0, rows)
             batch = random_window(manifest, 0, shape, np.random.default_rng(turn))
             before, start = memory.transfers.total, time.perf_counter()
@@ -71,7 +73,10 @@ def compare(bundle: Bundle, device: str, turns: int, prefix: int) -> list[Compar
             session.commit(0, shape.branches - 1, _COMMITTED)
             return time.perf_counter() - start, memory.transfers.total - before
 
-        steps = {"host": partial(step, on_host), "device": partial(step, on_device)}
+        steps = {
+            "host": partial(step, SequentialSession(on_host)),
+            "device": partial(step, SequentialSession(on_device)),
+        }
         for each in steps.values():
             each(0)  # compiles the shaders
         results = run_in_turns(steps, turns)

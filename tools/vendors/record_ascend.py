@@ -25,10 +25,12 @@ from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
+from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.parallel.session_thread import SessionThread
-from lopa.runtime.sessions.session import LendingSession, Session, open_session
+from lopa.runtime.sessions.sequential_session import SequentialSession
+from lopa.runtime.sessions.session import LendingSession, open_session
 from tools.cli_errors import exit_on_error
 from tools.vendors.acl_recording import (
     RecordingAcl,
@@ -110,8 +112,8 @@ def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Tran
 
 def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
     """Return the difference of each bucket's statistics from the CPU."""
-    plain = open_session(bundle.with_dialect("portable"), "cpu")
-    session = open_session(bundle, f"ascend:{device}")
+    plain = SequentialSession(open_session(bundle.with_dialect("portable"), "cpu"))
+    session = SequentialSession(open_session(bundle, f"ascend:{device}"))
     differences = {}
     for request, bucket in enumerate(_buckets(bundle)):
         differences[str(msgspec.structs.astuple(bucket)[:5])] = _difference_of_bucket(
@@ -124,7 +126,7 @@ def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
     return differences
 
 
-def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: Session) -> float:
+def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: SequentialSession) -> float:
     """Return the difference of a forward on `peer` that reads rows computed and shared by `device`.
 
     Calls are made one at a time. Devices that share branches make them in varying order.
@@ -136,19 +138,23 @@ def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: 
     lends.submit(partial(lender.meet, [borrower])).result()
     borrows.submit(partial(borrower.meet, [lender])).result()
     batch = _batch(bundle, (0,), 2, 8, 0)
-    lends.submit(partial(lender.forward, batch)).result()
+    ticket = lends.submit(partial(lender.start, packed_batch(batch))).result()
+    lends.submit(partial(lender.wait, ticket)).result()
     plain.forward(batch)
     plain.commit(0, 1, 8)
-    lent = lends.submit(partial(lender.lend_rows, 0, 1, 8, [borrower])).result()
+    lent = lends.submit(partial(lender.lend_rows, ticket, 0, 1, 8, [borrower])).result()
     borrows.submit(partial(borrower.append_rows, 0, lent)).result()
     batch = _batch(bundle, (0,), 2, 8, 8)
-    found = _difference(borrows.submit(partial(borrower.forward, batch)).result(), plain.forward(batch))
+    sequential = SequentialSession(borrower)
+    found = _difference(borrows.submit(partial(sequential.forward, batch)).result(), plain.forward(batch))
     lends.close().result()
     borrows.close().result()
     return found
 
 
-def _difference_of_bucket(bundle: Bundle, bucket: ShapeBucket, request: int, session: Session, plain: Session) -> float:
+def _difference_of_bucket(
+    bundle: Bundle, bucket: ShapeBucket, request: int, session: SequentialSession, plain: SequentialSession
+) -> float:
     """Return the difference of two forwards of the bucket's whole window, and of the rows committed between them."""
     requests = tuple(1000 * request + slot for slot in range(bucket.requests))
     batch = _batch(bundle, requests, bucket.branches, bucket.window, 0)
@@ -162,8 +168,8 @@ def _difference_of_bucket(bundle: Bundle, bucket: ShapeBucket, request: int, ses
     batch = _batch(bundle, requests, bucket.branches, bucket.window, count)
     found = max(found, _difference(session.forward(batch), plain.forward(batch)))
     for each in requests:
-        session.release(each)
-        plain.release(each)
+        session.free(each)
+        plain.free(each)
     return found
 
 

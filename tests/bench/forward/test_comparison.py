@@ -10,8 +10,9 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CacheRows, Int64, Statistics, WindowBatch
+from lopa.runtime.contract import CacheRows, Int64, Statistics
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.tickets import Ticket
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 SHAPES = (ForwardShape(1, 16, 64, wanted=16), ForwardShape(3, 32, 100, wanted=5))
@@ -35,17 +36,18 @@ def test_sides_alternate_on_the_same_prefix_and_windows(tiny_bundle: Path, monke
     bundle = Bundle.open(tiny_bundle)
     eager, ours = EagerSession(eager_model_from_checkpoint(CHECKPOINT, ADAPTER)), open_session(bundle, "cpu", threads=1)
     sides: dict[str, Session] = {"eager": eager, "ours": ours}
-    ran: list[tuple[str, WindowBatch]] = []
+    ran: list[tuple[str, bytes]] = []
 
     def watch(name: str, session: Session) -> None:
-        original = session.forward
+        original = session.wait
 
-        def noted(batch: WindowBatch) -> Statistics:
-            assert session.prefix_length(batch.requests[0]) == int(batch.position_ids[0, 0, 0])
-            ran.append((name, batch))
-            return original(batch)
+        def noted(ticket: Ticket) -> Statistics:
+            batch = ticket.batch
+            assert session.prefix_length(batch.requests[0]) == int(batch.position_ids[0])
+            ran.append((name, batch.input_ids.tobytes()))
+            return original(ticket)
 
-        monkeypatch.setattr(session, "forward", noted)
+        monkeypatch.setattr(session, "wait", noted)
 
     for name, session in sides.items():
         watch(name, session)
@@ -53,7 +55,7 @@ def test_sides_alternate_on_the_same_prefix_and_windows(tiny_bundle: Path, monke
     results = compare_forwards(sides, bundle.manifest, SHAPES, 2, progress_calls.append)
     assert progress_calls == [1, 2, 3, 4]
     assert [name for name, _ in ran] == ["eager", "ours"] * 6
-    assert len({id(batch) for _, batch in ran}) == 2
+    assert len({ids for _, ids in ran}) == 2
     assert [(each.side, each.shape) for each in results] == [(side, shape) for shape in SHAPES for side in sides]
     assert all(each.same_best == 1 and each.logprob_error < 1e-5 for each in results)
     assert eager.prefix_length(0) == ours.prefix_length(0) == 0

@@ -28,11 +28,13 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import DeviceCosts, costs_from_bundle, costs_name
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.packed_batch import padded_batch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.requests.observer import RoundReport
+from lopa.runtime.sessions.tickets import Ticket
 
 SMALL = Schedule(
     tuple(
@@ -55,16 +57,17 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 def forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[ForwardShape]:
     """Record the shape of every forward of the decoder's session, in order."""
     seen: list[ForwardShape] = []
-    original = decoder.session.forward
+    original = decoder.session.wait
 
-    def noted(batch: WindowBatch) -> Statistics:
+    def noted(ticket: Ticket) -> Statistics:
+        batch = padded_batch(ticket.batch).batch
         (request,) = batch.requests
         _, branches, window = batch.input_ids.shape
         seen.append(ForwardShape(branches, window, decoder.session.prefix_length(request), batch.logits_index.shape[2]))
         assert batch.position_ids[0, 0, 0] == seen[-1].prefix
-        return original(batch)
+        return original(ticket)
 
-    monkeypatch.setattr(decoder.session, "forward", noted)
+    monkeypatch.setattr(decoder.session, "wait", noted)
     return seen
 
 
@@ -138,10 +141,10 @@ def test_the_table_exists_after_the_minimum_of_rounds(
 
 
 def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(batch: WindowBatch) -> Statistics:
+    def fail(ticket: Ticket) -> Statistics:
         raise KeyError
 
-    monkeypatch.setattr(decoder.session, "forward", fail)
+    monkeypatch.setattr(decoder.session, "wait", fail)
     with pytest.raises(EngineFailedError, match="KeyError"):
         time_forwards(decoder, SMALL)
     assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8

@@ -7,9 +7,10 @@ import pytest
 from lopa.bench.gpu import host_share
 from lopa.bench.gpu.host_share import measure_steps
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.tickets import Ticket
 
 
 def test_only_steps_of_the_second_decode_count(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,11 +53,11 @@ def test_a_prompt_has_no_special_tokens(tiny_bundle: Path) -> None:
         pass
 
     class Session:
-        def forward(self, batch: WindowBatch) -> Statistics:
-            seen.extend(batch.input_ids[0, 0, :100].tolist())
+        def start(self, batch: PackedBatch) -> Ticket:
+            seen.extend(batch.input_ids[:100].tolist())
             raise RecordedError
 
-        def release(self, request: int) -> None:
+        def free(self, request: int) -> None:
             seen.append(-request)
 
     with pytest.raises(RecordedError):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.bench.speed.eager_model import EagerModel, compile_model, eager_model_from_checkpoint
@@ -53,7 +54,7 @@ def random_batch(
 
 
 def assert_same_forward(ours: Session, eager: Session, batch: WindowBatch, lengths: tuple[int, ...]) -> None:
-    expected, found = ours.forward(batch), eager.forward(batch)
+    expected, found = sequential(ours).forward(batch), sequential(eager).forward(batch)
     np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, atol=TOLERANCE)
     np.testing.assert_allclose(found.entropy, expected.entropy, atol=TOLERANCE)
     clear = expected.topk_logprobs[..., 0] - expected.topk_logprobs[..., 1] > TOLERANCE
@@ -61,7 +62,10 @@ def assert_same_forward(ours: Session, eager: Session, batch: WindowBatch, lengt
     np.testing.assert_array_equal(found.topk_ids[clear][:, 0], expected.topk_ids[clear][:, 0])
     for request in batch.requests:
         for branch, length in enumerate(lengths):
-            rows, wanted = eager.read_rows(request, branch, length), ours.read_rows(request, branch, length)
+            rows, wanted = (
+                sequential(eager).read_rows(request, branch, length),
+                sequential(ours).read_rows(request, branch, length),
+            )
             for row, want in zip(rows.layers, wanted.layers, strict=True):
                 np.testing.assert_allclose(row, want, atol=TOLERANCE)
 
@@ -89,12 +93,12 @@ def test_statistics_and_rows_equal_the_engines(
             branch = int(rng.integers(len(lengths)))
             count = int(rng.integers(1, lengths[branch] + 1))
             starts[slot] += count
-            ours.commit(request, branch, count)
-            eager.commit(request, branch, count)
+            sequential(ours).commit(request, branch, count)
+            sequential(eager).commit(request, branch, count)
             assert eager.prefix_length(request) == ours.prefix_length(request) == starts[slot]
-    eager.release(requests[0])
+    eager.free(requests[0])
     assert eager.prefix_length(requests[0]) == 0
-    eager.release(99)
+    eager.free(99)
     ours.close()
     eager.close()
 
@@ -108,8 +112,8 @@ def test_statistics_and_rows_equal_the_engines_in_every_family(family_bundle: Ca
     for start in (0, 12):
         batch = random_batch(rng, (1,), lengths, 5, [start])
         assert_same_forward(ours, eager, replace(batch, input_ids=batch.input_ids % 100), lengths)
-        ours.commit(1, 1, 12)
-        eager.commit(1, 1, 12)
+        sequential(ours).commit(1, 1, 12)
+        sequential(eager).commit(1, 1, 12)
     ours.close()
 
 
@@ -123,8 +127,8 @@ def test_the_model_is_called_once_per_branch_or_request(model: EagerModel, monke
 
     monkeypatch.setattr(EagerModel, "forward", recording_forward)
     batch = random_batch(np.random.default_rng(7), (1, 2), (9, 24, 16), 6, [0, 0])
-    EagerSession(model).forward(batch)
-    EagerSession(model, together=True).forward(batch)
+    sequential(EagerSession(model)).forward(batch)
+    sequential(EagerSession(model, together=True)).forward(batch)
     assert called == [(1, 9), (1, 24), (1, 16)] * 2 + [(3, 24)] * 2
 
 
@@ -135,24 +139,26 @@ def test_bfloat16_agrees_approximately(model: EagerModel) -> None:
     exact, rounded = EagerSession(model), EagerSession(half, together=True)
     for start in (0, 20):
         batch = random_batch(rng, (1,), (24, 20), 12, [start])
-        expected, found = exact.forward(batch), rounded.forward(batch)
+        expected, found = sequential(exact).forward(batch), sequential(rounded).forward(batch)
         assert 0 < np.abs(found.entropy - expected.entropy).max() < 0.3
         clear = expected.topk_logprobs[..., 0] - expected.topk_logprobs[..., 1] > 0.5
         assert clear.sum() > 4
         np.testing.assert_array_equal(found.topk_ids[clear][:, 0], expected.topk_ids[clear][:, 0])
         for session in (exact, rounded):
-            session.commit(1, 0, 20)
+            sequential(session).commit(1, 0, 20)
 
 
 def test_rows_of_another_session_can_be_appended(model: EagerModel) -> None:
     rng = np.random.default_rng(5)
     one, other = EagerSession(model), EagerSession(model)
     batch = random_batch(rng, (1,), (24, 24), 6, [0])
-    one.forward(batch)
-    other.append_rows(1, one.read_rows(1, 1, 20))
-    one.commit(1, 1, 20)
+    sequential(one).forward(batch)
+    other.append_rows(1, sequential(one).read_rows(1, 1, 20))
+    sequential(one).commit(1, 1, 20)
     later = random_batch(rng, (1,), (16,), 6, [20])
-    np.testing.assert_array_equal(one.forward(later).topk_logprobs, other.forward(later).topk_logprobs)
+    np.testing.assert_array_equal(
+        sequential(one).forward(later).topk_logprobs, sequential(other).forward(later).topk_logprobs
+    )
 
 
 def test_a_shortened_request_equals_a_fresh_one(model: EagerModel) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
 from lopa.runtime.decoding.decoding import Decoding, Step
@@ -52,7 +53,7 @@ class SmallNetwork:
     ) -> tuple[list[int], list[Step]]:
         """Return the answer, up to an end of text, and the steps. `on_step` gets the session and each step."""
         session = self.session()
-        decoding = Decoding(session, 0, np.array(prompt), plan_of(config), self.manifest)
+        decoding = Decoding(sequential(session), 0, np.array(prompt), plan_of(config), self.manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())

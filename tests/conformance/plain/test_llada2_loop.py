@@ -10,6 +10,7 @@ from tests.conformance.plain.llada2_loop import PlainDecode, Rules, llada2
 from tests.conformance.plain.plain_network import PlainNetwork
 from tests.conformance.plain.test_plain_caches import END, LAYERS, MASK, Model, model_of
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
@@ -55,11 +56,11 @@ def options_of(rules: Rules, **more: Any) -> GenerationConfig:
 def decoded(model: Model, prompt: list[int], config: GenerationConfig) -> Iterator[tuple[Step, Int64, Decoding]]:
     """Yield every step, the final ids after it, and the decode."""
     number = next(model.requests)
-    decoding = Decoding(model.session, number, np.array(prompt), plan_of(config), model.manifest)
+    decoding = Decoding(sequential(model.session), number, np.array(prompt), plan_of(config), model.manifest)
     while decoding.stop_reason is None:
         step = decoding.step()
         yield step, decoding.committed(), decoding
-    model.session.release(number)
+    model.session.free(number)
 
 
 def random_rules(rng: np.random.Generator, *, edits: bool, reference: bool) -> Rules:

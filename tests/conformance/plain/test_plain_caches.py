@@ -18,6 +18,7 @@ from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_decode import above, best, first, plain_decode
 from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 from tools.random_configs import random_config
 
 from lopa.runtime.bundle import Bundle
@@ -106,11 +107,16 @@ def random_model(manifest: Manifest, seed: int) -> tuple[np.random.Generator, Mo
 def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> Iterator[Step]:
     number = next(model.requests)
     decoding = Decoding(
-        model.session, number, np.array(prompt), plan_of(config), model.manifest, sharing=always if shared else None
+        sequential(model.session),
+        number,
+        np.array(prompt),
+        plan_of(config),
+        model.manifest,
+        sharing=always if shared else None,
     )
     while decoding.stop_reason is None:
         yield decoding.step()
-    model.session.release(number)
+    model.session.free(number)
 
 
 def setting_of(plan: DecodingPlan, prompt: int, shift: int) -> Setting:
@@ -377,7 +383,9 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
 
 
 def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list[int]:
-    decoding = Decoding(model.session, next(model.requests), np.array(prompt), plan_of(config), model.manifest)
+    decoding = Decoding(
+        sequential(model.session), next(model.requests), np.array(prompt), plan_of(config), model.manifest
+    )
     while decoding.stop_reason is None:
         decoding.step()
     return cast(list[int], decoding.committed().tolist())

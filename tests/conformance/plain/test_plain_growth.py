@@ -17,6 +17,7 @@ from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
@@ -192,13 +193,13 @@ def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, Decodi
     tokens = SpecialTokens(mask=MASK, eos=roles.end, pad=roles.end, bos=None, expand=roles.expand)
     number = next(model.requests)
     manifest = msgspec.structs.replace(model.manifest, special_tokens=tokens)
-    decoding = Decoding(model.session, number, holes.ids, plan, manifest, holes=holes)
+    decoding = Decoding(sequential(model.session), number, holes.ids, plan, manifest, holes=holes)
     while decoding.stop_reason is None:
         decoding.step()
         logprobs = decoding.anchor.logprobs
         assert logprobs is not None
         assert np.isnan(logprobs[~decoding.anchor.unmasked]).all()
-    model.session.release(number)
+    model.session.free(number)
     return decoding.anchor.tokens.tolist(), decoding.steps, decoding
 
 

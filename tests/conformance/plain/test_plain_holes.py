@@ -14,6 +14,7 @@ from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
@@ -127,10 +128,10 @@ def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **opt
         plan_of(max_new_tokens=holes.count, window="full", **given), case.holes, block_size=case.block
     )
     number = next(model.requests)
-    decoding = Decoding(model.session, number, case.ids, plan, model.manifest, holes=holes)
+    decoding = Decoding(sequential(model.session), number, case.ids, plan, model.manifest, holes=holes)
     while decoding.stop_reason is None:
         decoding.step()
-    model.session.release(number)
+    model.session.free(number)
     return decoding.anchor.tokens.tolist(), decoding.steps
 
 

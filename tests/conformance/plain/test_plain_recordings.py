@@ -21,6 +21,7 @@ from tests.conformance.plain.plain_network import Array, PlainNetwork, random_we
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, Model, model_of, plain_of_bundle, probabilities
 from tests.conformance.plain.test_plain_holes import within_bound
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
@@ -123,9 +124,11 @@ def test_fast_dllm(function: str, threshold: float | None, manifest: Manifest) -
             trace = fast_trace(model.plain, header, rng.integers(3, 24, int(rng.integers(1, 14))).tolist())
             number = next(model.requests)
             config = config_of(header)
-            decoding = Decoding(model.session, number, np.array(trace["prompt_ids"]), plan_of(config), model.manifest)
+            decoding = Decoding(
+                sequential(model.session), number, np.array(trace["prompt_ids"]), plan_of(config), model.manifest
+            )
             found = compared(trace, header, all_steps(decoding, trace), decoding.committed().tolist())
-            model.session.release(number)
+            model.session.free(number)
             assert found.mismatch is None, (header, found.mismatch)
             compared_steps += found.steps
             seen |= {"error"} & trace.keys()
@@ -294,9 +297,9 @@ def test_drawn_mask_tokens(says_nothing: bool, manifest: Manifest) -> None:
         trace = sampled_trace(model.plain, header, prompt, rng, says_nothing=says_nothing)
         tokens = msgspec.structs.replace(model.manifest.special_tokens, eos=NO_END)
         own = msgspec.structs.replace(model.manifest, special_tokens=tokens)
-        decoding = Decoding(model.session, seed, np.array(prompt), plan_of(config_of(header)), own)
+        decoding = Decoding(sequential(model.session), seed, np.array(prompt), plan_of(config_of(header)), own)
         found = compared(trace, header, all_steps(decoding, trace), decoding.committed().tolist())
-        model.session.release(seed)
+        model.session.free(seed)
         assert found.mismatch is None, (seed, found.mismatch)
         steps += found.steps
         for step in trace["steps"]:

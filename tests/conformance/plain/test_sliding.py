@@ -8,6 +8,7 @@ from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, 
 from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
 from tests.plans import context_of, plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
@@ -84,7 +85,7 @@ def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetw
 
         def record_keys(session: HostSession, step: Step, keys: list[Floats] = keys) -> None:
             if step.rows.commit:
-                keys.append(session.read_rows(0, step.winner, step.rows.commit).layers[-2])
+                keys.append(sequential(session).read_rows(0, step.winner, step.rows.commit).layers[-2])
 
         config = sliding(strategy="lopa", branches=branches, max_new_tokens=48, stop_at_eos=False)
         answer, steps = network.decode(prompt, config, record_keys)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.quantized_form import VARIABLE
@@ -27,7 +28,7 @@ OPERATORS = {"float32": "ExpertsFloat", "float16": "ExpertsFloat16", "int8": "Ex
 def statistics(bundle: Path, device: str = "cpu", seed: int = 0) -> Statistics:
     session = open_session(Bundle.open(bundle), device, threads=1)
     try:
-        return session.forward(random_batch(np.random.default_rng(seed), [0, 1], 3, 40, 20))
+        return sequential(session).forward(random_batch(np.random.default_rng(seed), [0, 1], 3, 40, 20))
     finally:
         session.close()
 
@@ -102,7 +103,7 @@ def test_unused_experts_are_not_read(
 def _one_row(bundle: Path, device: str = "cpu") -> Statistics:
     session = open_session(Bundle.open(bundle), device, threads=1)
     try:
-        return session.forward(random_batch(np.random.default_rng(3), [0], 1, 1, 1))
+        return sequential(session).forward(random_batch(np.random.default_rng(3), [0], 1, 1, 1))
     finally:
         session.close()
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from tests.export.checkpoints import small_checkpoint
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify.report import report_from_bundle
@@ -36,7 +37,7 @@ def statistics(bundle: Bundle, device: str = "cpu") -> Statistics:
     """Return the statistics of fixed random windows."""
     session = open_session(bundle, device, threads=1)
     try:
-        return session.forward(random_batch(np.random.default_rng(0), [0], 3, 40, 40))
+        return sequential(session).forward(random_batch(np.random.default_rng(0), [0], 3, 40, 40))
     finally:
         session.close()
 
@@ -100,7 +101,7 @@ def test_matrices_are_read_in_the_mapped_file(tiny_quantized: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
     session = open_session(bundle, "cpu", threads=1)
     try:
-        session.forward(random_batch(np.random.default_rng(0), [0], 1, 8, 8))
+        sequential(session).forward(random_batch(np.random.default_rng(0), [0], 1, 8, 8))
         sizes = mapped_bytes(bundle.weights)
     finally:
         session.close()
@@ -173,6 +174,6 @@ def test_products_with_an_odd_number_of_outputs_stay(tmp_path: Path, dtype: Dtyp
     results = []
     for device in ("cpu", "numpy"):
         session = open_session(bundle, device, threads=1)
-        results.append(session.forward(batch).topk_logprobs)
+        results.append(sequential(session).forward(batch).topk_logprobs)
         session.close()
     assert results[0] == pytest.approx(results[1], abs=0.05)

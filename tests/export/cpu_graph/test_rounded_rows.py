@@ -13,6 +13,7 @@ import torch
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.export.optimized_graph import operators_when_optimized
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph import twin as twins
@@ -164,7 +165,7 @@ def _answers(bundle: Bundle, device: str) -> Statistics:
     batch = replace(batch, input_ids=batch.input_ids % bundle.manifest.dimensions.vocab_size)
     session = open_session(bundle, device, threads=1)
     try:
-        return session.forward(batch)
+        return sequential(session).forward(batch)
     finally:
         session.close()
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph import twin
@@ -50,7 +51,7 @@ def entropy(bundle: Bundle, device: str = "cpu") -> float:
     batch = random_batch(np.random.default_rng(0), [0], 1, 4, 1)
     session = open_session(bundle, device, threads=1)
     try:
-        return float(session.forward(batch).entropy[0, 0, 0])
+        return float(sequential(session).forward(batch).entropy[0, 0, 0])
     finally:
         session.close()
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 from tests.export.layer_kinds import LAYER_KINDS, LayerKind, as_in_bundle, weights_of_network
+from tests.runtime.sequential import sequential
 
 from lopa.export.graph.module import ContractForward
 from lopa.export.graph.portable_module import PortableContractForward
@@ -122,7 +123,7 @@ def test_layers_can_have_different_sizes(form: type[Any], tiny_bundle_logits: Pa
         arrays = (batch.input_ids, batch.position_ids, batch.window_mask, prefix.numpy(), batch.logits_index)
         past = [torch.zeros((2, 2, TILE, 8)) for _ in range(4)]
         *_, found = module(*map(torch.from_numpy, arrays), torch.ones(2), past)
-    logits = session.forward(batch).logits
+    logits = sequential(session).forward(batch).logits
     assert logits is not None
     torch.testing.assert_close(found.reshape(logits.shape), torch.from_numpy(logits), rtol=1e-4, atol=1e-4)
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from tests.export.checkpoints import small_checkpoint
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.module import inverse_frequencies
@@ -139,11 +140,11 @@ def test_random_windows_agree_with_positions(source: str, tmp_path: Path, reques
     with closing(open_session(old, "cpu", threads=1)) as expected, closing(open_session(new, "cpu")) as found:
         for start, branches, width in ((0, 1, 30), (700, 3, 7), (30_000, 2, 16)):
             batch = random_batch(rng, (start, start + 1), branches, width, 5, starts=(start, start + 5))
-            answers = [session.forward(batch) for session in (found, expected)]
+            answers = [sequential(session).forward(batch) for session in (found, expected)]
             assert_same_statistics(*answers, tolerance=1e-4)
             for session in (found, expected):
-                session.commit(start, branches - 1, width)
-            answers = [session.forward(batch) for session in (found, expected)]
+                sequential(session).commit(start, branches - 1, width)
+            answers = [sequential(session).forward(batch) for session in (found, expected)]
             assert_same_statistics(*answers, tolerance=1e-4)
 
 

@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 from tests.export.checkpoints import small_checkpoint
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.operator_table import ascend_operators
@@ -85,8 +86,8 @@ def assert_agrees(session: ort.InferenceSession, bundle: Bundle, tolerance: floa
     """Compare a graph with numpy, on the bundle's own numbers, without cached tokens."""
     oracle, forward = open_session(bundle, "numpy"), forward_of(session, bundle)
     for batch in batches():
-        found, expected = _statistics(forward, bundle, batch), oracle.forward(batch)
-        oracle.release(0)
+        found, expected = _statistics(forward, bundle, batch), sequential(oracle).forward(batch)
+        oracle.free(0)
         assert found.topk_logprobs == pytest.approx(expected.topk_logprobs, abs=tolerance)
         assert found.entropy == pytest.approx(expected.entropy, abs=tolerance)
 
@@ -119,9 +120,9 @@ def test_the_portable_graph_on_the_cpu_agrees_with_numpy(both: Bundle) -> None:
     tolerance = TOLERANCES[both.manifest.dtype]
     session, oracle = open_session(both.with_dialect("portable"), "cpu", threads=1), open_session(both, "numpy")
     for batch in batches():
-        found, expected = session.forward(batch), oracle.forward(batch)
+        found, expected = sequential(session).forward(batch), sequential(oracle).forward(batch)
         for each in (session, oracle):
-            each.release(0)
+            each.free(0)
         assert found.topk_logprobs == pytest.approx(expected.topk_logprobs, abs=tolerance)
 
 
@@ -214,7 +215,7 @@ def test_int8_matrices_of_other_sizes_stay_dequantized(tmp_path: Path) -> None:
     session, oracle = forward_of(session_of_twin(bundle), bundle), open_session(bundle, "numpy")
     batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
     batch = replace(batch, input_ids=batch.input_ids % tokens)
-    expected: npt.NDArray[np.float32] = oracle.forward(batch).topk_logprobs
+    expected: npt.NDArray[np.float32] = sequential(oracle).forward(batch).topk_logprobs
     assert _statistics(session, bundle, batch).topk_logprobs == pytest.approx(expected, abs=2e-4)
 
 
@@ -240,10 +241,10 @@ def test_the_twin_on_webgpu(both: Bundle, tmp_path: Path) -> None:
     session, oracle = open_session(portable, "webgpu:0"), open_session(both, "numpy")
     try:
         for batch in batches():
-            found, expected = session.forward(batch), oracle.forward(batch)
+            found, expected = sequential(session).forward(batch), sequential(oracle).forward(batch)
             assert found.topk_logprobs == pytest.approx(expected.topk_logprobs, abs=tolerance)
             for each in (session, oracle):
-                each.release(0)
+                each.free(0)
     finally:
         session.close()
     on_device = session_of_twin(portable, webgpu_device("webgpu:0"), profile=tmp_path / "profile")

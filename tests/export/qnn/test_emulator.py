@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.runtime.qnn.engines import SMALL
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.qnn.build import engine_from_bundle
 from lopa.export.qnn.fixed_graph import fixed_graph
@@ -118,14 +119,14 @@ def assert_forwards_match(sessions: tuple[Session, Session], start: int) -> None
     rng = np.random.default_rng(start)
     for number, (width, branches) in enumerate([(30, 2), (40, 1)]):
         batch = random_batch(rng, [1], branches, width, 16, starts=start + 30 * number)
-        ours, right = (session.forward(batch) for session in sessions)
+        ours, right = (sequential(session).forward(batch) for session in sessions)
         np.testing.assert_array_equal(ours.topk_ids[..., 0], right.topk_ids[..., 0])
         assert np.abs(ours.topk_logprobs - right.topk_logprobs).max() < LOGPROBS
         assert np.abs(ours.entropy - right.entropy).max() < ENTROPY
-        rows = (session.read_rows(1, branches - 1, width).layers for session in sessions)
+        rows = (sequential(session).read_rows(1, branches - 1, width).layers for session in sessions)
         assert max(np.abs(one - other).max() for one, other in zip(*rows, strict=True)) < ROWS
         for session in sessions:
-            session.commit(1, branches - 1, 30)
+            sequential(session).commit(1, branches - 1, 30)
 
 
 def test_a_decode(bundle: Bundle, engine: StoredQnnEngine) -> None:

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.qnn.fixed_graph import fixed_graph
 from lopa.runtime.bundle import Bundle
@@ -33,14 +34,14 @@ def test_forwards_in_parts_match_the_reference(sizes: tuple[int, int], tiny_bund
     rng = np.random.default_rng(5)
     for step in range(3):  # the last prefix does not fit the first bucket
         batch = random_batch(rng, [0, 1], 3, 40, 17, starts=100 + 40 * step)
-        ours, right = (session.forward(batch) for session in pair)
+        ours, right = (sequential(session).forward(batch) for session in pair)
         assert np.abs(ours.topk_logprobs - right.topk_logprobs).max() < 2e-4
         assert np.abs(ours.entropy - right.entropy).max() < 2e-4
         for request, branch in ((0, 2), (1, 0)):
-            rows = (session.read_rows(request, branch, 40).layers for session in pair)
+            rows = (sequential(session).read_rows(request, branch, 40).layers for session in pair)
             assert max(np.abs(one - other).max() for one, other in zip(*rows, strict=True)) < 2e-4
             for session in pair:
-                session.commit(request, branch, 30)
+                sequential(session).commit(request, branch, 30)
     for session in pair:
         session.close()
 

@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.verify.report import report_from_bundle
 from lopa.runtime.bundle import Bundle
@@ -35,8 +36,8 @@ def errors_of_plain_session(bundle: Bundle, level: str | None) -> tuple[float, i
     for seed in range(3):
         batch = random_batch(np.random.default_rng(seed), [0], 1, ROWS, ROWS)
         batch = replace(batch, temperature=np.ones(1, np.float32))
-        expected = oracle.forward(batch)
-        oracle.release(0)
+        expected = sequential(oracle).forward(batch)
+        oracle.free(0)
         names = ("input_ids", "position_ids", "window_mask", "logits_index", "temperature")
         inputs = {name: getattr(batch, name) for name in names} | {"prefix_mask": np.zeros((1, ROWS), np.bool_)}
         inputs |= {value.name: past for value in session.get_inputs() if value.name.startswith("past")}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.export.conftest import RECORDED
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.families import FAMILIES
@@ -91,13 +92,13 @@ def test_stages_in_a_pipeline(sdar: Bundle) -> None:
     for branches, width in ((3, 20), (1, 7)):
         starts = [whole.prefix_length(number) for number in (0, 1)]
         batch = random_batch(rng, (0, 1), branches, width, 5, starts=starts)
-        assert_same_statistics(staged.forward(batch), whole.forward(batch), 1e-6)
+        assert_same_statistics(sequential(staged).forward(batch), sequential(whole).forward(batch), 1e-6)
         for number in (0, 1):
-            rows = (session.read_rows(number, 0, width) for session in (whole, staged))
+            rows = (sequential(session).read_rows(number, 0, width) for session in (whole, staged))
             for expected, found in zip(*(each.layers for each in rows), strict=True):
                 np.testing.assert_array_equal(found, expected)
-            whole.commit(number, 0, width)
-            staged.commit(number, 0, width)
+            sequential(whole).commit(number, 0, width)
+            sequential(staged).commit(number, 0, width)
     whole.close()
     staged.close()
 
@@ -108,9 +109,9 @@ def test_plugins_do_not_change_results(name: str, request: Fixture, tmp_path: Pa
     assert bundle.manifest.plugins == ["BranchAttention", "TokenStatistics"]
     batch = random_batch(np.random.default_rng(1), (0, 1), 3, 12, 6)
     with_plugins, without = (open_session(each, "cpu", threads=1) for each in (bundle, request.getfixturevalue(name)))
-    assert_same_statistics(with_plugins.forward(batch), without.forward(batch), 1e-6)
+    assert_same_statistics(sequential(with_plugins).forward(batch), sequential(without).forward(batch), 1e-6)
     for found, expected in zip(
-        with_plugins.read_rows(1, 2, 12).layers, without.read_rows(1, 2, 12).layers, strict=True
+        sequential(with_plugins).read_rows(1, 2, 12).layers, sequential(without).read_rows(1, 2, 12).layers, strict=True
     ):
         np.testing.assert_array_equal(found, expected)
 

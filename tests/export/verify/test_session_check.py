@@ -18,13 +18,17 @@ from lopa.export.verify.session_check import (
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract.packed_batch import PackedBatch, packed_batch, padded_batch
 from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.sessions.sequential_session import statistics_of_windows
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 STATISTICS = {"topk_ids", "topk_logprobs", "entropy"}
 
 
-class Altered:
+class Altered(WrappedSession):
     """Session that changes the inputs, statistics or commits of another one."""
 
     def __init__(
@@ -35,35 +39,19 @@ class Altered:
         statistics: Callable[[Statistics], Statistics] = lambda statistics: statistics,
         committed: Callable[[CacheRows], CacheRows] = lambda rows: rows,
     ) -> None:
-        self.inner, self.batch, self.statistics, self.committed = inner, batch, statistics, committed
+        super().__init__(inner)
+        self.batch, self.statistics, self.committed = batch, statistics, committed
 
-    @property
-    def device(self) -> str:
-        return self.inner.device
+    def start(self, batch: PackedBatch) -> Ticket:
+        return super().start(packed_batch(self.batch(padded_batch(batch).batch)))
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        return self.statistics(self.inner.forward(self.batch(batch)))
+    def wait(self, ticket: Ticket) -> Statistics:
+        shape = padded_batch(ticket.batch).batch.logits_index.shape
+        found = self.statistics(statistics_of_windows(super().wait(ticket), shape))
+        return padded_batch(ticket.batch).packed(found)
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        self.inner.append_rows(request, self.committed(self.inner.read_rows(request, branch, count)))
-
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        return self.inner.read_rows(request, branch, count)
-
-    def append_rows(self, request: int, rows: CacheRows) -> None:
-        self.inner.append_rows(request, rows)
-
-    def shorten(self, request: int, count: int) -> None:
-        self.inner.shorten(request, count)
-
-    def prefix_length(self, request: int) -> int:
-        return self.inner.prefix_length(request)
-
-    def release(self, request: int) -> None:
-        self.inner.release(request)
-
-    def close(self) -> None:
-        self.inner.close()
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        self.append_rows(request, self.committed(self.read_rows(ticket, request, branch, count)))
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from tests.plans import branch_of, context_of
+from tests.runtime.sequential import sequential
 from transformers import DynamicCache
 
 from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics, forward_packed
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.branch import BlockState, Branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows, pack_rows
@@ -167,13 +168,13 @@ def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
     """Run two rounds of ONNX Runtime: the prompt is committed, then shadow rows read it from the cache."""
     context = context_with(1, "full")
     first = rows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
-    forward_packed(batch_from_rows([first], [7], [0.0]), session.forward)
-    session.commit(7, 0, first.commit)
+    sequential(session).run(batch_from_rows([first], [7], [0.0]))
+    sequential(session).commit(7, 0, first.commit)
     anchor = anchor_of(11, context, cached=True)
     judged = judged_in(anchor)
     assert judged[0] == PROMPT, "which is predicted by a row of the cache"
     packed = rows_with_shadows(anchor, judged, context)
-    statistics = forward_packed(batch_from_rows([packed], [7], [0.0]), session.forward)
+    statistics = sequential(session).run(batch_from_rows([packed], [7], [0.0]))
     (columns,) = columns_from_statistics(statistics, [packed])
     answered = columns[packed.remaskable_columns]
 

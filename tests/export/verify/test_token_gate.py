@@ -14,6 +14,7 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.tickets import Ticket
 
 TOLERANCE = GateTolerance(margin=0.5, statistics=0.1, by_rms=False)
 
@@ -110,8 +111,8 @@ def test_every_forward_runs_on_both(tiny_bundle: Path, monkeypatch: pytest.Monke
     assert forwards > 5
     commit = HostSession.commit
 
-    def one_row_less(session: HostSession, request: int, branch: int, count: int) -> None:
-        commit(session, request, branch, count - (session.device == "cpu"))
+    def one_row_less(session: HostSession, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        commit(session, ticket, request, branch, count - (session.device == "cpu"))
 
     monkeypatch.setattr(HostSession, "commit", one_row_less)
     assert agreement() == (False, forwards)

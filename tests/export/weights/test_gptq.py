@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tests.runtime.sequential import sequential
 from torch import Tensor
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
@@ -128,7 +129,7 @@ def test_rows_are_those_of_the_network(tiny_bundle_logits: Path) -> None:
             logits_index=window.sampled[None, None],
             temperature=np.ones(1, np.float32),
         )
-        logits = session.forward(batch).logits
+        logits = sequential(session).forward(batch).logits
         assert logits is not None
         np.testing.assert_allclose(found[2 * number : 2 * number + 2], logits[0, 0], atol=2e-4)
     session.close()
@@ -181,7 +182,7 @@ def test_an_export_with_calibration(tmp_path: Path, tiny_bundle_logits: Path, ex
         logits_index=np.arange(len(ids) // 2, len(ids))[None, None],
         temperature=np.ones(1, np.float32),
     )
-    exact, *others = (session.forward(batch).logits for session in sessions)
+    exact, *others = (sequential(session).forward(batch).logits for session in sessions)
     assert exact is not None
     errors = [np.square(other - exact).mean() for other in others if other is not None]
     assert errors[1] < 0.6 * errors[0]

@@ -10,6 +10,7 @@ from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.accelerator.bucketed_forward import BucketedForward, bucketed_session, host_session
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
@@ -179,14 +180,14 @@ def test_window_or_prefix_beyond_all_buckets_raises(bundle: Bundle) -> None:
     session = bucketed_session(bundle, [bucket(1, 2, 40, 64)])
     rng = np.random.default_rng(0)
     with pytest.raises(BadInputError, match="a forward with 41 query tokens"):
-        session.forward(random_batch(rng, (0,), 1, 41, 1))
+        sequential(session).forward(random_batch(rng, (0,), 1, 41, 1))
     for _ in range(2):
-        session.forward(random_batch(rng, (0,), 5, 40, 1))  # at most three forwards of two branches
-        session.commit(0, 4, 40)
+        sequential(session).forward(random_batch(rng, (0,), 5, 40, 1))  # at most three forwards of two branches
+        sequential(session).commit(0, 4, 40)
     with pytest.raises(BadInputError, match="128 cached tokens"):
-        session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
-    session.release(0)
-    session.forward(random_batch(rng, (0,), 1, 40, 1))
+        sequential(session).forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
+    session.free(0)
+    sequential(session).forward(random_batch(rng, (0,), 1, 40, 1))
     session.close()
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.forward(random_batch(rng, (0,), 1, 40, 1))
+        sequential(session).forward(random_batch(rng, (0,), 1, 40, 1))

@@ -9,6 +9,7 @@ from tests.conformance.recorded import assert_reproduced
 from tests.runtime.accelerator.host_memory import HostMemory, device_session
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
@@ -104,8 +105,8 @@ def test_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_addresses
     plain = open_session(bundle, "cpu", threads=1)
     assert_shortened_equals_fresh(session, plain, exact=False)
     assert {str(each) for each in engine.runs} == {str(each) for each in buckets}
-    session.forward(random_batch(np.random.default_rng(0), (1,), 2, 40, 5))
-    session.commit(1, 0, 20)
+    sequential(session).forward(random_batch(np.random.default_rng(0), (1,), 2, 40, 5))
+    sequential(session).commit(1, 0, 20)
     for count in (-1, 21):
         with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 20, the committed rows"):
             session.shorten(1, count)
@@ -131,18 +132,18 @@ def test_only_small_arrays_are_transferred(bundle: Bundle) -> None:
     """A forward uploads ids, angles, masks and indices and downloads statistics. A commit stays on the device."""
     chosen = bucket(1, 2, 40, 64)
     session, _, memory = device_session(bundle, [chosen])
-    session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 40))
+    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 40))
     vocabulary = bundle.manifest.dimensions.vocab_size
     wanted, rows = 2 * 40, 2 * 40
     assert memory.sums["downloaded"] == wanted * (8 * 8 + 4 * 8 + 4 + 4 * vocabulary)
     assert memory.sums["uploaded"] == (8 + 2 * 4 * 16) * rows + 4 * rows * rows + 4 * 64 + wanted * (8 + 4)
     assert memory.sums["copied"] == 0
     before = dict(memory.sums)
-    session.commit(0, 1, 30)
+    sequential(session).commit(0, 1, 30)
     sizes = bundle.manifest.dimensions
     assert memory.sums == before | {"copied": 2 * sizes.layers * sizes.kv_heads * 30 * sizes.head_size * 4}
     # A request's own cache with the bucket's prefix length is used without a copy.
-    session.forward(random_batch(np.random.default_rng(1), (0,), 2, 40, 40, starts=30))
+    sequential(session).forward(random_batch(np.random.default_rng(1), (0,), 2, 40, 40, starts=30))
     assert memory.sums["copied"] == 2 * sizes.layers * sizes.kv_heads * 30 * sizes.head_size * 4
     session.close()
 
@@ -154,12 +155,12 @@ def test_memory_is_reused_and_freed(bundle: Bundle) -> None:
 
     def decode() -> int:
         for turn in range(3):
-            session.forward(random_batch(rng, (1, 2), 2, 40, 8, starts=40 * turn))
-            session.commit(1, 0, 40)
-            session.commit(2, 1, 20)
-        session.release(1)
-        session.release(2)
-        session.release(3)
+            sequential(session).forward(random_batch(rng, (1, 2), 2, 40, 8, starts=40 * turn))
+            sequential(session).commit(1, 0, 40)
+            sequential(session).commit(2, 1, 20)
+        session.free(1)
+        session.free(2)
+        session.free(3)
         return sum(block.size for block in memory.blocks.values())
 
     left = decode()
@@ -171,18 +172,18 @@ def test_memory_is_reused_and_freed(bundle: Bundle) -> None:
     session.close()
     assert memory.closed
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.forward(random_batch(rng, (0,), 1, 40, 1))
+        sequential(session).forward(random_batch(rng, (0,), 1, 40, 1))
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.commit(0, 0, 1)
+        session.shorten(0, 0)
 
 
 def test_everything_is_freed_before_the_device(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     monkeypatch.setattr(HostMemory, "close", lambda memory: left.append(len(memory.blocks)))
     session, _, _ = device_session(bundle, [bucket(1, 1, 40, 64), bucket(2, 2, 40, 128)], reaches=[0])
-    session.forward(random_batch(np.random.default_rng(5), (1, 2), 2, 40, 8))
-    session.commit(1, 0, 40)
-    held = session.lend_rows(1, 0, 40, [session])
+    sequential(session).forward(random_batch(np.random.default_rng(5), (1, 2), 2, 40, 8))
+    sequential(session).commit(1, 0, 40)
+    held = session.lend_rows(sequential(session)._last(1), 1, 0, 40, [session])
     assert isinstance(held, DeviceRows)
     session.close()
     assert left == [0]
@@ -192,24 +193,24 @@ def test_errors_match_other_sessions(bundle: Bundle) -> None:
     session, _, _ = device_session(bundle, [bucket(1, 2, 40, 64)])
     rng = np.random.default_rng(0)
     with pytest.raises(RuntimeError, match="no forward"):
-        session.commit(0, 0, 1)
+        sequential(session).commit(0, 0, 1)
     with pytest.raises(BadInputError, match="a forward with 41 query tokens"):
-        session.forward(random_batch(rng, (0,), 1, 41, 1))
+        sequential(session).forward(random_batch(rng, (0,), 1, 41, 1))
     with pytest.raises(ValueError, match="received requests"):
-        session.forward(random_batch(rng, (0, 0), 1, 40, 1))
+        sequential(session).forward(random_batch(rng, (0, 0), 1, 40, 1))
     for _ in range(2):
-        session.forward(random_batch(rng, (0,), 5, 40, 1))  # at most three forwards of two branches
-        session.commit(0, 4, 40)
+        sequential(session).forward(random_batch(rng, (0,), 5, 40, 1))  # at most three forwards of two branches
+        sequential(session).commit(0, 4, 40)
     with pytest.raises(ValueError, match="received branch 5"):
-        session.commit(0, 5, 1)
+        sequential(session).commit(0, 5, 1)
     with pytest.raises(ValueError, match="received count 41"):
-        session.read_rows(0, 0, 41)
+        sequential(session).read_rows(0, 0, 41)
     with pytest.raises(BadInputError, match="128 cached tokens"):
-        session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
+        sequential(session).forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
     with pytest.raises(ValueError, match="received rows"):
         session.append_rows(0, CacheRows((np.zeros((1, 2, 3), np.float32),)))
-    session.release(0)
-    session.forward(random_batch(rng, (0,), 1, 40, 1))
+    session.free(0)
+    sequential(session).forward(random_batch(rng, (0,), 1, 40, 1))
     session.close()
 
 
@@ -219,13 +220,13 @@ def test_rows_are_copied_over_the_host(bundle: Bundle) -> None:
     session, _, _ = device_session(bundle, [bucket(1, 2, 40, 128)])
     rng = np.random.default_rng(2)
     first, second, third = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(3))
-    plain.forward(first)
-    session.append_rows(0, plain.read_rows(0, 1, 37))
-    plain.commit(0, 1, 37)
-    assert_same_statistics(session.forward(second), plain.forward(second))
-    plain.append_rows(0, session.read_rows(0, 1, 40))
-    session.commit(0, 1, 40)
-    assert_same_statistics(session.forward(third), plain.forward(third))
+    sequential(plain).forward(first)
+    session.append_rows(0, sequential(plain).read_rows(0, 1, 37))
+    sequential(plain).commit(0, 1, 37)
+    assert_same_statistics(sequential(session).forward(second), sequential(plain).forward(second))
+    plain.append_rows(0, sequential(session).read_rows(0, 1, 40))
+    sequential(session).commit(0, 1, 40)
+    assert_same_statistics(sequential(session).forward(third), sequential(plain).forward(third))
     session.close()
     plain.close()
 
@@ -236,22 +237,22 @@ def test_rows_are_copied_between_peers_directly(bundle: Bundle) -> None:
     )
     rng = np.random.default_rng(2)
     first, second = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(2))
-    lender.forward(first)
+    sequential(lender).forward(first)
     uploaded, downloaded = memory.sums["uploaded"], from_memory.sums["downloaded"]
     assert memory.reach(from_memory)
-    rows = lender.lend_rows(0, 1, 37, [borrower])
+    rows = lender.lend_rows(sequential(lender)._last(0), 0, 1, 37, [borrower])
     assert isinstance(rows, DeviceRows)
     assert rows.count == 37
-    lender.commit(0, 1, 37)
+    sequential(lender).commit(0, 1, 37)
     assert from_memory.sums["downloaded"] == downloaded
-    expected = lender.forward(second)  # while the rows are lent, in other memory
+    expected = sequential(lender).forward(second)  # while the rows are lent, in other memory
     blocks = len(from_memory.blocks)
     borrower.append_rows(0, rows)
     assert memory.sums["uploaded"] == uploaded
     assert memory.sums["from peers"] > 0
-    assert_same_statistics(borrower.forward(second), expected, tolerance=1e-7)
+    assert_same_statistics(sequential(borrower).forward(second), expected, tolerance=1e-7)
     del rows
-    lender.forward(second)
+    sequential(lender).forward(second)
     assert len(from_memory.blocks) == blocks - 1
     lender.close()
     borrower.close()
@@ -261,8 +262,8 @@ def test_rows_of_a_closed_device_raise(bundle: Bundle) -> None:
     (lender, _, _), (borrower, _, _) = (
         device_session(bundle, [bucket(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
     )
-    lender.forward(random_batch(np.random.default_rng(2), (0,), 1, 40, 8))
-    rows = lender.lend_rows(0, 0, 10, [borrower])
+    sequential(lender).forward(random_batch(np.random.default_rng(2), (0,), 1, 40, 8))
+    rows = lender.lend_rows(sequential(lender)._last(0), 0, 0, 10, [borrower])
     lender.close()
     with pytest.raises(RuntimeError, match="was closed"):
         borrower.append_rows(0, rows)

@@ -18,6 +18,7 @@ from tests.runtime.ascend.stand_in_acl import StandInAcl
 from tests.runtime.ascend.stand_in_om import read_om, write_om
 from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.accelerator.device_memory import ALIGNMENT
@@ -81,12 +82,12 @@ def test_block_causal_commit_copies_nothing(bundle: Bundle, machine: StandInAcl)
     plain = open_session(bundle, "cpu", threads=1)
     session = session_from_devices(bundle, FOUR)
     for each in (plain, session):
-        each.forward(batch)
+        sequential(each).forward(batch)
     before = len(machine.trace)
     for each in (plain, session):
-        each.commit(0, 2, 32)
+        sequential(each).commit(0, 2, 32)
     second = random_batch(rng, (0,), 4, 48, 16, starts=32)
-    assert_same_statistics(session.forward(second), plain.forward(second))
+    assert_same_statistics(sequential(session).forward(second), sequential(plain).forward(second))
     assert peer_copies(machine) == 0
     assert not any("enable_peer" in line for line in machine.trace[before:])
     session.close()
@@ -137,19 +138,19 @@ def test_calls_match_the_golden_trace(bundle: Bundle, machine: StandInAcl) -> No
 
     session = open_session(bundle, "ascend:1")
     done("open")
-    session.forward(random_batch(rng, (0,), 5, 40, 8))
+    sequential(session).forward(random_batch(rng, (0,), 5, 40, 8))
     done("first forward")
-    session.commit(0, 3, 40)
+    sequential(session).commit(0, 3, 40)
     done("first commit")
-    session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+    sequential(session).forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
     done("forward")
-    session.commit(0, 0, 20)
+    sequential(session).commit(0, 0, 20)
     done("commit")
-    session.commit(0, 1, 20)
+    sequential(session).commit(0, 1, 20)
     done("commit that grows")
-    session.read_rows(0, 0, 3)
+    sequential(session).read_rows(0, 0, 3)
     done("rows for the host")
-    session.release(0)
+    session.free(0)
     done("release")
     session.close()
     done("close")
@@ -182,10 +183,10 @@ def compress(lines: list[str]) -> list[str]:
 def test_error_has_call_and_code(call: str, code: int, message: str, bundle: Bundle, machine: StandInAcl) -> None:
     session = open_session(bundle, "ascend:0")
     batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
-    expected = session.forward(batch)
+    expected = sequential(session).forward(batch)
     machine.codes[call] = [code]
     with pytest.raises(AclError) as caught:
-        session.forward(batch)
+        sequential(session).forward(batch)
     assert message in str(caught.value)
     assert isinstance(caught.value, EngineFailedError)
     assert caught.value.exit_code == 3
@@ -194,7 +195,7 @@ def test_error_has_call_and_code(call: str, code: int, message: str, bundle: Bun
     if call == "rt.synchronize_stream":
         session.close()
         return
-    assert_same_statistics(session.forward(batch), expected, tolerance=1e-7)
+    assert_same_statistics(sequential(session).forward(batch), expected, tolerance=1e-7)
     session.close()
 
 
@@ -221,7 +222,7 @@ def test_failed_open_leaks_nothing(call: str, code: int, before: int, bundle: Bu
 @pytest.mark.parametrize("call", ["destroy_data_buffer", "mdl.unload", "rt.free", "rt.destroy_stream"])
 def test_failing_close_frees_the_rest(call: str, bundle: Bundle, machine: StandInAcl) -> None:
     session = open_session(bundle, "ascend:0")
-    session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
     machine.codes_of_done[call] = 500000
     with pytest.raises(AclError, match="500000"):
         session.close()
@@ -262,14 +263,14 @@ def test_decoder_and_session_share_a_device(bundle: Bundle, machine: StandInAcl)
         found, expected = (each.generate("Question: 2 + 3?", config) for each in (decoder, plain))
     assert found.token_ids == expected.token_ids
     assert machine.trace.count("rt.reset_device(0)") == 1
-    other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    sequential(other).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
     other.close()
     other.close()
-    other.release(0)
+    other.free(0)
     assert machine.trace.count("rt.reset_device(0)") == 2
     assert machine.trace.count("init()") == 1
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+        sequential(other).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
 
 
 def test_pyacl_of_another_library_is_not_finalized(bundle: Bundle, machine: StandInAcl) -> None:
@@ -284,7 +285,7 @@ def test_open_session_prevents_finalize(bundle: Bundle, machine: StandInAcl) -> 
     session = open_session(bundle, "ascend:0")
     THE_PROCESS.finalize()
     assert "finalize()" not in machine.trace
-    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
     session.close()
 
 

@@ -12,18 +12,20 @@ from tests.cli.command import lopa_export
 from tests.runtime.bundle.rounded_forward import ROUNDINGS, Mistakes, RoundedForward, Rounding
 from tests.runtime.cuda.hardware import devices_or_skip
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.cli.main import main
 from lopa.export.verify.session_check import NumpyReference, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import Bool, CacheRows, Float32, Statistics, WindowBatch
+from lopa.runtime.contract import Bool, CacheRows, Float32, Statistics
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.tickets import Ticket
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +78,20 @@ def differences(engine: Session, reference: Session, *, seed: int = 0) -> Differ
     statistics, rows = list[tuple[Statistics, Statistics]](), list[float]()
     for start in (0, 30, 60):
         batch = random_batch(rng, [1], 3, 30, 30, starts=start)
-        statistics.append((engine.forward(batch), reference.forward(batch)))
+        statistics.append((sequential(engine).forward(batch), sequential(reference).forward(batch)))
         for branch in range(3):
-            found, expected = engine.read_rows(1, branch, 30), reference.read_rows(1, branch, 30)
+            found, expected = (
+                sequential(engine).read_rows(1, branch, 30),
+                sequential(reference).read_rows(1, branch, 30),
+            )
             assert all(array.dtype == np.uint16 for array in found.layers)
             for array, other in zip(found.layers, expected.layers, strict=True):
                 rows.append(_relative(float32_from_stored(array), float32_from_stored(other)))
-        engine.commit(1, 2, 30)
-        reference.commit(1, 2, 30)
+        sequential(engine).commit(1, 2, 30)
+        sequential(reference).commit(1, 2, 30)
     assert engine.prefix_length(1) == 90
-    engine.release(1)
-    reference.release(1)
+    engine.free(1)
+    reference.free(1)
     logprobs = [np.stack([each.topk_logprobs for each in pair]) for pair in statistics]
     entropy = [np.abs(found.entropy - expected.entropy) for found, expected in statistics]
     others = [
@@ -140,13 +145,13 @@ def test_other_tokens_and_rows_of_any_branch_exceed_the_bound(bundle: Bundle) ->
     reference = open_session(bundle, "numpy")
 
     class OtherTokens(Wrapped):
-        def forward(self, batch: WindowBatch) -> Statistics:
-            found = self.session.forward(batch)
-            return replace(found, topk_ids=np.roll(found.topk_ids, 1, axis=2))
+        def wait(self, ticket: Ticket) -> Statistics:
+            found = self.session.wait(ticket)
+            return replace(found, topk_ids=np.roll(found.topk_ids, 1, axis=0))
 
     class OtherRows(Wrapped):
-        def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-            rows = self.session.read_rows(request, branch, count)
+        def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+            rows = self.session.read_rows(ticket, request, branch, count)
             return CacheRows(tuple(np.zeros_like(each) for each in rows.layers)) if branch == 0 else rows
 
     for kind in (OtherTokens, OtherRows):

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.outcomes import outcomes
+from tests.runtime.sequential import slots_of_sampled_rows
 
 from lopa.cli.main import main
 from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.text.tokenizer import Tokenizer
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -113,14 +115,14 @@ class NanSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        answer: Statistics = self._session.forward(batch)
+    def wait(self, ticket: Ticket) -> Statistics:
+        batch, answer = ticket.batch, self._session.wait(ticket)
         self._forwards += 1
         entropy, logprobs = answer.entropy.copy(), answer.topk_logprobs.copy()
         if self.nan_request is None:
             self.nan_request = batch.requests[0]
         if self._forwards >= 3 and self.nan_request in batch.requests:
-            entropy[batch.requests.index(self.nan_request), 0, 0] = np.nan
+            entropy[np.flatnonzero(slots_of_sampled_rows(batch) == batch.requests.index(self.nan_request))[0]] = np.nan
         return dataclasses.replace(answer, entropy=entropy, topk_logprobs=logprobs)
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runtime.random_windows import assert_close, block_causal_mask, full_mask, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.batch_parts import rows_are_shared
+from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.sessions.session import open_session
 
 
@@ -27,44 +29,44 @@ def batch_with_equal_starts(seed: int, equal: int, *, branches: int = 3) -> Wind
 @pytest.mark.parametrize(("equal", "count", "shared"), [(8, 4, True), (8, 8, True), (12, 12, True), (7, 8, False)])
 def test_equal_tokens_before_a_block_boundary_are_shared(equal: int, count: int, *, shared: bool) -> None:
     batch = batch_with_equal_starts(1, equal)
-    assert rows_are_shared(batch, 1, count) is shared
-    assert not rows_are_shared(batch, 0, count), "the other request's tokens differ"
+    assert rows_are_shared(packed_batch(batch), 1, count) is shared
+    assert not rows_are_shared(packed_batch(batch), 0, count), "the other request's tokens differ"
 
 
 def test_zero_rows_and_one_branch_are_always_shared() -> None:
     batch = batch_with_equal_starts(2, 0)
-    assert rows_are_shared(batch, 1, 0)
-    assert rows_are_shared(batch_with_equal_starts(2, 0, branches=1), 1, 4)
+    assert rows_are_shared(packed_batch(batch), 1, 0)
+    assert rows_are_shared(packed_batch(batch_with_equal_starts(2, 0, branches=1)), 1, 4)
 
 
 def test_rows_that_attend_to_later_rows_are_not_shared() -> None:
     batch = batch_with_equal_starts(3, 8)
-    assert not rows_are_shared(replace(batch, window_mask=full_mask((2, 3, 12))), 1, 8)
-    assert not rows_are_shared(batch, 1, 6), "within a block every row attends to the whole block"
+    assert not rows_are_shared(packed_batch(replace(batch, window_mask=full_mask((2, 3, 12)))), 1, 8)
+    assert not rows_are_shared(packed_batch(batch), 1, 6), "within a block every row attends to the whole block"
     batch.window_mask[1, 2, 5, 11] = True
-    assert rows_are_shared(batch, 1, 4)
-    assert not rows_are_shared(batch, 1, 8)
+    assert rows_are_shared(packed_batch(batch), 1, 4)
+    assert not rows_are_shared(packed_batch(batch), 1, 8)
 
 
 def test_different_positions_or_masks_are_not_shared() -> None:
     batch = batch_with_equal_starts(4, 8)
     batch.position_ids[1, 1, 3] += 1
-    assert not rows_are_shared(batch, 1, 4)
+    assert not rows_are_shared(packed_batch(batch), 1, 4)
     batch = batch_with_equal_starts(4, 8)
     batch.window_mask[1, 1, 6, 2] = False
-    assert rows_are_shared(batch, 1, 4)
-    assert not rows_are_shared(batch, 1, 8)
+    assert rows_are_shared(packed_batch(batch), 1, 4)
+    assert not rows_are_shared(packed_batch(batch), 1, 8)
 
 
 def test_engine_computes_equal_values_for_shared_rows_only(tiny_bundle: Path) -> None:
     batch = batch_with_equal_starts(5, 8)
     session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
-    session.forward(batch)
-    first, *others = (session.read_rows(9, branch, 8) for branch in range(3))
+    sequential(session).forward(batch)
+    first, *others = (sequential(session).read_rows(9, branch, 8) for branch in range(3))
     for other in others:
         for found, expected in zip(other.layers, first.layers, strict=True):
             assert_close(found, expected)
-    session.forward(replace(batch, window_mask=full_mask((2, 3, 12))))
-    seen = [session.read_rows(9, branch, 8).layers[-1] for branch in range(2)]
+    sequential(session).forward(replace(batch, window_mask=full_mask((2, 3, 12))))
+    seen = [sequential(session).read_rows(9, branch, 8).layers[-1] for branch in range(2)]
     session.close()
     assert np.abs(seen[0] - seen[1]).max() > 1e-3

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
@@ -38,7 +39,7 @@ def test_stages_work_in_order(tiny_staged: Path) -> None:
     session = open_session(Bundle.open(tiny_staged), "cpu+cpu", threads=1, timeline=timeline)
     rng = np.random.default_rng(0)
     for _ in range(3):
-        session.forward(random_batch(rng, [1], 4, 20, 2))
+        sequential(session).forward(random_batch(rng, [1], 4, 20, 2))
     session.close()
     lanes = ["cpu+cpu, stage 0", "cpu+cpu, stage 1"]
     expected = [(f"micro-batch {number}", step) for step in (1, 2, 3) for number in range(2)]

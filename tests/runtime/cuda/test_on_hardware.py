@@ -8,6 +8,7 @@ from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.cuda.hardware import cuda_or_skip, devices_or_skip
 from tests.runtime.cuda.test_session import BUCKETS, with_buckets
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
@@ -72,9 +73,9 @@ def test_session_matches_the_reference(planned: bool, devices: int, tiny_bundle:
     rng = np.random.default_rng(0)
     for start in range(0, 160, 20):
         batch = random_batch(rng, [1], 3, 20, 8, starts=start)
-        assert_same_statistics(session.forward(batch), reference.forward(batch), tolerance=1e-4)
+        assert_same_statistics(sequential(session).forward(batch), sequential(reference).forward(batch), tolerance=1e-4)
         for each in (session, reference):
-            each.commit(1, 2, 20)
+            sequential(each).commit(1, 2, 20)
     session.close()
 
 
@@ -100,8 +101,10 @@ def test_graphs_do_not_change_results(devices: int, tiny_bfloat16: Path, tmp_pat
     rng = np.random.default_rng(0)
     for turn in range(6):
         batch = random_batch(rng, [1], 3, 30, 8, starts=30 * turn)
-        assert_same_statistics(with_graphs.forward(batch), without.forward(batch), tolerance=0.01)
+        assert_same_statistics(
+            sequential(with_graphs).forward(batch), sequential(without).forward(batch), tolerance=0.01
+        )
         for each in (with_graphs, without):
-            each.commit(1, 1, 30)
+            sequential(each).commit(1, 1, 30)
     with_graphs.close()
     without.close()

@@ -21,6 +21,7 @@ from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, 
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.cli.start.doctor import command as doctor
@@ -129,12 +130,12 @@ def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machin
 
     def decode(number: int) -> tuple[int, int]:
         for turn in range(3):
-            session.forward(random_batch(rng, (number, number + 1), 2, 40, 8, starts=40 * turn))
-            session.commit(number, 0, 40)
-            session.commit(number + 1, 1, 20)
-            session.forward(random_batch(rng, (number,), 5, 40, 8, starts=40 * turn + 40))
-        session.release(number)
-        session.release(number + 1)
+            sequential(session).forward(random_batch(rng, (number, number + 1), 2, 40, 8, starts=40 * turn))
+            sequential(session).commit(number, 0, 40)
+            sequential(session).commit(number + 1, 1, 20)
+            sequential(session).forward(random_batch(rng, (number,), 5, 40, 8, starts=40 * turn + 40))
+        session.free(number)
+        session.free(number + 1)
         return len(machine.captures), machine.cudart.allocated(0)
 
     first = decode(0)
@@ -151,10 +152,10 @@ def test_prefix_outside_all_buckets_is_freed(tiny_bundle: Path, machine: StandIn
     rng = np.random.default_rng(5)
     left = []
     for requests in ((1,), (2, 3), (4,)):
-        session.forward(random_batch(rng, requests, 2, 40, 8))
+        sequential(session).forward(random_batch(rng, requests, 2, 40, 8))
         before = machine.cudart.allocated(0)
         for request in requests:
-            session.release(request)
+            session.free(request)
         left.append(machine.cudart.allocated(0))
         assert left[-1] < before
     assert left[1] == left[2]
@@ -164,10 +165,10 @@ def test_prefix_outside_all_buckets_is_freed(tiny_bundle: Path, machine: StandIn
 def test_only_statistics_are_downloaded(tiny_bundle: Path, machine: StandInOrt) -> None:
     session = open_session(Bundle.open(tiny_bundle), "cuda:0")
     rng = np.random.default_rng(0)
-    session.forward(random_batch(rng, (0,), 2, 40, 8))
-    session.commit(0, 1, 30)
+    sequential(session).forward(random_batch(rng, (0,), 2, 40, 8))
+    sequential(session).commit(0, 1, 30)
     calls = dict(machine.cudart.calls)
-    session.forward(random_batch(rng, (0,), 2, 40, 8, starts=30))
+    sequential(session).forward(random_batch(rng, (0,), 2, 40, 8, starts=30))
     assert machine.cudart.calls["cudaStreamSynchronize"] == calls["cudaStreamSynchronize"] + 1
     assert machine.cudart.calls["cudaMalloc"] == calls["cudaMalloc"]
     assert machine.cudart.calls["cudaMemcpyAsync"] == calls["cudaMemcpyAsync"] + 6 + 3  # inputs, statistics
@@ -201,7 +202,7 @@ def test_failing_forward_raises(bundle: Bundle, machine: StandInOrt) -> None:
     session = open_session(bundle, "cuda:0")
     machine.failures.append("CUDA failure 2: out of memory")
     with pytest.raises(EngineFailedError, match="ONNX Runtime on cuda:0: CUDA failure 2") as caught:
-        session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+        sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
     assert caught.value.exit_code == 3
     session.close()
 
@@ -212,9 +213,9 @@ def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
     rng = np.random.default_rng(0)
     for start in (0, 30):
         batch = random_batch(rng, [1], 3, 30, 8, starts=start)
-        assert_same_statistics(session.forward(batch), plain.forward(batch), tolerance=1e-4)
+        assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch), tolerance=1e-4)
         for each in (plain, session):
-            each.commit(1, 2, 30)
+            sequential(each).commit(1, 2, 30)
     plain.close()
     session.close()
 
@@ -322,7 +323,7 @@ def test_graph_that_cannot_be_captured_raises(tiny_bundle: Path, tmp_path: Path,
     assert f"remove {BUCKETS_NAME}" in caught.value.remedy
     (bundle.path / BUCKETS_NAME).unlink()
     session = open_session(bundle, "cuda:0")
-    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
     session.close()
 
 
@@ -335,7 +336,7 @@ def test_plan_for_other_weights_raises(tiny_bundle: Path, tmp_path: Path, machin
 
 
 def forward_on(session: Session) -> None:
-    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
 
 
 def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> None:
@@ -358,7 +359,7 @@ def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, mach
 
     def run(session: Session) -> None:
         for batch in batches * 2:
-            session.forward(batch)
+            sequential(session).forward(batch)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(run, sessions))

@@ -3,10 +3,9 @@
 import numpy as np
 
 from lopa.runtime.contract import Int64, Statistics
-from lopa.runtime.contract.packed_batch import padded_batch
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.round import Scores
-from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
+from lopa.runtime.state.batch import columns_from_statistics
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates, RoundView
@@ -34,7 +33,6 @@ def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Score
 
 
 def columns_of_forward(packed: PackedRows, recorded: Statistics) -> RowStatistics:
-    """Return the columns [C] of `packed` from the padded statistics [1, B, Q, ...] of a forward of its rows alone."""
-    padded = padded_batch(batch_from_rows([packed], [0], [0.0]))
-    (columns,) = columns_from_statistics(padded.packed(recorded), [packed])
+    """Return the columns [C] of `packed` from the statistics [M, ...] of a forward of its rows alone."""
+    (columns,) = columns_from_statistics(recorded, [packed])
     return columns

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.outcomes import outcomes
 from tests.plans import branch_of, context_of, plan_of
+from tests.runtime.sequential import sequential
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
@@ -165,7 +166,9 @@ def test_the_expected_rows_match_the_next_round(
     config = decoder.config(
         branches="auto", block_size=16, skip_threshold=0.6, max_new_tokens=40, stop_at_eos=False, **options
     )
-    decoding = Decoding(decoder.session, 7, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget)
+    decoding = Decoding(
+        sequential(decoder.session), 7, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget
+    )
     shadows = back = 0
     while decoding.stop_reason is None:
         expected = [(window, prefix) for branches, window, prefix in calls if branches == 1]
@@ -174,7 +177,7 @@ def test_the_expected_rows_match_the_next_round(
         if expected:
             assert expected == [(step.rows.branch_lengths[-1], tiles(step.rows.prefix))]
         shadows, back = shadows + len(step.rows.remaskable), back + len(step.remasked)
-    decoder.session.release(7)
+    decoder.session.free(7)
     assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
     if each == 9.0:  # only the anchor, except that one lookahead may unmask the last position
         assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.random_windows import assert_close, assert_same_statistics, block_causal_mask, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
+from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
@@ -61,14 +63,19 @@ def session(bundle: Path) -> None:
     _same_on_random_windows(rng, distributed, single)
     _same_errors(rng, distributed)
     _same_rows(rng, distributed, single)
+    assert_two_forwards_in_flight(distributed)
+    assert_misuse_is_refused(distributed)
     assert_shortened_equals_fresh(distributed, single, exact=False)
     with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0"):
         distributed.shorten(99, 1)
     distributed.close()
     distributed.close()
-    distributed.release(1)
+    distributed.free(1)
     assert distributed.prefix_length(1) == 0
-    for use in (lambda: distributed.forward(random_batch(rng, [1], 2, 3, 1)), lambda: distributed.commit(1, 0, 1)):
+    for use in (
+        lambda: sequential(distributed).commit(8, 0, 1),
+        lambda: sequential(distributed).forward(random_batch(rng, [1], 2, 3, 1)),
+    ):
         with pytest.raises(RuntimeError, match=r"after close\(\)"):
             use()
     print("all the same")
@@ -86,53 +93,55 @@ def _same_on_random_windows(rng: np.random.Generator, distributed: Session, sing
             mask = block_causal_mask(batch.input_ids.shape, 6)
             batch = replace(batch, window_mask=mask)
             batch.input_ids[:, :, :6] = batch.input_ids[:, :1, :6]
-        assert_same_statistics(distributed.forward(batch), single.forward(batch))
+        assert_same_statistics(sequential(distributed).forward(batch), sequential(single).forward(batch))
         for request in requests[::-1]:
             winner = int(rng.integers(branches))
             for each in (distributed, single):
-                each.commit(request, winner, 6)
+                sequential(each).commit(request, winner, 6)
             assert distributed.prefix_length(request) == single.prefix_length(request) > 0
-    distributed.release(2)
-    single.release(2)
+    distributed.free(2)
+    single.free(2)
     assert distributed.prefix_length(2) == 0
     batch = random_batch(rng, [2, 3], 4, 8, 2)
-    assert_same_statistics(distributed.forward(batch), single.forward(batch))
+    assert_same_statistics(sequential(distributed).forward(batch), sequential(single).forward(batch))
 
 
 def _same_errors(rng: np.random.Generator, distributed: Session) -> None:
     batch = random_batch(rng, [2, 3], 4, 8, 2)
-    distributed.forward(batch)
+    sequential(distributed).forward(batch)
     with pytest.raises(RuntimeError, match=r"request 1 .* requests \[2, 3\]"):
-        distributed.commit(1, 0, 1)
+        sequential(distributed).commit(1, 0, 1)
     with pytest.raises(ValueError, match="received branch 4, expected one from 0 to 3"):
-        distributed.commit(2, 4, 1)
+        sequential(distributed).commit(2, 4, 1)
     with pytest.raises(ValueError, match="received count 9, expected one from 0 to 8"):
-        distributed.read_rows(2, 3, 9)
+        sequential(distributed).read_rows(2, 3, 9)
     with pytest.raises(ValueError, match="received temperature"):
-        distributed.forward(replace(batch, temperature=batch.temperature[:1]))
-    distributed.release(3)
-    with pytest.raises(RuntimeError, match="after no forward"):
-        distributed.commit(2, 0, 1)
+        sequential(distributed).forward(replace(batch, temperature=batch.temperature[:1]))
+    distributed.free(3)
+    with pytest.raises(RuntimeError, match="the request was freed after that forward"):
+        sequential(distributed).commit(3, 0, 1)
     bad = batch.input_ids.copy()
     bad[:, 0, 0] = 1_000_000
     with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
-        distributed.forward(replace(batch, input_ids=bad))  # rank 0 computes branch 0; later forwards must work
+        sequential(distributed).forward(
+            replace(batch, input_ids=bad)
+        )  # rank 0 computes branch 0; later forwards must work
 
 
 def _same_rows(rng: np.random.Generator, distributed: Session, single: Session) -> None:
     """Compare rows read from every branch, wherever it was computed, and append them as rows of another session."""
     batch = random_batch(rng, [7], 4, 10, 2)
-    distributed.forward(batch)
-    single.forward(batch)
+    sequential(distributed).forward(batch)
+    sequential(single).forward(batch)
     for branch in range(4):
-        found, expected = distributed.read_rows(7, branch, 5), single.read_rows(7, branch, 5)
+        found, expected = sequential(distributed).read_rows(7, branch, 5), sequential(single).read_rows(7, branch, 5)
         for one, other in zip(found.layers, expected.layers, strict=True):
             assert_close(one, other)
         distributed.append_rows(8, found)
         single.append_rows(8, expected)
     assert distributed.prefix_length(8) == 20
     batch = random_batch(rng, [8], 4, 10, 2, starts=20)
-    assert_same_statistics(distributed.forward(batch), single.forward(batch))
+    assert_same_statistics(sequential(distributed).forward(batch), sequential(single).forward(batch))
 
 
 def fault(bundle: Path, rank: str, kind: str, method: str) -> None:

@@ -11,12 +11,14 @@ from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.mpi.mpi_messages import (
     FIRST_CAPACITY,
     HELLO_SIZE,
     Capacity,
     Commit,
     ForwardMessage,
+    Free,
     Message,
     Read,
     Release,
@@ -41,22 +43,25 @@ numbers = st.integers(0, 2**62)
 def test_forward_message_round_trips(requests: int, branches: int, width: int, queries: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = random_batch(rng, rng.permutation(100)[:requests].tolist(), branches, width, queries, starts=7)
-    data = bytes_from_message(ForwardMessage(batch))
+    packed = packed_batch(batch)
+    data = bytes_from_message(ForwardMessage(seed, packed))
     leftover = rng.integers(0, 256, 50, np.uint8)  # left over from an earlier, longer message
     found = message_from_bytes(np.concatenate([data, leftover]))
     assert isinstance(found, ForwardMessage)
-    for field in dataclasses.fields(batch):
-        sent, received = getattr(batch, field.name), getattr(found.batch, field.name)
+    assert found.ticket == seed
+    for field in dataclasses.fields(packed):
+        sent, received = getattr(packed, field.name), getattr(found.batch, field.name)
         np.testing.assert_array_equal(received, sent)
         assert type(received) is type(sent)
         assert np.asarray(received).dtype == np.asarray(sent).dtype
 
 
 @given(
-    st.builds(Commit, numbers, numbers, numbers, numbers, st.booleans())
-    | st.builds(Read, numbers, numbers, numbers)
+    st.builds(Commit, numbers, numbers, numbers, numbers, numbers, st.booleans())
+    | st.builds(Read, numbers, numbers, numbers, numbers)
     | st.builds(Shorten, numbers, numbers)
     | st.builds(Release, numbers)
+    | st.builds(Free, numbers)
     | st.builds(Capacity, numbers)
     | st.just(Stop())
 )
@@ -75,11 +80,11 @@ def test_unknown_kind_raises() -> None:
 
 @pytest.mark.parametrize("vocabulary", [None, 31])
 def test_statistics_round_trip(vocabulary: int | None) -> None:
-    rng, wanted = np.random.default_rng(3), (2, 3, 5)
-    logits = None if vocabulary is None else rng.normal(size=(*wanted, vocabulary)).astype(np.float32)
+    rng, wanted = np.random.default_rng(3), 30
+    logits = None if vocabulary is None else rng.normal(size=(wanted, vocabulary)).astype(np.float32)
     sent = Statistics(
-        rng.integers(0, 1 << 40, (*wanted, 8)),
-        rng.normal(size=(*wanted, 8)).astype(np.float32),
+        rng.integers(0, 1 << 40, (wanted, 8)),
+        rng.normal(size=(wanted, 8)).astype(np.float32),
         rng.normal(size=wanted).astype(np.float32),
         logits,
     )

@@ -51,12 +51,12 @@ def test_session_matches_one_process(ranks: int, tiny_bundle_logits: Path) -> No
 @pytest.mark.parametrize(
     ("ranks", "rank", "kind", "method", "code", "message"),
     [
-        (4, 2, "kill", "forward", None, "signal 9"),
+        (4, 2, "kill", "wait", None, "signal 9"),
         (2, 1, "kill", "append_rows", None, "signal 9"),
-        (2, 0, "kill", "forward", None, "signal 9"),
-        (4, 1, "raise", "forward", 3, "error: rank 1 of 4 on "),
-        (2, 0, "raise", "forward", 3, "error: rank 0 of 2 on "),
-        (4, 3, "stop", "forward", 3, "rank 3 of the MPI job did not reply for"),
+        (2, 0, "kill", "wait", None, "signal 9"),
+        (4, 1, "raise", "wait", 3, "error: rank 1 of 4 on "),
+        (2, 0, "raise", "wait", 3, "error: rank 0 of 2 on "),
+        (4, 3, "stop", "wait", 3, "rank 3 of the MPI job did not reply for"),
     ],
 )
 def test_failing_rank_ends_the_job(

@@ -13,6 +13,7 @@ from tests.conformance.recorded import assert_reproduced
 from tests.processor import HAS_VNNI
 from tests.runtime.check_cases import assert_random_windows_agree
 from tests.runtime.random_windows import assert_close, assert_same_statistics, batch_of_one, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.export.verify.report import report_from_bundle
@@ -77,12 +78,12 @@ def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session])
     ours, plain = opened(tiny_half, DEVICE), opened(tiny_half, "numpy")
     for start in (0, 30):
         batch = random_batch(rng, [1], 3, 30, 8, starts=start)
-        assert_same_statistics(ours.forward(batch), plain.forward(batch), tolerance=0.01)
-        rows = ours.read_rows(1, 2, 30)
+        assert_same_statistics(sequential(ours).forward(batch), sequential(plain).forward(batch), tolerance=0.01)
+        rows = sequential(ours).read_rows(1, 2, 30)
         assert all(array.dtype == np.float16 for array in rows.layers)
-        for array, right in zip(rows.layers, plain.read_rows(1, 2, 30).layers, strict=True):
+        for array, right in zip(rows.layers, sequential(plain).read_rows(1, 2, 30).layers, strict=True):
             assert_close(array, right, tolerance=0.01)
-        ours.commit(1, 2, 30)
+        sequential(ours).commit(1, 2, 30)
         plain.append_rows(1, rows)
 
 
@@ -90,8 +91,8 @@ def test_bfloat16_bundle(tiny_bfloat16: Path, opened: Callable[[Path, str], Sess
     """The bundle is computed in float32. Rows are stored as bfloat16 bits."""
     assert report_from_bundle(Bundle.open(tiny_bfloat16), device=DEVICE).ok
     ours = opened(tiny_bfloat16, DEVICE)
-    ours.forward(random_batch(np.random.default_rng(0), [1], 2, 9, 2))
-    assert {array.dtype for array in ours.read_rows(1, 1, 9).layers} == {np.dtype(np.uint16)}
+    sequential(ours).forward(random_batch(np.random.default_rng(0), [1], 2, 9, 2))
+    assert {array.dtype for array in sequential(ours).read_rows(1, 1, 9).layers} == {np.dtype(np.uint16)}
 
 
 def test_integer_bundles_pass_verify(tiny_quantized: Path) -> None:
@@ -114,7 +115,7 @@ def test_int8_rows_with_int4_weights(tiny_quantized: Path, opened: Callable[[Pat
     assert max(error.measured for error in report.errors) > 1e-3  # 1e-6 in float32
     batch = random_batch(np.random.default_rng(6), [1, 2], 2, 20, 4)
     rounded = opened(tiny_quantized, f"{DEVICE}:int8")
-    together, alone = rounded.forward(batch), rounded.forward(batch_of_one(batch, 1))
+    together, alone = sequential(rounded).forward(batch), sequential(rounded).forward(batch_of_one(batch, 1))
     np.testing.assert_array_equal(alone.topk_logprobs[0], together.topk_logprobs[1])
 
 
@@ -134,10 +135,10 @@ def test_results_do_not_depend_on_the_batch(tiny_bundle: Path, opened: Callable[
     """Results are bitwise equal, repeatedly, in a batch and alone."""
     ours = opened(tiny_bundle, DEVICE)
     batch = random_batch(np.random.default_rng(3), [1, 2, 3], 2, 33, 9)
-    together = [ours.forward(batch) for _ in range(2)]
+    together = [sequential(ours).forward(batch) for _ in range(2)]
     np.testing.assert_array_equal(together[0].topk_logprobs, together[1].topk_logprobs)
     for slot in range(3):
-        alone = ours.forward(batch_of_one(batch, slot))
+        alone = sequential(ours).forward(batch_of_one(batch, slot))
         np.testing.assert_array_equal(alone.topk_logprobs[0], together[0].topk_logprobs[slot])
         np.testing.assert_array_equal(alone.topk_ids[0], together[0].topk_ids[slot])
 
@@ -160,10 +161,10 @@ def test_arrays_are_bound_without_copies(tiny_bundle: Path, monkeypatch: pytest.
     ours = open_session(Bundle.open(tiny_bundle), DEVICE, threads=1)
     rng = np.random.default_rng(1)
     for start, width in ((0, 64), (64, 20), (84, 64), (148, 7)):
-        ours.forward(random_batch(rng, [1], 2, width, 5, starts=start))
-        ours.commit(1, 1, width)
+        sequential(ours).forward(random_batch(rng, [1], 2, width, 5, starts=start))
+        sequential(ours).commit(1, 1, width)
     batch = random_batch(rng, [1], 2, 33, 5, starts=155)
-    found = ours.forward(batch)
+    found = sequential(ours).forward(batch)
     (binding,) = bindings
     ports = [*binding._model.compiled.inputs, *binding._model.compiled.outputs]
     assert len(ports) == 6 + 10 + 3 + 10
@@ -175,7 +176,7 @@ def test_arrays_are_bound_without_copies(tiny_bundle: Path, monkeypatch: pytest.
     cache = ours._caches[1].prefix  # type: ignore[attr-defined]
     for array, name in zip(cache.arrays[:2], ("past_key_values.0.key", "past_key_values.0.value"), strict=True):
         assert binding._request.get_tensor(name).data.ctypes.data == array.ctypes.data
-    ours.release(1)
+    ours.free(1)
     assert all(binding._request.get_tensor(port.any_name).size == 0 for port in binding._model.compiled.inputs)
     ours.close()
 
@@ -211,11 +212,11 @@ def test_pinning_and_hyper_threading_do_not_change_results(
     tiny_bundle: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     batch = random_batch(np.random.default_rng(4), [1, 2], 3, 40, 9)
-    expected = opened(tiny_bundle, DEVICE).forward(batch)
+    expected = sequential(opened(tiny_bundle, DEVICE)).forward(batch)
     for number, other in enumerate(({"ENABLE_CPU_PINNING": True}, {"ENABLE_HYPER_THREADING": False})):
         monkeypatch.setattr(model, "settings", lambda *arguments, other=other: settings(*arguments) | other)
         copy = shutil.copytree(tiny_bundle, tmp_path / str(number))  # a bundle that is not open yet
-        found = opened(copy, DEVICE).forward(batch)
+        found = sequential(opened(copy, DEVICE)).forward(batch)
         np.testing.assert_array_equal(found.topk_logprobs, expected.topk_logprobs)
 
 
@@ -227,7 +228,7 @@ def test_sessions_share_a_model(tiny_bundle: Path) -> None:
     del models
     one.close()
     batch = random_batch(np.random.default_rng(0), [1], 1, 9, 2)
-    assert np.isfinite(other.forward(batch).entropy).all()
+    assert np.isfinite(sequential(other).forward(batch).entropy).all()
     other.close()
 
 
@@ -320,8 +321,8 @@ def test_auto_keeps_the_fastest_precision(
         assert [each.device for each in kept.choice.timed] == list(devices)
         assert str(kept.choice).startswith(f"{fast}, from {DEVICE} ")
         assert kept.prefix_length(1) == 0
-        expected = opened(tiny_quantized, fast).forward(batch)
-        np.testing.assert_array_equal(kept.forward(batch).topk_logprobs, expected.topk_logprobs)
+        expected = sequential(opened(tiny_quantized, fast)).forward(batch)
+        np.testing.assert_array_equal(sequential(kept).forward(batch).topk_logprobs, expected.topk_logprobs)
         kept.close()
     plain = session.open_session(bundle, DEVICE, threads=1)
     assert plain.choice is None
@@ -331,13 +332,13 @@ def test_auto_keeps_the_fastest_precision(
 def test_auto_measures_real_forwards(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that each device runs equally many real forwards, in turns, of a window after a prefix of equal length."""
     calls: list[tuple[str, int, int]] = []
-    plain = session.OpenVinoSession.forward
+    plain = session.OpenVinoSession.wait
 
-    def recorded(self: session.OpenVinoSession, batch: Any) -> Any:
-        calls.append((self.device, batch.input_ids.size, self.prefix_length(batch.requests[0])))
-        return plain(self, batch)
+    def recorded(self: session.OpenVinoSession, ticket: Any) -> Any:
+        calls.append((self.device, ticket.batch.input_ids.size, self.prefix_length(ticket.batch.requests[0])))
+        return plain(self, ticket)
 
-    monkeypatch.setattr(session.OpenVinoSession, "forward", recorded)
+    monkeypatch.setattr(session.OpenVinoSession, "wait", recorded)
     with Decoder.open(tiny_bundle, [AUTO], threads=1) as decoder:
         assert decoder.session.device in (DEVICE, BF16)
         assert decoder.resolve(decoder.config()).branches.number == 1

@@ -21,6 +21,7 @@ from tests.runtime.random_windows import (
     full_mask,
     random_batch,
 )
+from tests.runtime.sequential import sequential
 
 from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime.bundle import Bundle
@@ -63,17 +64,17 @@ def test_random_windows_equal_one_session(bundle: Bundle, one: Session, devices:
         batch = random_batch(rng, requests, branches, width, 3, starts=starts, mask=mask)
         shared = int(rng.integers(0, width))
         batch.input_ids[:, :, :shared] = batch.input_ids[:, :1, :shared]
-        assert_same_statistics(session.forward(batch), one.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(one).forward(batch))
         for request in requests:
             branch, count = int(rng.integers(branches)), int(rng.integers(1, width + 1))
             for found, expected in zip(
-                session.read_rows(request, branch, count).layers,
-                one.read_rows(request, branch, count).layers,
+                sequential(session).read_rows(request, branch, count).layers,
+                sequential(one).read_rows(request, branch, count).layers,
                 strict=True,
             ):
                 assert_close(found, expected)
             for each in (session, one):
-                each.commit(request, branch, count)
+                sequential(each).commit(request, branch, count)
             assert session.prefix_length(request) == one.prefix_length(request)
     assert max(one.prefix_length(request) for request in range(3)) > 64
     assert session.lost == ()
@@ -107,9 +108,9 @@ def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int
     for full in (True, False):
         counted = counted_devices(bundle, devices)
         session = BranchParallelSession(counted)
-        session.forward(window_batch(full=full, branches=5))
-        session.commit(5, winner, 8)
-        found = session.forward(same_on_every_branch(devices))
+        sequential(session).forward(window_batch(full=full, branches=5))
+        sequential(session).commit(5, winner, 8)
+        found = sequential(session).forward(same_on_every_branch(devices))
         for branch in range(1, devices):  # one branch on every device, so their prefixes are equal
             assert_close(found.topk_logprobs[:, branch], found.topk_logprobs[:, 0])
         session.close()
@@ -126,9 +127,9 @@ def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int
 def test_a_device_without_a_branch_does_nothing(bundle: Bundle) -> None:
     counted = counted_devices(bundle, 4)
     session = BranchParallelSession(counted)
-    session.forward(window_batch(full=True, branches=2))
+    sequential(session).forward(window_batch(full=True, branches=2))
     session.close()
-    assert sum("forward" in device.calls for device in counted) == 2
+    assert sum("wait" in device.calls for device in counted) == 2
 
 
 def test_commit_returns_during_the_transfer(bundle: Bundle) -> None:
@@ -136,20 +137,20 @@ def test_commit_returns_during_the_transfer(bundle: Bundle) -> None:
     gate = threading.Event()
 
     class StallingDevice(FailingDevice):
-        def read_rows(self, *arguments: int) -> CacheRows:
+        def read_rows(self, *arguments: object) -> CacheRows:
             gate.wait(60)
-            rows: CacheRows = self._session.read_rows(*arguments)
+            rows: CacheRows = self._session.read_rows(*arguments)  # type: ignore[arg-type]
             return rows
 
     devices = [StallingDevice(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(2)]
     session = BranchParallelSession(devices)
-    session.forward(window_batch(full=True, branches=2))
-    session.commit(5, 1, 8)
+    sequential(session).forward(window_batch(full=True, branches=2))
+    sequential(session).commit(5, 1, 8)
     assert not gate.is_set()
     assert session.prefix_length(5) == 8
     assert [device._session.prefix_length(5) for device in devices] == [0, 0]
     threading.Timer(0.05, gate.set).start()
-    session.forward(random_batch(np.random.default_rng(2), [5], 2, 4, 4, starts=8))
+    sequential(session).forward(random_batch(np.random.default_rng(2), [5], 2, 4, 4, starts=8))
     assert [device._session.prefix_length(5) for device in devices] == [8, 8]
     session.close()
 
@@ -158,11 +159,11 @@ def test_two_commits_of_a_request_arrive_in_order(bundle: Bundle, one: Session) 
     session = BranchParallelSession(counted_devices(bundle, 3))
     batch = window_batch(full=True, branches=3)
     for each in (session, one):
-        each.forward(batch)
-        each.commit(5, 0, 6)
-        each.commit(5, 2, 4)
+        sequential(each).forward(batch)
+        sequential(each).commit(5, 0, 6)
+        sequential(each).commit(5, 2, 4)
     after = random_batch(np.random.default_rng(3), [5], 3, 6, 6, starts=10)
-    assert_same_statistics(session.forward(after), one.forward(after))
+    assert_same_statistics(sequential(session).forward(after), sequential(one).forward(after))
     session.close()
 
 
@@ -170,14 +171,14 @@ def test_released_caches_are_freed_on_every_device(bundle: Bundle) -> None:
     """Two caches of 4096 rows take 21 MB in numpy, freed once the devices have released them."""
     session = BranchParallelSession(counted_devices(bundle, 2))
     rng = np.random.default_rng(4)
-    session.forward(random_batch(rng, [1, 2], 2, 4, 1))
+    sequential(session).forward(random_batch(rng, [1, 2], 2, 4, 1))
     rows = CacheRows(tuple(rng.standard_normal((2, 4096, 32)).astype(np.float32) for _ in range(10)))
     tracemalloc.start()
     try:
         session.append_rows(1, rows)
         held = tracemalloc.get_traced_memory()[0]
-        session.release(1)
-        session.forward(random_batch(rng, [2], 2, 4, 1))
+        session.free(1)
+        sequential(session).forward(random_batch(rng, [2], 2, 4, 1))
         gc.collect()
         left = tracemalloc.get_traced_memory()[0]
     finally:
@@ -190,7 +191,7 @@ def test_released_caches_are_freed_on_every_device(bundle: Bundle) -> None:
 def test_threads_end_with_the_session(bundle: Bundle) -> None:
     before = set(threading.enumerate())
     session = BranchParallelSession(counted_devices(bundle, 3))
-    session.forward(window_batch(full=False, branches=3))
+    sequential(session).forward(window_batch(full=False, branches=3))
     mine = set(threading.enumerate()) - before
     assert len(mine) == 3
     session.close()
@@ -203,7 +204,7 @@ def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -
     config = GenerationConfig(branches=5, max_new_tokens=32)
     prompt = np.arange(3, 40)
     session = BranchParallelSession(counted_devices(bundle, 2))
-    decoding = Decoding(session, 1, prompt, plan_of(config), bundle.manifest)
+    decoding = Decoding(sequential(session), 1, prompt, plan_of(config), bundle.manifest)
     steps = [decoding.step() for _ in range(3)]
     session.close()
     for step in steps:
@@ -216,7 +217,7 @@ def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -
     assert [device.device for device in steps[0].split.devices] == ["device 0"]
     assert [device.device for device in steps[2].split.devices] == ["device 0", "device 1"]
     assert record_from_step(steps[2])["split"]["devices"][1]["branches"] == len(steps[2].branches) // 2
-    alone = Decoding(one, 1, prompt, plan_of(config), bundle.manifest).step()
+    alone = Decoding(sequential(one), 1, prompt, plan_of(config), bundle.manifest).step()
     assert alone.split is None
     assert "split" not in record_from_step(alone)
 

@@ -11,6 +11,7 @@ from tests.conformance.recorded import TRACES, prompt_of, read_traces
 from tests.plans import plan_of
 from tests.runtime.failing_device import Failure, failing_devices
 from tests.runtime.random_windows import assert_same_statistics, full_mask, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding.decoding import Decoding
@@ -37,11 +38,11 @@ def decode(session: Session, bundle: Bundle, window: str) -> tuple[list[int], li
     """Return ids and winners of a prompt that takes at least 13 rounds, with five branches."""
     config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[window]}.jsonl.gz")
     longest = max(traces, key=lambda trace: trace["forward_rounds"])
-    decoding = Decoding(session, 3, prompt_of(longest), plan_of(config), bundle.manifest)
+    decoding = Decoding(sequential(session), 3, prompt_of(longest), plan_of(config), bundle.manifest)
     winners = []
     while decoding.stop_reason is None:
         winners.append(decoding.step().winner)
-    session.release(3)
+    session.free(3)
     return decoding.generated().tolist(), winners
 
 
@@ -57,11 +58,11 @@ def expected(bundle: Bundle) -> dict[str, tuple[list[int], list[int]]]:
 @pytest.mark.parametrize(
     ("device", "failure"),
     [
-        (0, Failure("forward", 1)),
-        (1, Failure("forward", 1)),
-        (2, Failure("forward", 5)),
-        (1, Failure("forward", 5, "hangs")),
-        (1, Failure("forward", 5, "answers nonsense")),
+        (0, Failure("wait", 1)),
+        (1, Failure("wait", 1)),
+        (2, Failure("wait", 5)),
+        (1, Failure("wait", 5, "hangs")),
+        (1, Failure("wait", 5, "answers nonsense")),
         (0, Failure("commit", 1)),
         (0, Failure("commit", 2, "hangs")),
         (0, Failure("read_rows", 1)),
@@ -104,7 +105,7 @@ def test_all_but_one_device_fail_at_random(
 ) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 7))
-    methods = ["forward", "commit", "read_rows", "append_rows"]
+    methods = ["wait", "commit", "read_rows", "append_rows"]
     failures = {
         int(device): Failure(methods[rng.integers(4)], int(rng.integers(1, 8))) for device in rng.permutation(count)[1:]
     }
@@ -116,10 +117,10 @@ def test_all_but_one_device_fail_at_random(
         session.close()
 
 
-@pytest.mark.parametrize("method", ["forward", "commit", "append_rows"])
+@pytest.mark.parametrize("method", ["wait", "commit", "append_rows"])
 def test_the_last_device_failing_is_a_clear_error(bundle: Bundle, method: str) -> None:
-    call = {"forward": 5, "commit": 2, "append_rows": 1}[method]
-    with failing_devices(sessions(bundle, 2), {0: Failure("forward", 4), 1: Failure(method, call)}) as devices:
+    call = {"wait": 5, "commit": 2, "append_rows": 1}[method]
+    with failing_devices(sessions(bundle, 2), {0: Failure("wait", 4), 1: Failure(method, call)}) as devices:
         session = BranchParallelSession(devices)
         with pytest.raises(DevicesLostError, match="no device is left") as caught:
             decode(session, bundle, "full")
@@ -128,13 +129,13 @@ def test_the_last_device_failing_is_a_clear_error(bundle: Bundle, method: str) -
             assert f"{device.device}: OSError" in caught.value.received
         assert len(session.lost) == 2
         with pytest.raises(DevicesLostError, match="no device is left"):
-            session.forward(random_batch(np.random.default_rng(0), [9], 2, 4, 1))
+            sequential(session).forward(random_batch(np.random.default_rng(0), [9], 2, 4, 1))
         session.close()
 
 
 def test_devices_that_all_hang_raise_an_error(bundle: Bundle) -> None:
     with failing_devices(
-        sessions(bundle, 2), {0: Failure("forward", 3, "hangs"), 1: Failure("forward", 3, "hangs")}
+        sessions(bundle, 2), {0: Failure("wait", 3, "hangs"), 1: Failure("wait", 3, "hangs")}
     ) as devices:
         session = BranchParallelSession(devices, stall_seconds=0.3)
         with pytest.raises(DevicesLostError, match=r"no answer within 0\.3 seconds.*no answer within"):
@@ -151,11 +152,11 @@ def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
     with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
         session = BranchParallelSession(devices)
         for each in (one, session):
-            each.forward(batch)
-            each.commit(1, 0, 7)
-            each.commit(2, 0, 8)
-            each.commit(3, 2, 6)
-        found, expected = session.forward(after), one.forward(after)
+            sequential(each).forward(batch)
+            sequential(each).commit(1, 0, 7)
+            sequential(each).commit(2, 0, 8)
+            sequential(each).commit(3, 2, 6)
+        found, expected = sequential(session).forward(after), sequential(one).forward(after)
         np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, atol=1e-4)
         assert [lost.device for lost in session.lost] == ["device 0"]
         session.close()
@@ -163,16 +164,22 @@ def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
 
 
 def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
-    """Commit twice after one forward. The second commit raises an error, since the forward's rows are gone by then."""
-    batch = random_batch(np.random.default_rng(6), [1], 3, 9, 2, mask=full_mask((1, 3, 9)))
+    """Commit twice after one forward. Another device recomputes the first rows before the second ones are appended."""
+    rng = np.random.default_rng(6)
+    batch, after = (random_batch(rng, [1], 3, 9, 2, starts=at, mask=full_mask((1, 3, 9))) for at in (0, 9))
+    (one,) = sessions(bundle, 1)
     with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
         session = BranchParallelSession(devices)
-        session.forward(batch)
-        session.commit(1, 0, 4)
-        with pytest.raises(RuntimeError, match="after no forward"):
-            session.commit(1, 2, 5)
-        assert session.prefix_length(1) == 4
+        for each in (one, session):
+            sequential(each).forward(batch)
+            sequential(each).commit(1, 0, 4)
+            sequential(each).commit(1, 2, 5)
+            assert each.prefix_length(1) == 9
+        with pytest.raises(RuntimeError, match="lost with device device 0"):
+            sequential(session).commit(1, 0, 4)
+        assert_same_statistics(sequential(session).forward(after), sequential(one).forward(after))
         session.close()
+    one.close()
 
 
 @pytest.mark.parametrize(
@@ -187,14 +194,14 @@ def test_shortening_while_rows_are_lost(bundle: Bundle, failure: Failure) -> Non
     with failing_devices(sessions(bundle, 3), {0: failure}) as devices:
         session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
         for each in (one, session):
-            each.forward(batches[0])
-            each.commit(1, 0, 9)
-            each.commit(2, 2, 6)
-            each.forward(batches[1])
-            each.commit(1, 0, 7)
+            sequential(each).forward(batches[0])
+            sequential(each).commit(1, 0, 9)
+            sequential(each).commit(2, 2, 6)
+            sequential(each).forward(batches[1])
+            sequential(each).commit(1, 0, 7)
             each.shorten(1, 12)
             assert (each.prefix_length(1), each.prefix_length(2)) == (12, 6)
-        assert_same_statistics(session.forward(after), one.forward(after))
+        assert_same_statistics(sequential(session).forward(after), sequential(one).forward(after))
         assert [lost.device for lost in session.lost] == ["device 0"]
         session.close()
     one.close()
@@ -205,12 +212,12 @@ def test_rows_lost_after_their_prefix_was_shortened_are_not_recomputed(bundle: B
     rng = np.random.default_rng(8)
     with failing_devices(sessions(bundle, 2), {0: Failure("read_rows", 2)}) as devices:
         session = BranchParallelSession(devices)
-        session.forward(random_batch(rng, [1], 2, 9, 2, mask=full_mask((1, 2, 9))))
-        session.commit(1, 0, 9)
-        session.forward(random_batch(rng, [1], 2, 9, 2, starts=9, mask=full_mask((1, 2, 9))))
+        sequential(session).forward(random_batch(rng, [1], 2, 9, 2, mask=full_mask((1, 2, 9))))
+        sequential(session).commit(1, 0, 9)
+        sequential(session).forward(random_batch(rng, [1], 2, 9, 2, starts=9, mask=full_mask((1, 2, 9))))
         session.shorten(1, 5)
         with pytest.raises(RuntimeError, match="lost with device device 0"):
-            session.commit(1, 0, 9)
+            sequential(session).commit(1, 0, 9)
         assert session.prefix_length(1) == 5
         session.close()
 
@@ -222,12 +229,12 @@ def test_lost_rows_of_a_forward_over_a_shortened_prefix_are_recomputed(bundle: B
     with failing_devices(sessions(bundle, 2), {0: Failure("read_rows", 2)}) as devices:
         session = BranchParallelSession(devices)
         for each in (one, session):
-            each.forward(batches[0])
-            each.commit(1, 0, 9)
+            sequential(each).forward(batches[0])
+            sequential(each).commit(1, 0, 9)
             each.shorten(1, 5)
-            each.forward(batches[1])
-            each.commit(1, 0, 7)
-        assert_same_statistics(session.forward(batches[2]), one.forward(batches[2]))
+            sequential(each).forward(batches[1])
+            sequential(each).commit(1, 0, 7)
+        assert_same_statistics(sequential(session).forward(batches[2]), sequential(one).forward(batches[2]))
         assert [lost.device for lost in session.lost] == ["device 0"]
         session.close()
     one.close()
@@ -237,12 +244,12 @@ def test_a_request_released_while_its_rows_are_lost(bundle: Bundle) -> None:
     batch = random_batch(np.random.default_rng(2), [1, 2], 2, 9, 2, mask=full_mask((2, 2, 9)))
     with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1, "hangs")}) as devices:
         session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
-        session.forward(batch)
-        session.commit(1, 1, 9)
-        session.release(1)
+        sequential(session).forward(batch)
+        sequential(session).commit(1, 1, 9)
+        session.free(1)
         assert session.prefix_length(1) == 0
-        first = session.forward(batch)
-        second = session.forward(batch)
+        first = sequential(session).forward(batch)
+        second = sequential(session).forward(batch)
         np.testing.assert_array_equal(first.topk_logprobs, second.topk_logprobs)
         assert [lost.device for lost in session.lost] == ["device 1"]
         session.close()
@@ -252,24 +259,25 @@ def test_rows_read_from_a_failing_device_need_another_forward(bundle: Bundle) ->
     batch = random_batch(np.random.default_rng(3), [1], 2, 9, 2)
     with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1)}) as devices:
         session = BranchParallelSession(devices)
-        session.forward(batch)
+        sequential(session).forward(batch)
         with pytest.raises(RuntimeError, match="lost with device device 1"):
-            session.read_rows(1, 1, 9)
-        with pytest.raises(RuntimeError, match="after no forward"):
-            session.commit(1, 0, 9)
-        session.forward(batch)
-        assert session.read_rows(1, 1, 9).count == 9
+            sequential(session).read_rows(1, 1, 9)
+        with pytest.raises(RuntimeError, match="lost with device device 1"):
+            sequential(session).commit(1, 1, 9)
+        assert sequential(session).read_rows(1, 0, 9).count == 9, "rows of the other device"
+        sequential(session).forward(batch)
+        assert sequential(session).read_rows(1, 1, 9).count == 9
         session.close()
 
 
 def wrong_arrays(session: Session) -> None:
     batch = random_batch(np.random.default_rng(4), [1], 3, 9, 2)
-    session.forward(replace(batch, window_mask=batch.window_mask[..., :8].copy()))
+    sequential(session).forward(replace(batch, window_mask=batch.window_mask[..., :8].copy()))
 
 
 def wrong_branch(session: Session) -> None:
-    session.forward(random_batch(np.random.default_rng(5), [1], 3, 9, 2))
-    session.commit(1, 3, 2)
+    sequential(session).forward(random_batch(np.random.default_rng(5), [1], 3, 9, 2))
+    sequential(session).commit(1, 3, 2)
 
 
 @pytest.mark.parametrize("mistake", [wrong_arrays, wrong_branch])

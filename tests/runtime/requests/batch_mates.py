@@ -5,8 +5,9 @@ import threading
 from typing import Any
 
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
-from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.sessions.tickets import Ticket
 
 WAIT = 60.0
 """Seconds after which a handle counts as lost."""
@@ -71,9 +72,9 @@ class CountingSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        self.forwards.append(batch.requests)
-        return self._session.forward(batch)  # type: ignore[no-any-return]
+    def wait(self, ticket: Ticket) -> Statistics:
+        self.forwards.append(ticket.batch.requests)
+        return self._session.wait(ticket)  # type: ignore[no-any-return]
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         self._session.append_rows(request, rows)
@@ -87,13 +88,13 @@ class StalledSession(CountingSession):
         self._changed = threading.Condition()
         self._allowed, self._stalled = allowed, False
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def wait(self, ticket: Ticket) -> Statistics:
         with self._changed:
             self._stalled = True
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: len(self.forwards) < self._allowed, WAIT)
             self._stalled = False
-        return super().forward(batch)
+        return super().wait(ticket)
 
     def wait_until_stalled(self) -> None:
         with self._changed:

@@ -83,7 +83,7 @@ def test_closing_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: tu
 
 
 def test_a_failure_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session, gate = FailingSession(decoder.session, "forward"), Gate()
+    session, gate = FailingSession(decoder.session, "wait"), Gate()
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     with Engine(broken, max_num_seqs=1) as engine, ThreadPoolExecutor(1) as threads:
         handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt), engine.submit(prompt)]
@@ -100,7 +100,7 @@ def test_a_failure_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: 
         assert "the device is gone" in str(status.failure)
         assert (status.closed, status.running, status.waiting, status.cache_rows) == (True, 0, 0, 0)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 def test_waiting_costs_no_processor_time(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -12,12 +12,13 @@ from tests.runtime.decoding.rounds import columns_of_forward
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
@@ -28,8 +29,8 @@ class RecordingSession:
         self._session = session
         self.recorded: list[Statistics] = []
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        self.recorded.append(self._session.forward(batch))
+    def wait(self, ticket: Ticket) -> Statistics:
+        self.recorded.append(self._session.wait(ticket))
         return self.recorded[-1]
 
     def __getattr__(self, name: str) -> Any:

@@ -21,8 +21,9 @@ from lopa.runtime import (
     RoundReport,
     TextEvent,
 )
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.sessions.tickets import Ticket
 
 
 class RecordingObserver:
@@ -53,9 +54,9 @@ class MeasuredSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        self.rows.append(batch.input_ids.size)
-        return self._session.forward(batch)  # type: ignore[no-any-return]
+    def wait(self, ticket: Ticket) -> Statistics:
+        self.rows.append(ticket.batch.padded_rows)
+        return self._session.wait(ticket)  # type: ignore[no-any-return]
 
 
 def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
@@ -133,7 +134,7 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
 def test_closing_and_a_failing_device_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     for breaks in (False, True):
         noted, gate = RecordingObserver(), Gate()
-        session = FailingSession(decoder.session, "forward")
+        session = FailingSession(decoder.session, "wait")
         broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
         engine = Engine(broken, max_num_seqs=1, observer=noted)
         engine.submit(prompt, on_step=gate)
@@ -153,7 +154,7 @@ def test_closing_and_a_failing_device_are_reported(decoder: Decoder, prompt: tup
         assert [each.steps for each in noted.ends] == [1, 0, 0]
         assert [type(each.error) for each in noted.ends] == [EngineFailedError if breaks else type(None)] * 3
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 class Raising:
@@ -229,12 +230,12 @@ class WatchedSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def wait(self, ticket: Ticket) -> Statistics:
         assert self.engine is not None
         status = self.engine.status
         cached = sum(self._session.prefix_length(request) for request in list(self._session._caches))
         self.seen.setdefault(status.rounds, (status.cache_rows, cached))
-        return self._session.forward(batch)  # type: ignore[no-any-return]
+        return self._session.wait(ticket)  # type: ignore[no-any-return]
 
 
 def test_cache_rows_match_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:

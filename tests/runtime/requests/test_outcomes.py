@@ -38,7 +38,7 @@ def test_a_request_is_decoded_by_its_own_config(decoder: Decoder) -> None:
         assert isinstance(found[4], BadInputError)
 
 
-@pytest.mark.parametrize("method", ["forward", "release"])
+@pytest.mark.parametrize("method", ["wait", "free"])
 def test_results_come_before_the_failure_of_a_device(decoder: Decoder, method: str) -> None:
     session = FailingSession(decoder.session, method)
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_results_come_before_the_failure_of_a_device(decoder: Decoder, method: s
 
     def on_step(number: int, step: Any) -> None:
         steps.append(number)
-        session.broken = steps.count(2) == (2 if method == "release" else 5)
+        session.broken = steps.count(2) == (2 if method == "free" else 5)
 
     found: list[GenerationResult | BadInputError] = []  # extend keeps items before an error
     with pytest.raises((OSError, LopaError)):

@@ -10,13 +10,14 @@ import pytest
 from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of, with_stored_prompt
 from tools.random_configs import random_prompt
 
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.request import MAX_CACHE_SALT, Request
+from lopa.runtime.sessions.tickets import Ticket
 
 BLOCKS: dict[str, Any] = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
 """Options with which any model counts blocks from position 0."""
@@ -75,9 +76,9 @@ class CountingRows:
     def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        self.rows += batch.input_ids.size
-        return self._session.forward(batch)  # type: ignore[attr-defined, no-any-return]
+    def wait(self, ticket: Ticket) -> Statistics:
+        self.rows += ticket.batch.input_ids.size
+        return self._session.wait(ticket)  # type: ignore[attr-defined, no-any-return]
 
 
 def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:

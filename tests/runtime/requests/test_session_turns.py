@@ -20,9 +20,10 @@ from lopa.runtime import (
     Engine,
     GenerationConfig,
 )
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.sessions.session import next_request_number
+from lopa.runtime.sessions.tickets import Ticket
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 32, "window": "block_causal"}
 
@@ -37,9 +38,9 @@ class InterruptedSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def wait(self, ticket: Ticket) -> Statistics:
         self.interruption()
-        statistics: Statistics = self._session.forward(batch)
+        statistics: Statistics = self._session.wait(ticket)
         return statistics
 
 
@@ -170,7 +171,7 @@ class TimeLimitError(Exception):
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("place", ["forward", "commit", "tokenizer"])
+@pytest.mark.parametrize("place", ["wait", "commit", "tokenizer"])
 @pytest.mark.parametrize("error", [TimeLimitError("late"), BadInputError("a", expected="b", remedy="c")])
 def test_what_a_signal_handler_raises_passes_unchanged(
     interrupted: tuple[Decoder, InterruptedSession],

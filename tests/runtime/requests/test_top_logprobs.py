@@ -171,8 +171,8 @@ class MaskProposingSession:
     def __init__(self, session: Any, mask: int) -> None:
         self._session, self._mask = session, mask
 
-    def forward(self, batch: Any) -> Statistics:
-        found = self._session.forward(batch)
+    def wait(self, ticket: Any) -> Statistics:
+        found = self._session.wait(ticket)
         found.topk_ids[..., 1] = self._mask
         return found  # type: ignore[no-any-return]
 

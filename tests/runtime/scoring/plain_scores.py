@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
@@ -40,7 +41,7 @@ class PlainScores:
             logits_index=np.array([[[len(prompt) + len(written) - self._shift]]]),
             temperature=np.ones(1, np.float32),
         )
-        logits = self._session.forward(batch).logits
+        logits = sequential(self._session).forward(batch).logits
         assert logits is not None
         scaled = logits[0, 0, 0].astype(np.float64) / self._temperature
         return scaled - np.logaddexp.reduce(scaled)

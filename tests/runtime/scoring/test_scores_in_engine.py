@@ -72,17 +72,17 @@ def test_a_score_joins_while_a_decode_runs_and_leaves_before_it(decoder: Decoder
 def test_a_score_is_cancelled_between_forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "MAX_ROWS", 1)  # one window per forward
     forwards, cancelled = 0, threading.Event()
-    inner = decoder.session.forward
+    inner = decoder.session.wait
 
-    def counted(batch: Any) -> Any:
+    def counted(ticket: Any) -> Any:
         nonlocal forwards
         forwards += 1
         if forwards == 3:
             handle.cancel()
             cancelled.set()
-        return inner(batch)
+        return inner(ticket)
 
-    monkeypatch.setattr(decoder.session, "forward", counted)
+    monkeypatch.setattr(decoder.session, "wait", counted)
     with Engine(decoder, max_num_seqs=2) as engine:
         handle = engine.submit(PROMPT, choices=[tuple(range(20, 60))])
         result = handle.result(WAIT)

@@ -9,6 +9,7 @@ import pytest
 from tests.outcomes import outcomes
 from tests.runtime.failing_device import FailingDevice, Failure
 from tests.runtime.random_windows import full_mask, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.cli.main import main
 from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
@@ -49,7 +50,7 @@ def _submit(decoder: Decoder) -> None:
 @pytest.mark.parametrize("use", [_stream, _generate, _submit])
 @pytest.mark.parametrize(
     "failure",
-    [Failure("forward", 1), Failure("forward", 3), Failure("commit", 1), Failure("forward", 2, "answers nonsense")],
+    [Failure("wait", 1), Failure("wait", 3), Failure("commit", 1), Failure("wait", 2, "answers nonsense")],
     ids=str,
 )
 def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder], None], failure: Failure) -> None:
@@ -58,18 +59,18 @@ def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder],
     assert caught.value.exit_code == 3
     assert isinstance(caught.value.__cause__, ValueError if failure.manner == "answers nonsense" else OSError)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 def test_error_in_shorten(decoder: Decoder) -> None:
     typed = TypedSession(with_failure(decoder, Failure("shorten", 2)).session)
-    typed.forward(random_batch(np.random.default_rng(0), [1], 1, 9, 1))
-    typed.commit(1, 0, 9)
+    sequential(typed).forward(random_batch(np.random.default_rng(0), [1], 1, 9, 1))
+    sequential(typed).commit(1, 0, 9)
     typed.shorten(1, 4)
     assert typed.prefix_length(1) == decoder.session.prefix_length(1) == 4
     with pytest.raises(EngineFailedError, match="device 0 broke in shorten"):
         typed.shorten(1, 2)
-    decoder.session.release(1)
+    decoder.session.free(1)
 
 
 @pytest.mark.parametrize(
@@ -86,26 +87,26 @@ def test_error_with_a_cached_prompt(decoder: Decoder, method: str, message: str)
         with pytest.raises(EngineFailedError, match=message):
             handles[-1].result(60.0)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 def test_error_after_the_result_is_ignored(decoder: Decoder) -> None:
-    *_, last = with_failure(decoder, Failure("release", 1)).stream(PROMPT, decoder.config(max_new_tokens=8))
+    *_, last = with_failure(decoder, Failure("free", 1)).stream(PROMPT, decoder.config(max_new_tokens=8))
     assert isinstance(last, DoneEvent)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 def test_first_of_several_errors_is_raised(decoder: Decoder) -> None:
     with pytest.raises(EngineFailedError, match="broke in commit"):
         list(with_failure(decoder, Failure("commit", 1)).stream(PROMPT))
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.release(number)
+        decoder.session.free(number)
 
 
 def test_losing_all_devices_raises(decoder: Decoder) -> None:
     sessions: list[Any] = [
-        FailingDevice(open_session(decoder.bundle, "cpu", threads=1), f"device {i}", Failure("forward", 1))
+        FailingDevice(open_session(decoder.bundle, "cpu", threads=1), f"device {i}", Failure("wait", 1))
         for i in range(2)
     ]
     lost = Decoder(decoder.bundle, BranchParallelSession(sessions), decoder.tokenizer, threads=1)
@@ -128,10 +129,10 @@ def test_bad_input_errors_pass(decoder: Decoder) -> None:
     class TooSmall:
         device = "cpu"
 
-        def forward(self, _: object) -> object:
+        def start(self, _: object) -> object:
             raise BadInputError("too long", expected="shorter", remedy="shorten it")
 
-        def release(self, request: int) -> None:
+        def free(self, request: int) -> None:
             pass
 
     session: Any = TooSmall()
@@ -149,7 +150,7 @@ def test_engine_errors_are_converted_and_not_printed(
     batch = random_batch(np.random.default_rng(1), [1], 1, 8, 2, mask=full_mask((1, 1, 8)))
     batch.input_ids[...] = 10**7
     with pytest.raises(EngineFailedError, match="failed while decoding") as caught:
-        session.forward(batch)
+        sequential(session).forward(batch)
     assert not isinstance(caught.value.__cause__, EngineFailedError)
     session.close()
     assert capfd.readouterr() == ("", "")

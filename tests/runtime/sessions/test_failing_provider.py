@@ -18,7 +18,10 @@ from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.runtime.webgpu import webgpu_status
 
 ERROR = "RuntimeError: the driver is confused"
-METHODS = ("open", "forward", "commit", "read_rows", "append_rows", "shorten", "prefix_length", "release", "close")
+METHODS = (
+    "open",
+    *["start", "wait", "commit", "read_rows", "release", "append_rows", "shorten", "prefix_length", "free", "close"],
+)
 _real_open: Callable[..., Session] = numpy_session.open_session
 
 
@@ -58,7 +61,7 @@ def test_each_method_is_typed(failing: str, tiny_bundle: Path) -> None:
             open_session(bundle, "numpy")
         return
     session = TypedSession(open_session(bundle, "numpy"))
-    arguments = {"commit": 3, "read_rows": 3, "append_rows": 2, "shorten": 2, "close": 0}.get(failing, 1)
+    arguments = {"commit": 4, "read_rows": 4, "append_rows": 2, "shorten": 2, "close": 0}.get(failing, 1)
     doing = "closing" if failing == "close" else "decoding"
     with pytest.raises(EngineFailedError, match=f"numpy failed while {doing}: {ERROR}"):
         getattr(session, failing)(*[0] * arguments)
@@ -69,7 +72,7 @@ def test_decoder(failing: str, tiny_bundle: Path) -> None:
         with Decoder.open(tiny_bundle, devices=["numpy"]) as decoder:
             decoder.generate("1+1=", max_new_tokens=4)
 
-    if failing in ("open", "forward", "commit", "release"):
+    if failing in ("open", "start", "wait", "commit", "release", "free"):
         with pytest.raises(EngineFailedError, match=ERROR):
             decode()
     else:
@@ -84,7 +87,7 @@ def test_doctor(failing: str, tiny_bundle: Path) -> None:
             list(lines)
         return
     found = list(lines)
-    if failing in ("open", "forward", "append_rows", "release"):
+    if failing in ("open", "start", "wait", "append_rows", "release", "free"):
         assert f"failed while {'opening' if failing == 'open' else 'decoding'}: {ERROR}" in found[0]
         assert found[0].startswith("numpy: not measured: numpy failed")
         assert found[-1] == "cpu is the only device that opens"
@@ -114,7 +117,7 @@ COMMANDS = {
     ("doctor",): METHODS,
     ("generate", "--device", "numpy", "--max-new-tokens", "4"): METHODS,
     # calls that these make first: without a failure they take long
-    ("verify", "--device", "numpy"): ("open", "forward", "commit"),
+    ("verify", "--device", "numpy"): ("open", "wait", "commit"),
     ("bench", "costs", "--device", "numpy"): ("open", "append_rows"),
 }
 

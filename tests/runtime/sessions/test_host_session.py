@@ -15,6 +15,7 @@ from tests.runtime.random_windows import (
     block_causal_mask,
     random_batch,
 )
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.bundle import Bundle
@@ -60,16 +61,16 @@ def generator(seed: int) -> np.random.Generator:
 def fill_prefix(session: Session, rng: np.random.Generator, request: int, rows: int) -> None:
     """Commit `rows` rows of a random window."""
     start = session.prefix_length(request)
-    session.forward(random_batch(rng, [request], 1, rows, 1, starts=start))
-    session.commit(request, 0, rows)
+    sequential(session).forward(random_batch(rng, [request], 1, rows, 1, starts=start))
+    sequential(session).commit(request, 0, rows)
 
 
 def test_rows_committed_in_pieces_equal_one_commit(session: Session) -> None:
     """Rows of a block-causal window do not depend on where the sequence is cut between blocks."""
     rng = generator(1)
     batch = random_batch(rng, [1], 1, 96, 1, mask=block_causal_mask((1, 1, 96), 16))
-    session.forward(batch)
-    session.commit(1, 0, 96)
+    sequential(session).forward(batch)
+    sequential(session).commit(1, 0, 96)
     for start, end in ((0, 32), (32, 80), (80, 96)):
         piece = WindowBatch(
             requests=(2,),
@@ -79,21 +80,23 @@ def test_rows_committed_in_pieces_equal_one_commit(session: Session) -> None:
             logits_index=np.zeros((1, 1, 1), np.int64),
             temperature=batch.temperature,
         )
-        session.forward(piece)
-        session.commit(2, 0, end - start)
+        sequential(session).forward(piece)
+        sequential(session).commit(2, 0, end - start)
     assert session.prefix_length(1) == session.prefix_length(2) == 96
     after = random_batch(rng, [1], 3, 20, 20, starts=96)
-    assert_same_statistics(session.forward(replace(after, requests=(2,))), session.forward(after))
+    assert_same_statistics(
+        sequential(session).forward(replace(after, requests=(2,))), sequential(session).forward(after)
+    )
 
 
 def test_commit_uses_the_rows_of_its_branch(session: Session) -> None:
     rng = generator(2)
     batch = random_batch(rng, [1], 3, 20, 4)
     for request, branch in ((1, 0), (2, 2), (3, 2)):
-        session.forward(replace(batch, requests=(request,)))
-        session.commit(request, branch, 11)
+        sequential(session).forward(replace(batch, requests=(request,)))
+        sequential(session).commit(request, branch, 11)
     after = random_batch(rng, [1], 1, 8, 8, starts=11)
-    first, second, third = (session.forward(replace(after, requests=(request,))) for request in (1, 2, 3))
+    first, second, third = (sequential(session).forward(replace(after, requests=(request,))) for request in (1, 2, 3))
     assert_same_statistics(second, third)
     assert np.abs(first.topk_logprobs - second.topk_logprobs).max() > 0.01
 
@@ -101,23 +104,23 @@ def test_commit_uses_the_rows_of_its_branch(session: Session) -> None:
 def test_rows_sent_to_another_session_equal_a_commit(session: Session, other: Session) -> None:
     rng = generator(3)
     for width in (40, 50):
-        session.forward(random_batch(rng, [7], 2, width, 1, starts=session.prefix_length(7)))
-        rows = session.read_rows(7, 1, width - 3)
+        sequential(session).forward(random_batch(rng, [7], 2, width, 1, starts=session.prefix_length(7)))
+        rows = sequential(session).read_rows(7, 1, width - 3)
         assert rows.count == width - 3
-        session.commit(7, 1, width - 3)
+        sequential(session).commit(7, 1, width - 3)
         other.append_rows(7, rows)
     assert other.prefix_length(7) == session.prefix_length(7) == 84
     after = random_batch(rng, [7], 2, 8, 8, starts=84)
-    assert_same_statistics(other.forward(after), session.forward(after))
+    assert_same_statistics(sequential(other).forward(after), sequential(session).forward(after))
 
 
 def test_rows_and_statistics_survive_the_next_forward(session: Session) -> None:
     rng = generator(4)
-    statistics = session.forward(random_batch(rng, [1], 2, 10, 5))
-    rows = session.read_rows(1, 1, 10)
+    statistics = sequential(session).forward(random_batch(rng, [1], 2, 10, 5))
+    rows = sequential(session).read_rows(1, 1, 10)
     kept = [array.copy() for array in (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy)]
     kept_rows = [array.copy() for array in rows.layers]
-    session.forward(random_batch(rng, [1], 2, 10, 5))
+    sequential(session).forward(random_batch(rng, [1], 2, 10, 5))
     for old, new in zip(kept, (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy), strict=True):
         np.testing.assert_array_equal(old, new)
     for old_rows, new_rows in zip(kept_rows, rows.layers, strict=True):
@@ -129,9 +132,9 @@ def test_alternating_window_sizes(session: Session) -> None:
     rng = generator(5)
     sizes = [(1, 5, 3), (4, 33, 20), (1, 5, 3), (2, 70, 1), (4, 33, 20), (4, 33, 21), (1, 1, 1)]
     batches = {size: random_batch(rng, [1], *size) for size in sizes}
-    first = {size: session.forward(batch) for size, batch in batches.items()}
+    first = {size: sequential(session).forward(batch) for size, batch in batches.items()}
     for size in sizes:
-        assert_same_statistics(session.forward(batches[size]), first[size])
+        assert_same_statistics(sequential(session).forward(batches[size]), first[size])
 
 
 def test_batched_requests_equal_single_requests(session: Session) -> None:
@@ -142,10 +145,10 @@ def test_batched_requests_equal_single_requests(session: Session) -> None:
     starts = [session.prefix_length(request) for request in requests]
     for _ in range(3):
         batch = random_batch(rng, requests, 3, 12, 6, starts=starts)
-        together = session.forward(batch)
-        new_rows = [session.read_rows(request, 2, 9) for request in requests]
+        together = sequential(session).forward(batch)
+        new_rows = [sequential(session).read_rows(request, 2, 9) for request in requests]
         for slot, request in enumerate(requests):
-            alone = session.forward(batch_of_one(batch, slot))
+            alone = sequential(session).forward(batch_of_one(batch, slot))
             one = slice(slot, slot + 1)
             assert_same_statistics(
                 replace(
@@ -156,7 +159,9 @@ def test_batched_requests_equal_single_requests(session: Session) -> None:
                 ),
                 alone,
             )
-            for found, expected in zip(new_rows[slot].layers, session.read_rows(request, 2, 9).layers, strict=True):
+            for found, expected in zip(
+                new_rows[slot].layers, sequential(session).read_rows(request, 2, 9).layers, strict=True
+            ):
                 assert_close(found, expected)
         # Only some requests advance, one of them into another tile.
         fill_prefix(session, rng, 3, 30)
@@ -166,21 +171,23 @@ def test_batched_requests_equal_single_requests(session: Session) -> None:
 def test_rows_are_committed_to_their_own_request(session: Session) -> None:
     rng = generator(7)
     batch = random_batch(rng, [4, 5], 2, 12, 1)
-    session.forward(batch)
-    session.commit(5, 1, 12)
+    sequential(session).forward(batch)
+    sequential(session).commit(5, 1, 12)
     assert session.prefix_length(4) == 0
-    session.forward(replace(batch_of_one(batch, 1), requests=(6,)))
-    session.commit(6, 1, 12)
+    sequential(session).forward(replace(batch_of_one(batch, 1), requests=(6,)))
+    sequential(session).commit(6, 1, 12)
     after = random_batch(rng, [5], 1, 5, 5, starts=12)
-    assert_same_statistics(session.forward(after), session.forward(replace(after, requests=(6,))))
+    assert_same_statistics(
+        sequential(session).forward(after), sequential(session).forward(replace(after, requests=(6,)))
+    )
 
 
 def test_padding_rows_have_no_effect(session: Session) -> None:
     rng = generator(8)
     fill_prefix(session, rng, 1, 30)
     batch = random_batch(rng, [1], 3, 20, 20, starts=30)
-    expected = session.forward(batch)
-    expected_rows = session.read_rows(1, 1, 20)
+    expected = sequential(session).forward(batch)
+    expected_rows = sequential(session).read_rows(1, 1, 20)
     for padding in (1, 13):
         mask = np.zeros((1, 3, 20 + padding, 20 + padding), np.bool_)
         mask[..., :20, :20] = batch.window_mask
@@ -191,8 +198,8 @@ def test_padding_rows_have_no_effect(session: Session) -> None:
             position_ids=np.concatenate([batch.position_ids, rng.integers(0, 500, (1, 3, padding))], axis=-1),
             window_mask=mask,
         )
-        assert_same_statistics(session.forward(padded), expected)
-        for found, rows in zip(session.read_rows(1, 1, 20).layers, expected_rows.layers, strict=True):
+        assert_same_statistics(sequential(session).forward(padded), expected)
+        for found, rows in zip(sequential(session).read_rows(1, 1, 20).layers, expected_rows.layers, strict=True):
             assert_close(found, rows)
 
 
@@ -200,7 +207,7 @@ def test_branch_order_does_not_matter(session: Session) -> None:
     rng = generator(9)
     fill_prefix(session, rng, 1, 10)
     batch = random_batch(rng, [1], 4, 15, 6, starts=10)
-    expected = session.forward(batch)
+    expected = sequential(session).forward(batch)
     order = [2, 0, 3, 1]
     reordered = replace(
         batch,
@@ -209,7 +216,7 @@ def test_branch_order_does_not_matter(session: Session) -> None:
         window_mask=batch.window_mask[:, order],
         logits_index=batch.logits_index[:, order],
     )
-    found = session.forward(reordered)
+    found = sequential(session).forward(reordered)
     assert_same_statistics(
         found,
         replace(
@@ -226,21 +233,21 @@ def test_position_ids_determine_positions(session: Session) -> None:
     rng = generator(10)
     fill_prefix(session, rng, 1, 10)
     batch = random_batch(rng, [1], 1, 6, 6, starts=10)
-    near = session.forward(batch)
-    far = session.forward(replace(batch, position_ids=batch.position_ids + 40))
+    near = sequential(session).forward(batch)
+    far = sequential(session).forward(replace(batch, position_ids=batch.position_ids + 40))
     assert np.abs(near.topk_logprobs - far.topk_logprobs).max() > 0.01
 
 
 def test_released_request_starts_empty(session: Session) -> None:
     rng = generator(11)
     batch = random_batch(rng, [1], 2, 9, 9)
-    fresh = session.forward(batch)
-    session.commit(1, 0, 9)
-    session.release(1)
-    session.release(1)
-    session.release(12345)
+    fresh = sequential(session).forward(batch)
+    sequential(session).commit(1, 0, 9)
+    session.free(1)
+    session.free(1)
+    session.free(12345)
     assert session.prefix_length(1) == 0
-    assert_same_statistics(session.forward(batch), fresh)
+    assert_same_statistics(sequential(session).forward(batch), fresh)
 
 
 def test_shortened_request_equals_a_fresh_one(session: Session, other: Session) -> None:
@@ -265,10 +272,10 @@ def test_release_keeps_other_requests(session: Session) -> None:
     fill_prefix(session, rng, 1, 9)
     fill_prefix(session, rng, 2, 70)
     batch = random_batch(rng, [1], 2, 9, 9, starts=9)
-    expected = session.forward(batch)
-    session.forward(random_batch(rng, [1, 2], 2, 9, 9, starts=9))
-    session.release(2)
-    assert_same_statistics(session.forward(batch), expected)
+    expected = sequential(session).forward(batch)
+    sequential(session).forward(random_batch(rng, [1, 2], 2, 9, 9, starts=9))
+    session.free(2)
+    assert_same_statistics(sequential(session).forward(batch), expected)
 
 
 @one_device
@@ -276,16 +283,16 @@ def test_release_keeps_other_requests(session: Session) -> None:
 def test_cache_is_freed(session: Session, ending: str) -> None:
     """Measure the memory that Python and numpy hold. A cache of 16384 rows holds 42 MB."""
     rng = generator(13)
-    session.forward(random_batch(rng, [1, 2], 1, 4, 1))
+    sequential(session).forward(random_batch(rng, [1, 2], 1, 4, 1))
     rows = CacheRows(tuple(rng.standard_normal((2, 16384, 32)).astype(np.float32) for _ in range(10)))
     tracemalloc.start()
     try:
         session.append_rows(1, rows)
-        session.forward(random_batch(rng, [1], 1, 4, 1, starts=100))
-        session.forward(random_batch(rng, [1, 2], 1, 4, 1, starts=100))
+        sequential(session).forward(random_batch(rng, [1], 1, 4, 1, starts=100))
+        sequential(session).forward(random_batch(rng, [1, 2], 1, 4, 1, starts=100))
         held = tracemalloc.get_traced_memory()[0]
         if ending == "release":
-            session.release(1)
+            session.free(1)
         else:
             session.close()
         left = tracemalloc.get_traced_memory()[0]
@@ -298,29 +305,29 @@ def test_cache_is_freed(session: Session, ending: str) -> None:
 def test_wrong_use_raises(session: Session) -> None:
     rng = generator(14)
     with pytest.raises(RuntimeError, match="after no forward"):
-        session.commit(1, 0, 1)
+        sequential(session).commit(1, 0, 1)
     with pytest.raises(RuntimeError, match="after no forward"):
-        session.read_rows(1, 0, 1)
-    session.forward(random_batch(rng, [1, 2], 3, 5, 2))
+        sequential(session).read_rows(1, 0, 1)
+    sequential(session).forward(random_batch(rng, [1, 2], 3, 5, 2))
     with pytest.raises(RuntimeError, match=r"request 3 .* requests \[1, 2\]"):
-        session.commit(3, 0, 1)
+        sequential(session).commit(3, 0, 1)
     for branch in (-1, 3):
         with pytest.raises(ValueError, match=rf"received branch {branch}, expected one from 0 to 2"):
-            session.commit(1, branch, 1)
+            sequential(session).commit(1, branch, 1)
     for count in (-1, 6):
         with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 5"):
-            session.read_rows(1, 0, count)
+            sequential(session).read_rows(1, 0, count)
     with pytest.raises(ValueError, match="received rows"):
         session.append_rows(1, CacheRows((np.ones((2, 3, 32), np.float32),)))
-    session.release(2)
-    with pytest.raises(RuntimeError, match="after no forward"):
-        session.commit(2, 0, 1)
+    session.free(2)
+    with pytest.raises(RuntimeError, match=r"request 2 requested of .*; the request was freed after that forward"):
+        sequential(session).commit(2, 0, 1)
     assert session.prefix_length(1) == session.prefix_length(2) == 0
 
 
 def test_mismatched_arrays_raise(session: Session) -> None:
     batch = random_batch(generator(15), [1, 2], 3, 5, 2)
-    session.forward(batch)
+    sequential(session).forward(batch)
     for name, wrong in (
         ("requests", replace(batch, requests=(1, 1))),
         ("requests", replace(batch, requests=(1,))),
@@ -333,35 +340,35 @@ def test_mismatched_arrays_raise(session: Session) -> None:
         ("input_ids", replace(batch, input_ids=batch.input_ids[..., :0])),
     ):
         with pytest.raises(ValueError, match=f"received {name}"):
-            session.forward(wrong)
+            sequential(session).forward(wrong)
 
 
 @one_device
 def test_failed_forward_leaves_no_rows_to_commit(session: Session) -> None:
     batch = random_batch(generator(16), [1], 2, 5, 2)
-    session.forward(batch)
+    sequential(session).forward(batch)
     with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
-        session.forward(replace(batch, input_ids=batch.input_ids + 1_000_000))
-    with pytest.raises(RuntimeError, match="after no forward"):
-        session.commit(1, 0, 1)
-    session.forward(batch)
-    session.commit(1, 1, 5)
+        sequential(session).forward(replace(batch, input_ids=batch.input_ids + 1_000_000))
+    with pytest.raises(RuntimeError, match="released, failed or of another session"):
+        sequential(session).commit(1, 0, 1)
+    sequential(session).forward(batch)
+    sequential(session).commit(1, 1, 5)
 
 
 def test_closed_session_raises(session: Session) -> None:
     batch = random_batch(generator(17), [1], 1, 5, 2)
-    session.forward(batch)
-    rows = session.read_rows(1, 0, 2)
+    sequential(session).forward(batch)
+    rows = sequential(session).read_rows(1, 0, 2)
     session.close()
     session.close()
-    session.release(1)
+    session.free(1)
     assert session.prefix_length(1) == 0
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.forward(batch)
+        sequential(session).commit(1, 0, 1)
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.commit(1, 0, 1)
+        sequential(session).read_rows(1, 0, 1)
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.read_rows(1, 0, 1)
+        sequential(session).forward(batch)
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         session.append_rows(1, rows)
     with pytest.raises(RuntimeError, match=r"after close\(\)"):

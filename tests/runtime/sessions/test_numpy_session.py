@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.runtime.random_windows import VOCABULARY, assert_same_statistics, scattered_mask
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import ModelDimensions
@@ -132,9 +133,9 @@ def test_windows_over_a_prefix_match_whole_sequences_in_torch(
             logits_index=np.zeros((requests, 1, 1), np.int64),
             temperature=np.ones(requests, np.float32),
         )
-        session.forward(batch)
+        sequential(session).forward(batch)
         for request in (0, 1):
-            session.commit(request, 0, rows)
+            sequential(session).commit(request, 0, rows)
     shape = (requests, branches, width)
     window = WindowBatch(
         requests=(0, 1),
@@ -145,7 +146,7 @@ def test_windows_over_a_prefix_match_whole_sequences_in_torch(
         logits_index=np.broadcast_to(np.arange(width)[::-1], shape),
         temperature=np.asarray([1, 0.5], np.float32),
     )
-    statistics = session.forward(window)
+    statistics = sequential(session).forward(window)
     assert statistics.logits is not None
     for request in range(requests):
         for branch in range(branches):

@@ -17,6 +17,7 @@ import onnxruntime as ort
 import pytest
 from tests.python_path import python_path
 from tests.runtime.random_windows import assert_close, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
@@ -92,9 +93,9 @@ def test_sessions_in_several_threads_are_independent(copied_bundle: Path) -> Non
         for _ in range(12):
             branches, width = (int(rng.integers(1, limit)) for limit in (4, 30))
             start = session.prefix_length(7)
-            statistics = session.forward(random_batch(rng, [7], branches, width, 5, starts=start))
-            found += [statistics.topk_logprobs, *session.read_rows(7, branches - 1, width).layers]
-            session.commit(7, branches - 1, width)
+            statistics = sequential(session).forward(random_batch(rng, [7], branches, width, 5, starts=start))
+            found += [statistics.topk_logprobs, *sequential(session).read_rows(7, branches - 1, width).layers]
+            sequential(session).commit(7, branches - 1, width)
         session.close()
         return found
 
@@ -119,11 +120,11 @@ def test_sessions_opened_at_once_share_one_graph(copied_bundle: Path, opened_gra
 def test_graph_is_freed_with_its_last_session(copied_bundle: Path, opened_graphs: list[Any]) -> None:
     batch = random_batch(np.random.default_rng(0), [1], 2, 9, 3)
     first, second = opened(copied_bundle), opened(copied_bundle)
-    expected = first.forward(batch).topk_logprobs
+    expected = sequential(first).forward(batch).topk_logprobs
     first.close()
     gc.collect()
     assert opened_graphs[0]() is not None
-    assert_close(second.forward(batch).topk_logprobs, expected)
+    assert_close(sequential(second).forward(batch).topk_logprobs, expected)
     second.close()
     gc.collect()
     assert opened_graphs[0]() is None
@@ -143,7 +144,7 @@ def test_replaced_bundle_opens_another_graph(copied_bundle: Path, opened_graphs:
     rng = np.random.default_rng(0)
     batch = random_batch(rng, [1], 2, 9, 3)
     old = opened(copied_bundle)
-    before = old.forward(batch)
+    before = sequential(old).forward(batch)
     copied_bundle.rename(copied_bundle.with_name("old"))
     shutil.copytree(copied_bundle.with_name("old"), copied_bundle)
     bundle = Bundle.open(copied_bundle)
@@ -151,8 +152,8 @@ def test_replaced_bundle_opens_another_graph(copied_bundle: Path, opened_graphs:
     (weights * np.float32(0.9)).tofile(bundle.weights)
     new = opened(copied_bundle)
     assert len(opened_graphs) == 2
-    assert np.abs(new.forward(batch).topk_logprobs - before.topk_logprobs).max() > 0.01
-    assert_close(old.forward(batch).topk_logprobs, before.topk_logprobs)
+    assert np.abs(sequential(new).forward(batch).topk_logprobs - before.topk_logprobs).max() > 0.01
+    assert_close(sequential(old).forward(batch).topk_logprobs, before.topk_logprobs)
     old.close()
     new.close()
 

@@ -16,6 +16,7 @@ from tests.runtime.random_windows import (
     assert_same_statistics,
     random_batch,
 )
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -38,8 +39,8 @@ def test_logits_require_a_bundle_with_logits(
 ) -> None:
     batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
     for device in ("cpu", "numpy"):
-        assert opened(tiny_bundle, device).forward(batch).logits is None
-        statistics = opened(tiny_bundle_logits, device).forward(batch)
+        assert sequential(opened(tiny_bundle, device)).forward(batch).logits is None
+        statistics = sequential(opened(tiny_bundle_logits, device)).forward(batch)
         assert statistics.logits is not None
         assert statistics.logits.shape == (1, 2, 3, 1024)
         kept = statistics.logits.copy()
@@ -56,14 +57,14 @@ def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session])
     engine, reference = (opened(tiny_half, device) for device in ("cpu", "numpy"))
     for start in (0, 30):
         batch = random_batch(rng, [1], 3, 30, 8, starts=start)
-        found, expected = engine.forward(batch), reference.forward(batch)
+        found, expected = sequential(engine).forward(batch), sequential(reference).forward(batch)
         assert found.topk_logprobs.dtype == found.entropy.dtype == np.float32
         assert_same_statistics(found, expected, tolerance=0.01)
-        rows, expected_rows = engine.read_rows(1, 2, 30), reference.read_rows(1, 2, 30)
+        rows, expected_rows = sequential(engine).read_rows(1, 2, 30), sequential(reference).read_rows(1, 2, 30)
         assert all(array.dtype == np.float16 for array in rows.layers)
         for array, right in zip(rows.layers, expected_rows.layers, strict=True):
             assert_close(array, right, tolerance=0.01)
-        engine.commit(1, 2, 30)
+        sequential(engine).commit(1, 2, 30)
         reference.append_rows(1, rows)
 
 
@@ -139,7 +140,7 @@ def test_memory_is_bounded_by_the_largest_window(tiny_bundle: Path, opened: Call
     tracemalloc.start()
     try:
         for width in (50, 100, 200, 300, 400, 350, 120):
-            session.forward(random_batch(rng, [1], 5, width, 1))
+            sequential(session).forward(random_batch(rng, [1], 5, width, 1))
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

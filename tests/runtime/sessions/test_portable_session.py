@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from tests.runtime.check_cases import assert_random_windows_agree
 from tests.runtime.random_windows import assert_close, full_mask, random_batch, scattered_mask
+from tests.runtime.sequential import sequential
 from tests.runtime.sessions.test_onnxruntime_session import changed_bundle
 
 from lopa.runtime import contract
@@ -30,8 +31,8 @@ def test_values_in_padding_rows_have_no_effect(tiny_portable: Path, opened: Call
     """The comparison is exact, because masked rows have a weight of exactly 0."""
     rng = np.random.default_rng(5)
     engine = opened(tiny_portable, "cpu")
-    engine.forward(random_batch(rng, [1], 1, 40, 1))
-    engine.commit(1, 0, 40)
+    sequential(engine).forward(random_batch(rng, [1], 1, 40, 1))
+    sequential(engine).commit(1, 0, 40)
     real = 13
     mask = full_mask((1, 3, 20))
     mask[:, :, :, real:] = False
@@ -41,14 +42,14 @@ def test_values_in_padding_rows_have_no_effect(tiny_portable: Path, opened: Call
     other_ids, other_positions = batch.input_ids.copy(), batch.position_ids.copy()
     other_ids[..., real:] = rng.integers(0, 975, (1, 3, 20 - real))
     other_positions[..., real:] = rng.integers(0, 2000, (1, 3, 20 - real))
-    first = engine.forward(batch)
-    rows = engine.read_rows(1, 2, real)
-    second = engine.forward(dataclasses.replace(batch, input_ids=other_ids, position_ids=other_positions))
+    first = sequential(engine).forward(batch)
+    rows = sequential(engine).read_rows(1, 2, real)
+    second = sequential(engine).forward(dataclasses.replace(batch, input_ids=other_ids, position_ids=other_positions))
     assert not np.array_equal(other_ids, batch.input_ids)
     np.testing.assert_array_equal(first.topk_ids, second.topk_ids)
     np.testing.assert_array_equal(first.topk_logprobs, second.topk_logprobs)
     np.testing.assert_array_equal(first.entropy, second.entropy)
-    for found, right in zip(engine.read_rows(1, 2, real).layers, rows.layers, strict=True):
+    for found, right in zip(sequential(engine).read_rows(1, 2, real).layers, rows.layers, strict=True):
         np.testing.assert_array_equal(found, right)
 
 
@@ -57,10 +58,10 @@ def test_branches_of_a_request_are_independent(tiny_portable: Path, opened: Call
     rng = np.random.default_rng(6)
     engine = opened(tiny_portable, "cpu")
     batch = random_batch(rng, [4, 2], 3, 12, 5, mask=scattered_mask(rng, (2, 3, 12)))
-    together = engine.forward(batch)
+    together = sequential(engine).forward(batch)
     for branch in range(3):
         one = slice(branch, branch + 1)
-        alone = engine.forward(
+        alone = sequential(engine).forward(
             dataclasses.replace(
                 batch,
                 input_ids=batch.input_ids[:, one],
@@ -79,10 +80,10 @@ def test_fully_masked_row_stays_finite(tiny_portable: Path, opened: Callable[[Pa
     engine = opened(tiny_portable, "cpu")
     mask = full_mask((1, 2, 9))
     mask[0, 0, 5] = False
-    statistics = engine.forward(random_batch(rng, [1], 2, 9, 9, mask=mask))
+    statistics = sequential(engine).forward(random_batch(rng, [1], 2, 9, 9, mask=mask))
     assert np.isfinite(statistics.topk_logprobs).all()
     assert np.isfinite(statistics.entropy).all()
-    assert all(np.isfinite(rows).all() for rows in engine.read_rows(1, 0, 9).layers)
+    assert all(np.isfinite(rows).all() for rows in sequential(engine).read_rows(1, 0, 9).layers)
 
 
 def test_portable_graph_with_standard_manifest_raises(tiny_portable: Path, tmp_path: Path) -> None:

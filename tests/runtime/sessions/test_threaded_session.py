@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.parallel.session_thread import SessionThread
@@ -41,25 +42,25 @@ def test_all_calls_run_on_one_thread_and_return_the_same(bundle: Bundle) -> None
     session = ThreadedSession("there", lambda: ThreadRecorder(open_session(bundle, "cpu", threads=1), threads))
     batch = random_batch(np.random.default_rng(0), (0,), 2, 20, 4)
     assert session.device == "there"
-    assert_same_statistics(session.forward(batch), plain.forward(batch))
-    read = session.read_rows(0, 1, 7)
-    for ours, theirs in zip(read.layers, plain.read_rows(0, 1, 7).layers, strict=True):
+    assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
+    read = sequential(session).read_rows(0, 1, 7)
+    for ours, theirs in zip(read.layers, sequential(plain).read_rows(0, 1, 7).layers, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    session.commit(0, 1, 5)
+    sequential(session).commit(0, 1, 5)
     session.append_rows(0, read)
     assert session.prefix_length(0) == 12
     session.shorten(0, 3)
     assert session.prefix_length(0) == 3
-    session.release(0)
+    session.free(0)
     assert session.prefix_length(0) == 0
     session.close()
     session.close()
-    session.release(0)
+    session.free(0)
     plain.close()
-    for name in ("open", "forward", "read_rows", "commit", "append_rows", "shorten", "release", "close"):
+    for name in ("open", "start", "wait", "read_rows", "commit", "append_rows", "shorten", "free", "close"):
         assert threads[name] == {"lopa there"}, name
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.forward(batch)
+        sequential(session).forward(batch)
 
 
 def test_errors_are_raised_in_the_caller(bundle: Bundle) -> None:
@@ -70,7 +71,7 @@ def test_errors_are_raised_in_the_caller(bundle: Bundle) -> None:
         ThreadedSession("there", fails)
     session = ThreadedSession("there", lambda: open_session(bundle, "cpu", threads=1))
     with pytest.raises(RuntimeError, match="no forward"):
-        session.commit(0, 0, 1)
+        sequential(session).commit(0, 0, 1)
     session.close()
 
 
@@ -80,7 +81,7 @@ def test_take_over_returns_session_and_thread(bundle: Bundle) -> None:
     device = SessionThread(session)
     assert device.submit(partial(device.session.prefix_length, 0)).result(20) == 0
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.forward(random_batch(np.random.default_rng(0), (0,), 2, 20, 4))
+        sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 2, 20, 4))
     session.close()
     assert "close" not in threads
     device.close().result(20)

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.random_windows import assert_close
+from tests.runtime.sequential import sequential
 
 from lopa.bench.forward.random_inputs import random_prefix_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics, forward_packed
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.packed_rows import KEPT_ROW, PackedRows
 from lopa.runtime.state.shared_rows import rows_of_anchor, with_shared_rows
 
@@ -178,16 +179,16 @@ def test_an_engine_returns_and_commits_the_same_rows_for_several_requests(device
     for request, rows in enumerate(every):
         session.append_rows(request, random_prefix_rows(bundle.manifest, rows.prefix + 1, rng))
     requests, temperatures = range(4), [0.0, 0.7, 1.0, 2.0]
-    expected = forward_packed(batch_from_rows(every, requests, temperatures), session.forward)
-    committed = [session.read_rows(request, 1, 4) for request in requests]
-    found = forward_packed(batch_from_rows(given, requests, temperatures), session.forward)
+    expected = sequential(session).run(batch_from_rows(every, requests, temperatures))
+    committed = [sequential(session).read_rows(request, 1, 4) for request in requests]
+    found = sequential(session).run(batch_from_rows(given, requests, temperatures))
     both = zip(columns_from_statistics(expected, every), columns_from_statistics(found, given), strict=True)
     for slot, (apart, once) in enumerate(both):
         needed = ~every[slot].from_kept_row
         np.testing.assert_allclose(once.topk_logprobs[needed], apart.topk_logprobs[needed], rtol=0, atol=1e-4)
         np.testing.assert_allclose(once.entropy[needed], apart.entropy[needed], rtol=0, atol=1e-4)
         np.testing.assert_array_equal(once.topk_ids[needed, 0], apart.topk_ids[needed, 0])
-        again = session.read_rows(slot, given[slot].window_of(1), 4)
+        again = sequential(session).read_rows(slot, given[slot].window_of(1), 4)
         for layer, before in zip(again.layers, committed[slot].layers, strict=True):
             assert_close(layer, before)
     session.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from tests.plans import plan_of
+from tests.runtime.sequential import sequential
 
 from lopa.runtime import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget
@@ -41,9 +42,9 @@ def steps_of(
     decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
 ) -> Iterator[Step]:
     """Yield the steps of a decode one by one."""
-    decoding = Decoding(decoder.session, 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
+    decoding = Decoding(sequential(decoder.session), 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
     try:
         while decoding.stop_reason is None:
             yield decoding.step()
     finally:
-        decoder.session.release(1)
+        decoder.session.free(1)

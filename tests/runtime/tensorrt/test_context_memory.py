@@ -9,6 +9,7 @@ import pytest
 from tests.buckets import bucket
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_engine import AUTOMATIC, PERSISTENT, SCRATCH
 
@@ -52,7 +53,7 @@ def test_weight_budget_reserves_contexts_and_prefixes(bundle: Bundle, trt: Modul
     assert prefixes == 2 * 192 * 2 * 5 * 2 * 32 * 4  # key and value of five layers in float32
     scratch = SCRATCH + len(BUCKETS)
     assert trt.engines.budgets == [0, AUTOMATIC - 3 * PERSISTENT - prefixes - scratch]
-    session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
     session.close()
 
 
@@ -65,7 +66,7 @@ def test_parts_share_a_context_if_memory_is_full(
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 10, 40, 8)
     for _ in range(3):
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
     assert len(cuda.graphs) == (5 if memory else 0)
     session.close()
     plain.close()

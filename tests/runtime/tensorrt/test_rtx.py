@@ -13,6 +13,7 @@ from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import GATE_BUCKETS, built, built_for_rtx, with_verified
 
@@ -49,7 +50,7 @@ def decode(bundle: Bundle) -> None:
     rng = np.random.default_rng(0)
     for branches, width in ((2, 40), (2, 40), (1, 60)):
         batch = random_batch(rng, (0,), branches, width, 8)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
     session.close()
     plain.close()
 
@@ -136,7 +137,7 @@ def test_engines_of_both_libraries_in_one_bundle(path: Path, trt: ModuleType, rt
     for device, module in (("tensorrt:0", trt), ("tensorrt-rtx:0", rtx)):
         before = len(module.engines.forwards)
         session = open_session(bundle, device)
-        session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+        sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
         session.close()
         assert len(module.engines.forwards) > before
     shutil.rmtree(next(each for each in TENSORRT_ENGINES.folders(bundle) if "rtx" in each.name))

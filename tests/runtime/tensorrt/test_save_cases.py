@@ -13,6 +13,7 @@ import pytest
 from polygraphy.comparator import IterationResult
 from polygraphy.json import load_json
 from tests.export.replay.replayed import replayed
+from tests.runtime.sequential import sequential
 from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
@@ -104,7 +105,7 @@ def test_number_of_saved_forwards_is_limited(
         RecordedSession(open_session(bundle, "cpu", threads=1), cache_shape_from_manifest(bundle.manifest))
     ) as session:
         for width in (3, 4, 5):
-            session.forward(random_windows((1,), (1, width, 1), 500, rng, start=0))
+            sequential(session).forward(random_windows((1,), (1, width, 1), 500, rng, start=0))
             failed.add_last(session)
     assert failed.save(tmp_path / "failed", "cpu", gate_tolerance(bundle.manifest, "graph")) == 2
     assert failed.count == 3

@@ -19,6 +19,7 @@ from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
@@ -83,13 +84,13 @@ def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGr
     session = open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(0)
     for turn in range(3):
-        session.forward(random_batch(rng, (0,), 5, 40, 8))
+        sequential(session).forward(random_batch(rng, (0,), 5, 40, 8))
         before = dict(cuda.calls) if turn == 2 else {}
         if turn == 1:
-            session.commit(0, 3, 40)
-            session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
-            session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
-    session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+            sequential(session).commit(0, 3, 40)
+            sequential(session).forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+            sequential(session).forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+    sequential(session).forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
     calls = {name: count - before.get(name, 0) for name, count in cuda.calls.items() if count != before.get(name, 0)}
     assert calls == {"cudaMemcpyAsync": 6 + 3, "cudaGraphLaunch": 1, "cudaStreamSynchronize": 1}
     session.close()
@@ -98,12 +99,12 @@ def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGr
 def test_next_larger_bucket_is_used(bundle: Bundle, trt: ModuleType) -> None:
     session = open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(0)
-    session.forward(random_batch(rng, (0,), 2, 49, 8))  # no bucket has 2 branches or 49 rows
+    sequential(session).forward(random_batch(rng, (0,), 2, 49, 8))  # no bucket has 2 branches or 49 rows
     assert trt.engines.forwards == [(1, "plain")]
-    session.forward(random_batch(rng, (0,), 4, 64, 8, starts=0))
+    sequential(session).forward(random_batch(rng, (0,), 4, 64, 8, starts=0))
     assert trt.engines.forwards[-1][0] in (1, 3)
     with pytest.raises(BadInputError, match="a forward with 97 query tokens"):
-        session.forward(random_batch(rng, (0,), 1, 97, 8))
+        sequential(session).forward(random_batch(rng, (0,), 1, 97, 8))
     session.close()
 
 
@@ -112,17 +113,17 @@ def test_long_prompts_run_in_the_range_and_are_not_captured(bundle: Bundle, trt:
     rng = np.random.default_rng(1)
     for turn in range(3):
         batch = random_batch(rng, (turn,), 1, 70 + 8 * turn, 20)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
         for each in (session, plain):
-            each.commit(turn, 0, 40)
+            sequential(each).commit(turn, 0, 40)
     assert trt.engines.forwards == [(4, "plain")] * 3
     for turn in range(3):
         batch = random_batch(rng, (turn,), 1, 80, 20, starts=40)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
     both = random_batch(rng, (0, 1), 1, 90, 20, starts=40)
-    assert_same_statistics(session.forward(both), plain.forward(both))
+    assert_same_statistics(sequential(session).forward(both), sequential(plain).forward(both))
     more = random_batch(rng, (0, 1, 2), 1, 90, 20, starts=40)
-    assert_same_statistics(session.forward(more), plain.forward(more))
+    assert_same_statistics(sequential(session).forward(more), sequential(plain).forward(more))
     assert {way for _, way in trt.engines.forwards} == {"plain"}
     session.close()
     plain.close()
@@ -136,7 +137,7 @@ def test_each_part_of_a_forward_has_a_graph(bundle: Bundle, cuda: StandInGraphs,
         before = cuda.launches
         for _ in range(4):
             batch = random_batch(rng, (0,), 3 * parts, 60, 4)
-            assert_same_statistics(session.forward(batch), plain.forward(batch))
+            assert_same_statistics(sequential(session).forward(batch), sequential(plain).forward(batch))
         assert (cuda.launches - before == 3 * parts) == (parts == 2)
     assert len(cuda.graphs) <= MAX_GRAPHS
     session.close()
@@ -202,7 +203,7 @@ def test_build_flags(
     with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], flags))
     session = open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
-    assert_same_statistics(session.forward(batch), expected.forward(batch))
+    assert_same_statistics(sequential(session).forward(batch), sequential(expected).forward(batch))
     session.close()
     expected.close()
     assert trt.engines.violations == []
@@ -218,10 +219,10 @@ def test_error_has_the_failing_call(method: str, bundle: Bundle, trt: ModuleType
     batch = random_batch(np.random.default_rng(0), (0,), 1, 90, 8)
     trt.engines.fails = {f"IExecutionContext.{method}"}
     with pytest.raises(EngineFailedError, match=rf"TensorRT: {method}.* failed\n  TensorRT: out of memory") as caught:
-        session.forward(batch)
+        sequential(session).forward(batch)
     assert caught.value.exit_code == 3
     trt.engines.fails = set()
-    session.forward(batch)
+    sequential(session).forward(batch)
     session.close()
 
 
@@ -240,11 +241,11 @@ def test_two_sessions_on_one_device(bundle: Bundle) -> None:
     first, second = (open_session(bundle, "tensorrt:0") for _ in range(2))
     first.close()
     first.close()
-    first.release(0)
-    second.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    first.free(0)
+    sequential(second).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
     second.close()
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        second.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+        sequential(second).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
 
 
 @pytest.mark.parametrize("device", ["tensorrt:", "tensorrt:x", "tensorrt:-1"])

@@ -12,6 +12,7 @@ from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced, trace_files
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, assert_random_windows_agree, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa import Decoder, Engine
@@ -84,11 +85,11 @@ def test_sessions_on_several_threads(portable: Bundle) -> None:
     """The plug-in has one device per process and is not safe for threads."""
     with _opened(portable, "cpu") as plain:
         batches = [random_batch(np.random.default_rng(seed), (0,), 2, 32, 8) for seed in range(4)]
-        expected = [plain.forward(batch) for batch in batches]
+        expected = [sequential(plain).forward(batch) for batch in batches]
 
     def forwards(_: int) -> list[Statistics]:
         with _opened(portable) as session:
-            return [session.forward(batch) for batch in batches]
+            return [sequential(session).forward(batch) for batch in batches]
 
     with ThreadPoolExecutor(3) as threads:
         for found in threads.map(forwards, range(3)):
@@ -106,9 +107,9 @@ def test_device_caches_equal_host_caches(portable: Bundle) -> None:
         for request in range(8):
             start = on_host.prefix_length(request)
             batch = random_batch(rng, (request,), 1 + request % 4, 32, 8, starts=[start])
-            assert_same_statistics(on_device.forward(batch), on_host.forward(batch))
+            assert_same_statistics(sequential(on_device).forward(batch), sequential(on_host).forward(batch))
             for session in (on_device, on_host):
-                session.commit(request, request % batch.input_ids.shape[1], 3 + 4 * request)
+                sequential(session).commit(request, request % batch.input_ids.shape[1], 3 + 4 * request)
     on_device.close()
     on_host.close()
 
@@ -119,10 +120,10 @@ def test_only_inputs_and_statistics_are_transferred(portable: Bundle) -> None:
     memory = session.memory
     assert isinstance(memory, WebGpuMemory)
     sizes, rng = portable.manifest.dimensions, np.random.default_rng(0)
-    session.forward(random_batch(rng, (0,), 2, 48, 10))
-    session.commit(0, 1, 40)
+    sequential(session).forward(random_batch(rng, (0,), 2, 48, 10))
+    sequential(session).commit(0, 1, 40)
     before = memory.transfers.downloaded, memory.transfers.uploaded
-    session.forward(random_batch(rng, (0,), 2, 48, 10, starts=[40]))
+    sequential(session).forward(random_batch(rng, (0,), 2, 48, 10, starts=[40]))
     statistics = 2 * 10 * (8 * 8 + 4 * 8 + 4 + 4 * sizes.vocab_size)  # ids, log-probabilities, entropy, logits
     assert memory.transfers.downloaded - before[0] == statistics
     rows = 2 * sizes.layers * sizes.kv_heads * 64 * sizes.head_size * 4
@@ -145,11 +146,11 @@ def test_memory_is_freed(portable: Bundle) -> None:
     left = set()
     for _ in range(3):
         for request in range(4):
-            session.forward(random_batch(rng, (request,), 2, 32, 4))
-            session.commit(request, 1, 32)
+            sequential(session).forward(random_batch(rng, (request,), 2, 32, 4))
+            sequential(session).commit(request, 1, 32)
         assert memory.allocated_bytes > min(left, default=0)
         for request in range(4):
-            session.release(request)
+            session.free(request)
         left.add(memory.allocated_bytes)
     assert len(left) == 1
     session.close()

@@ -18,10 +18,10 @@ def file_of(name: str) -> Path:
 class Failing(onnxruntime_session.HostSession):
     """Device that fails if a file named fail-PID exists for its process."""
 
-    def forward(self, batch: Any) -> Any:
+    def wait(self, ticket: Any) -> Any:
         if file_of(f"fail-{os.getpid()}").exists():
             raise OSError("the fan stopped")
-        return super().forward(batch)
+        return super().wait(ticket)
 
 
 class BreakableReplica(BundleReplica):

@@ -224,7 +224,7 @@ def test_device_failures_and_bugs_are_reported(
         def broken(*_: object) -> None:
             raise RuntimeError("the device is on fire")
 
-        monkeypatch.setattr(ours._engine.decoder.session, "forward", broken)
+        monkeypatch.setattr(ours._engine.decoder.session, "wait", broken)
         for word in ("engine_failed", "not_ready"):
             error = found.ask(text_input="1").ended().error
             assert error is not None

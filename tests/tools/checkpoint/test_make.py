@@ -21,6 +21,7 @@ from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tests.python_path import python_path
+from tests.runtime.sequential import sequential
 from tests.tools.miniature import MINIATURE
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness, main
@@ -133,7 +134,7 @@ def _batch(rng: np.random.Generator, prompt: int, masks: int) -> WindowBatch:
 def _statistics(checkpoint: Path, bundle: Path, batch: WindowBatch, **settings: Any) -> Statistics:
     session = open_session(bundle_from_checkpoint(checkpoint, bundle, **settings), "cpu", threads=1)
     try:
-        return session.forward(batch)
+        return sequential(session).forward(batch)
     finally:
         session.close()
 

@@ -18,6 +18,7 @@ from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session
 
 _REQUEST = 0
@@ -30,7 +31,7 @@ class SideResult:
     side: str
     shape: ForwardShape
     median: float
-    """Median seconds of session.forward."""
+    """Median seconds of a forward."""
     minimum: float
     ratio: float
     """Median of the first side divided by this median."""
@@ -52,25 +53,26 @@ def compare_forwards(
     `manifest` has the dimensions that all sides share. `progress` receives the number of finished rounds.
     """
     results: list[SideResult] = []
+    sequential = {name: SequentialSession(session) for name, session in sides.items()}
     for number, shape in enumerate(shapes):
         rng = np.random.default_rng(number)
         rows = random_prefix_rows(manifest, shape.prefix, rng)
         batch = random_window(manifest, _REQUEST, shape, rng)
         answers: dict[str, Statistics] = {}
         try:
-            for name, session in sides.items():
+            for name, session in sequential.items():
                 session.append_rows(_REQUEST, rows)
                 answers[name] = session.forward(batch)  # warm-up: allocates memory
-            timed = {name: partial(_seconds_of_forward, session, batch) for name, session in sides.items()}
+            timed = {name: partial(_seconds_of_forward, session, batch) for name, session in sequential.items()}
             seconds = run_in_turns(timed, rounds, lambda done, _=None, before=number * rounds: progress(before + done))
         finally:
-            for session in sides.values():
-                session.release(_REQUEST)
+            for session in sequential.values():
+                session.free(_REQUEST)
         results += results_of_shape(shape, seconds, answers)
     return tuple(results)
 
 
-def _seconds_of_forward(session: Session, batch: WindowBatch, _turn: int) -> float:
+def _seconds_of_forward(session: SequentialSession, batch: WindowBatch, _turn: int) -> float:
     began = time.perf_counter()
     session.forward(batch)
     return time.perf_counter() - began

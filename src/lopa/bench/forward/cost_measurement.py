@@ -26,6 +26,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_AUTO_BRANCHES
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.tiny import EVAL
 
@@ -255,7 +256,7 @@ def _random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Ge
         yield requests
     finally:
         for request in requests.values():
-            session.release(request)
+            session.free(request)
 
 
 def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
@@ -266,10 +267,14 @@ def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: n
 
 
 def _seconds_of_one(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
-    batch, session = random_window(decoder.bundle.manifest, request, shape, rng), TypedSession(decoder.session)
+    batch = random_window(decoder.bundle.manifest, request, shape, rng)
+    session = SequentialSession(TypedSession(decoder.session))
     began = time.perf_counter()
-    session.forward(batch)
-    return time.perf_counter() - began
+    try:
+        session.forward(batch)
+        return time.perf_counter() - began
+    finally:
+        session.release()
 
 
 def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:

@@ -12,6 +12,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.generation_config import GenerationConfig, resolve
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number
 
 _CONFIG = GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False)
@@ -31,7 +32,7 @@ class StepTimes:
     median: float
     """Median seconds of a step."""
     forward_median: float
-    """Median seconds of Session.forward, including the transfer of the statistics to the host."""
+    """Median seconds of a forward, including the transfer of the statistics to the host."""
     steps_per_second: float
     host_share: float
     """Median over the steps of 1 - forward / step. In a ratio of sums, one slow forward would outweigh the host's time.
@@ -63,14 +64,14 @@ def measure_steps(session: Session, manifest: Manifest) -> StepTimes:
 def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> list[tuple[int, dict[str, float]]]:
     """Return the branches and the seconds by phase of every step but the first."""
     request = next_request_number()
-    decoding = Decoding(session, request, prompt, resolve(_CONFIG), manifest)
+    decoding = Decoding(SequentialSession(session), request, prompt, resolve(_CONFIG), manifest)
     steps: list[tuple[int, dict[str, float]]] = []
     try:
         while decoding.stop_reason is None and len(steps) < _STEPS:
             step = decoding.step()
             steps.append((len(step.branches), step.seconds))
     finally:
-        session.release(request)
+        session.free(request)
     return steps[1:]
 
 

@@ -20,6 +20,7 @@ from lopa.export.verify.cases import Case, cases_from_manifest
 from lopa.export.verify.differences import TOLERANCES
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session
 
 
@@ -63,7 +64,8 @@ def reference_from_checkpoint(manifest: Manifest, checkpoint: Path, device: str)
 
 def agreement_from_session(session: Session, reference: TokenReference) -> TokenAgreement:
     """Run every window on `session` and compare the most probable tokens."""
-    ids = [found for case in reference.cases for found in _best_ids(session, case)]
+    sequential = SequentialSession(session)
+    ids = [found for case in reference.cases for found in _best_ids(sequential, case)]
     gaps = torch.cat([gap_to_best(found, logits) for found, logits in zip(ids, reference.logits, strict=True)])
     tolerance = TOLERANCES[reference.dtype]
     return TokenAgreement(
@@ -75,18 +77,15 @@ def agreement_from_session(session: Session, reference: TokenReference) -> Token
     )
 
 
-def _best_ids(session: Session, case: Case) -> Sequence[Int64]:
+def _best_ids(session: SequentialSession, case: Case) -> Sequence[Int64]:
     """Return the best ids [B, Q] for each request of the case."""
     requests = case.window.requests
     try:
-        for slot, request in enumerate(requests):
-            for batch in case.prefix_batches(slot):
-                session.forward(batch)
-                session.commit(request, 0, batch.input_ids.shape[-1])
+        case.commit_prefixes(session)
         return list(session.forward(case.window).topk_ids[..., 0])
     finally:
         for request in requests:
-            session.release(request)
+            session.free(request)
 
 
 def gap_to_best(ids: Int64, logits: Tensor) -> Tensor:

@@ -22,11 +22,15 @@ from torch import Tensor
 
 from lopa.bench.speed.eager_model import EagerModel, KeyValue
 from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
+from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.sessions.session import check_prefix_count
+from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 _BranchStatistics = tuple[Tensor, Tensor, Tensor]
 """One branch's best ids [Q, K], their log-probabilities [Q, K], and entropies [Q]."""
+_BranchRows = dict[tuple[int, int], list[KeyValue]]
+"""New rows by request and branch."""
 
 
 class EagerSession:
@@ -39,17 +43,21 @@ class EagerSession:
         self._dtype = model.dtype
         self._device = model.device
         self._caches: dict[int, list[KeyValue]] = {}
-        self._rows: dict[tuple[int, int], list[KeyValue]] = {}
-        """Rows of the last forward, by request and branch."""
+        self._tickets = Tickets[_BranchRows]()
 
     @property
     def device(self) -> str:
         """Name of the engine."""
         return "eager"
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every branch of every request, one after another or batched by request."""
-        self._rows.clear()
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Check and keep `batch`. Raises like Session.start."""
+        return self._tickets.start(batch)
+
+    def wait(self, ticket: Ticket) -> Statistics:
+        """Run every branch of every request, one after another or batched by request. Raises like Session.wait."""
+        padded = padded_batch(self._tickets.take(ticket))
+        batch, new_rows = padded.batch, _BranchRows()
         branches = batch.input_ids.shape[1]
         calls = [range(branches)] if self._together else [range(branch, branch + 1) for branch in range(branches)]
         with torch.inference_mode():
@@ -57,27 +65,36 @@ class EagerSession:
                 each
                 for slot in range(len(batch.requests))
                 for chosen in calls
-                for each in self._branches(batch, slot, chosen)
+                for each in self._branches(batch, slot, chosen, new_rows)
             ]
             ids, logprobs, entropy = map(torch.stack, zip(*found, strict=True))
             wanted = batch.logits_index.shape
-            return Statistics(
+            statistics = Statistics(
                 topk_ids=ids.view(*wanted, TOP_K).cpu().numpy(),
                 topk_logprobs=logprobs.view(*wanted, TOP_K).cpu().numpy(),
                 entropy=entropy.view(*wanted).cpu().numpy(),
             )
+        self._tickets.keep(ticket, new_rows)
+        return padded.packed(statistics)
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the first `count` window rows of `branch` in the last forward to the request's cache."""
-        self.append_rows(request, self.read_rows(request, branch, count))
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        """Append rows of a forward to the request's cache. Raises like Session.commit."""
+        self.append_rows(request, self.read_rows(ticket, request, branch, count))
 
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Return the first `count` new rows of `branch` in the last forward, in float32."""
-        rows = self._rows[request, branch]
-        return CacheRows(tuple(part[0, :, :count].float().cpu().numpy() for layer in rows for part in layer))
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return rows of a forward, in float32. Raises like Session.read_rows."""
+        rows, _ = self._tickets.window(ticket, request, branch, count)
+        return CacheRows(
+            tuple(part[0, :, :count].float().cpu().numpy() for layer in rows[request, branch] for part in layer)
+        )
+
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows."""
+        self._tickets.release(ticket)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows [Hkv, n, D] of every layer, key before value, to the request's cache."""
+        self._tickets.check_idle(request)
         parts = [
             torch.from_numpy(float32_from_stored(array))[None].to(self._device, self._dtype) for array in rows.layers
         ]
@@ -93,9 +110,10 @@ class EagerSession:
 
     def shorten(self, request: int, count: int) -> None:
         """Shorten the request's cache, as Session.shorten does."""
+        self._tickets.check_idle(request)
         check_prefix_count(self.prefix_length(request), count)
         if not count:
-            self.release(request)
+            self._caches.pop(request, None)
         else:
             self._caches[request] = [(key[:, :, :count], value[:, :, :count]) for key, value in self._caches[request]]
 
@@ -103,17 +121,18 @@ class EagerSession:
         """Return the number of cached rows of the request, 0 for an unknown one."""
         return int(self._caches[request][0][0].shape[2]) if request in self._caches else 0
 
-    def release(self, request: int) -> None:
+    def free(self, request: int) -> None:
         """Remove the request, if it exists."""
+        self._tickets.free(request)
         self._caches.pop(request, None)
 
     def close(self) -> None:
         """Remove all requests."""
         self._caches.clear()
-        self._rows.clear()
+        self._tickets.clear()
 
-    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_BranchStatistics]:
-        """Return the statistics of the N branches `chosen` from one call of the model."""
+    def _branches(self, batch: WindowBatch, slot: int, chosen: range, new_rows: _BranchRows) -> list[_BranchStatistics]:
+        """Return the statistics of the N branches `chosen` from one call of the model, and add their `new_rows`."""
         request = batch.requests[slot]
         index = batch.logits_index[slot, chosen.start : chosen.stop]
         window_mask = batch.window_mask[slot, chosen.start : chosen.stop]
@@ -130,7 +149,7 @@ class EagerSession:
         )
         temperature = float(batch.temperature[slot])
         for n, branch in enumerate(chosen):
-            self._rows[request, branch] = [(key[n : n + 1], value[n : n + 1]) for key, value in rows]
+            new_rows[request, branch] = [(key[n : n + 1], value[n : n + 1]) for key, value in rows]
         return [_statistics_from_logits(logits[n, self._tensor(index[n])], temperature) for n in range(len(chosen))]
 
     def _tensor(self, array: Bool | Int64) -> Tensor:

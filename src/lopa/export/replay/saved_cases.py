@@ -15,6 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.sessions.numpy_session import open_session
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.sequential_session import SequentialSession
 
 SAVED = Product("folder of forwards", "rule.json")
 _STAGE = "saving cases"
@@ -57,14 +58,11 @@ def _answered_cases(bundle: Bundle, progress: ProgressCallback) -> Iterator[Answ
     progress(_STAGE, len(cases), len(cases))
 
 
-def _answered(session: RecordedSession, case: Case) -> AnsweredForward:
-    requests = case.window.requests
-    for slot in range(len(requests)):
-        for batch in case.prefix_batches(slot):
-            session.forward(batch)
-            session.commit(requests[slot], 0, batch.input_ids.shape[-1])
+def _answered(recorded: RecordedSession, case: Case) -> AnsweredForward:
+    session = SequentialSession(recorded)
+    case.commit_prefixes(session)
     session.forward(case.window)
-    answered = session.last_forward()
-    for request in requests:
-        session.release(request)
+    answered = recorded.last_forward()
+    for request in case.window.requests:
+        session.free(request)
     return answered

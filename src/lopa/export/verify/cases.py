@@ -13,6 +13,7 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Bool, Int64, WindowBatch
+from lopa.runtime.sessions.sequential_session import SequentialSession
 
 MaskKind = Literal["full", "block_causal", "random"]
 _TEMPERATURES = (1.0, 0.5, 0.8, 1.5)
@@ -131,6 +132,13 @@ class Case:
             mask=mask,
             wanted=window.logits_index[slot] + committed,
         )
+
+    def commit_prefixes(self, session: SequentialSession) -> None:
+        """Compute and commit the prefixes of all requests."""
+        for slot, request in enumerate(self.window.requests):
+            for batch in self.prefix_batches(slot):
+                session.forward(batch)
+                session.commit(request, 0, batch.input_ids.shape[-1])
 
 
 def cases_from_manifest(manifest: Manifest, *, seed: int = 0) -> Iterator[Case]:

@@ -28,6 +28,7 @@ from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import CheckFailedError, EngineFailedError, LopaError
 from lopa.runtime.sessions.numpy_session import numpy_forward_from_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session
 
 
@@ -135,9 +136,10 @@ def report_from_session(
     """
     cases = list(cases_from_manifest(manifest))
     found: dict[str, _Differences] = {reference.name: _Differences() for reference in references}
+    sequential = SequentialSession(session)
     for number, case in enumerate(cases):
         progress(stage, number, len(cases))
-        answer = _answer_from_session(session, case)
+        answer = _answer_from_session(sequential, case)
         for reference in references:
             _compare(answer, case, reference, found[reference.name])
     progress(stage, len(cases), len(cases))
@@ -186,7 +188,7 @@ class _Answer:
     """Committed rows, by request and chunk."""
 
 
-def _answer_from_session(session: Session, case: Case) -> _Answer:
+def _answer_from_session(session: SequentialSession, case: Case) -> _Answer:
     batch = case.window
     try:
         committed = tuple(_committed_rows(session, case, slot) for slot in range(len(batch.requests)))
@@ -205,11 +207,11 @@ def _answer_from_session(session: Session, case: Case) -> _Answer:
         ) from error
     finally:
         for request in batch.requests:
-            session.release(request)
+            session.free(request)
     return _Answer(statistics, rows, committed)
 
 
-def _committed_rows(session: Session, case: Case, slot: int) -> tuple[CacheRows, ...]:
+def _committed_rows(session: SequentialSession, case: Case, slot: int) -> tuple[CacheRows, ...]:
     """Run and commit every chunk of a request. Return the rows that the engine computed for each."""
     rows = []
     for batch in case.prefix_batches(slot):

@@ -20,6 +20,7 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 
@@ -132,7 +133,7 @@ def agreement_of_sessions(
     would fail by itself.
     """
     tally = Tally(tolerance, on_failure)
-    pair = PairedSession(reference, candidate, tally.compare)
+    pair = SequentialSession(PairedSession(reference, candidate, tally.compare))
     work = [
         *((_decode, (prompt, plan, manifest)) for plan in plans for prompt in prompts),
         *((_run_shape, (shape, max(each.window for each in shapes), manifest)) for shape in shapes),
@@ -144,17 +145,17 @@ def agreement_of_sessions(
     return tally.agreement(reference.device)
 
 
-def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
+def _decode(pair: SequentialSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
     request = next_request_number()
     decoding = Decoding(pair, request, prompt, plan, manifest)
     try:
         while decoding.stop_reason is None:
             decoding.step()
     finally:
-        pair.release(request)
+        pair.free(request)
 
 
-def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
+def _run_shape(pair: SequentialSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
     """Run one forward of random tokens with the sizes of `shape`, prefixes included."""
     rng = np.random.default_rng(shape.prefix)
     requests = tuple(next_request_number() for _ in range(shape.requests))
@@ -167,7 +168,7 @@ def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manife
         pair.forward(random_windows(requests, sizes, manifest.dimensions.vocab_size, rng, start=shape.prefix - 1))
     finally:
         for request in requests:
-            pair.release(request)
+            pair.free(request)
 
 
 def _windows_of_prefix(

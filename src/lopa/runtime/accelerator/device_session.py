@@ -1,11 +1,12 @@
 """A Session with prefix caches and new rows in device memory, over a forward with a few shape buckets.
 
-It creates, grows and frees the caches, pads forwards, and keeps the rows of the last forward for commits. Only small
-inputs and statistics are copied between host and device.
+It creates, grows and frees the caches, pads forwards, and keeps the new rows of forwards for commits. Only small inputs
+and statistics are copied between host and device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from lopa.runtime.accelerator.device_cache import DeviceCache, buffers_of_rows, 
 from lopa.runtime.accelerator.device_forward import HostBoundForward, QueuedForward
 from lopa.runtime.accelerator.device_memory import (
     Buffer,
+    BufferSet,
     DeviceMemory,
     RowPlace,
     copy_rows,
@@ -34,11 +36,14 @@ from lopa.runtime.contract import (
     window_names,
 )
 from lopa.runtime.contract.batch_parts import branch_part_count
-from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract.packed_batch import PackedBatch
+from lopa.runtime.contract.packed_batch import padded_batch as padded_windows
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
+from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.sessions.device_errors import converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import Session, check_prefix_count, slot_of_rows
+from lopa.runtime.sessions.session import Session, check_prefix_count
+from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 
 class DeviceSession:
@@ -71,53 +76,75 @@ class DeviceSession:
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
         self._caches: dict[int, DeviceCache] = {}
         self._lender = Lender()
-        self._last: _LastForward | None = None
+        self._tickets = Tickets[_NewRows]()
+        self._last: Ticket | None = None
+        """Ticket of the last run, whose rows the next run overwrites."""
 
     @property
     def device(self) -> str:
         """Device name as given by the user."""
         return self._device
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Check and keep `batch`. Raises like Session.start."""
+        self._open_forward()
+        return self._tickets.start(batch)
+
+    def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError for mismatched arrays, BadInputError for sizes beyond all shape buckets, and EngineFailedError
-        for any exception of the forward.
+        Raises like Session.wait, BadInputError for sizes beyond all shape buckets, and EngineFailedError for any
+        exception of the forward. After a failure of the device, the rows of all forwards are gone.
         """
         self._open_forward()
-        check_batch(batch)
-        self._last = None
+        padded = padded_windows(self._tickets.take(ticket))
+        batch = padded.batch
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
         sizes = sizes_of_batch(batch, tiles(longest))
         bucket = self._bucket_for(sizes)
         parts = tuple(parts_of_forward(sizes, bucket))
+        self._keep_last_rows()
         places = [self._buffers.part_buffers(number, bucket) for number in range(len(parts))]
-        with converted_device_errors(self._device):
-            answers = [
-                self._run_part(place, batch.part(*part), part.requests.start, bucket)
-                for part, place in zip(parts, places, strict=True)
-            ]
-        rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
-        self._last = _LastForward(batch, bucket, branch_part_count(parts), rows)
-        return Statistics.joined(answers, self._last.across)
+        try:
+            with converted_device_errors(self._device):
+                answers = [
+                    self._run_part(place, batch.part(*part), part.requests.start, bucket)
+                    for part, place in zip(parts, places, strict=True)
+                ]
+        except EngineFailedError:
+            self._tickets.clear()
+            raise
+        across = branch_part_count(parts)
+        rows = tuple(_addresses(place[name] for name in self._window_names) for place in places)
+        self._tickets.keep(ticket, _NewRows(bucket, across, rows))
+        self._last = ticket
+        return padded.packed(Statistics.joined(answers, across))
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        """Append rows of a forward to the request's prefix, on the device.
 
-        The copy is only enqueued. Raises like HostSession.commit.
+        The copy is only enqueued. Raises like Session.commit.
         """
-        place = self._place(request, branch, count)
+        place = self._place(ticket, request, branch, count)
+        self._tickets.check_idle(request)
         self._cache(request).append(place, count)
 
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Return a host copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
-        place = self._place(request, branch, count)
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return a host copy of rows of a forward. Raises like `commit`."""
+        place = self._place(ticket, request, branch, count)
         shape = (self._shape.kv_heads, count, self._shape.head_size)
         rows: tuple[Rows, ...] = tuple(np.empty(shape, self._shape.dtype) for _ in range(self._shape.arrays))
         download_rows(self._memory, rows, place)
         self._memory.synchronize()
         return CacheRows(rows)
+
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows, and free the memory of copies."""
+        copies = self._tickets.rows(ticket).copies if ticket in self._tickets else ()
+        self._tickets.release(ticket)
+        for copy in copies:
+            copy.free()
 
     def meet(self, others: Sequence[Session]) -> None:
         """Enable copies from and to the devices of `others`."""
@@ -125,15 +152,17 @@ class DeviceSession:
             if isinstance(other, DeviceSession):
                 self._memory.reach(other.memory)
 
-    def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
+    def lend_rows(
+        self, ticket: Ticket, request: int, branch: int, count: int, borrowers: Sequence[Session]
+    ) -> CacheRows:
         """Return rows like read_rows, but on the device if all `borrowers` can copy them from there."""
         memories = [each.memory if isinstance(each, DeviceSession) else None for each in borrowers]
         if not count or not all(memory is not None and self._memory.reach(memory) for memory in memories):
-            return self.read_rows(request, branch, count)
-        place = self._place(request, branch, count)
+            return self.read_rows(ticket, request, branch, count)
+        place = self._place(ticket, request, branch, count)
         buffers = buffers_of_rows(self._memory, self._shape, 1, count)
         size = count * row_bytes(self._shape)
-        lent = RowPlace(tuple(buffer.address for buffer in buffers.buffers), size)
+        lent = RowPlace(_addresses(buffers.buffers), size)
         copy_rows(self._memory, lent, place, size, self._shape.kv_heads)
         self._memory.synchronize()
         loan = RowLoan(buffers)
@@ -148,6 +177,7 @@ class DeviceSession:
         or if this device cannot access them.
         """
         self._open_forward()
+        self._tickets.check_idle(request)
         if not isinstance(rows, DeviceRows):
             check_rows(self._shape, rows.layers)
             self._cache(request).append_from_host(rows.layers)
@@ -163,6 +193,7 @@ class DeviceSession:
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, in order with the device's forwards."""
         self._open_forward()
+        self._tickets.check_idle(request)
         check_prefix_count(self.prefix_length(request), count)
         cache = self._caches.get(request)
         if cache is not None:
@@ -173,10 +204,9 @@ class DeviceSession:
         """Return the number of committed rows of the request, or 0 if it is unknown."""
         return self._caches[request].length if request in self._caches else 0
 
-    def release(self, request: int) -> None:
-        """Free the request's cache and new rows. An unknown request is ignored."""
-        if self._last is not None and request in self._last.batch.requests:
-            self._last = None
+    def free(self, request: int) -> None:
+        """Free the request's cache. An unknown request is ignored."""
+        self._tickets.free(request)
         cache = self._caches.pop(request, None)
         if cache is None:
             return
@@ -185,10 +215,13 @@ class DeviceSession:
 
     def close(self) -> None:
         """Free the forward and all memory. Closing twice is allowed."""
-        forward, self._forward, self._last = self._forward, None, None
+        forward, self._forward = self._forward, None
         if forward is None:
             return
         try:
+            for copy in chain(*(rows.copies for rows in self._tickets)):
+                copy.free()
+            self._tickets.clear()
             self._lender.end_all()
             for cache in self._caches.values():
                 cache.free()
@@ -249,29 +282,55 @@ class DeviceSession:
         """Return the next larger prefix length of a shape bucket. A cache of this capacity is used without a copy."""
         return next((prefix for prefix in self._prefixes if prefix >= rows), tiles(rows))
 
-    def _place(self, request: int, branch: int, count: int) -> RowPlace:
-        """Return the place of a branch's new rows. Raises like slot_of_rows."""
-        forward, last = self._open_forward(), self._last
-        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
-        assert last is not None
-        bucket = last.bucket
-        part = slot // bucket.requests * last.across + branch // bucket.branches
+    def _place(self, ticket: Ticket, request: int, branch: int, count: int) -> RowPlace:
+        """Return the place of a window's new rows. Raises like Tickets.window."""
+        forward = self._open_forward()
+        rows, slot = self._tickets.window(ticket, request, branch, count)
+        bucket = rows.bucket
+        part = slot // bucket.requests * rows.across + branch // bucket.branches
         steps, size = forward.form.row_steps(bucket, self._shape.kv_heads), row_bytes(self._shape)
         offset = (slot % bucket.requests * steps.request + branch % bucket.branches * steps.branch) * size
-        addresses = tuple(buffer.address + offset for buffer in last.rows[part])
+        addresses = tuple(address + offset for address in rows.addresses[part])
         return RowPlace(addresses, steps.head * size)
 
+    def _keep_last_rows(self) -> None:
+        """Copy the last run's rows if its ticket is not released."""
+        if self._last is not None and self._last in self._tickets:
+            rows = self._tickets.rows(self._last)
+            copies = tuple(self._copied(addresses, rows.bucket) for addresses in rows.addresses)
+            addresses = tuple(_addresses(copy.buffers) for copy in copies)
+            self._tickets.keep(self._last, replace(rows, addresses=addresses, copies=copies))
+        self._last = None
 
-@dataclass(frozen=True)
-class _LastForward:
-    """Input and new rows of the last forward."""
+    def _copied(self, addresses: tuple[int, ...], bucket: ShapeBucket) -> BufferSet:
+        """Return a copy of a part's new rows."""
+        copy = buffers_of_rows(self._memory, self._shape, bucket.requests, bucket.branches * bucket.window)
+        piece = copy.buffers[0].size // self._shape.kv_heads
+        copy_rows(
+            self._memory,
+            RowPlace(_addresses(copy.buffers), piece),
+            RowPlace(addresses, piece),
+            piece,
+            self._shape.kv_heads,
+        )
+        return copy
 
-    batch: WindowBatch
+
+@dataclass(frozen=True, eq=False)
+class _NewRows:
+    """Places of the new rows of a forward."""
+
     bucket: ShapeBucket
     across: int
     """Number of parts with branches of the same requests."""
-    rows: tuple[tuple[Buffer, ...], ...]
-    """New rows of each part, in the order of contract.window_names."""
+    addresses: tuple[tuple[int, ...], ...]
+    """Addresses of each part's rows, in the order of contract.window_names."""
+    copies: tuple[BufferSet, ...] = ()
+    """Memory of the rows, if they are copies of a part's buffers each."""
+
+
+def _addresses(buffers: Iterable[Buffer]) -> tuple[int, ...]:
+    return tuple(buffer.address for buffer in buffers)
 
 
 def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:

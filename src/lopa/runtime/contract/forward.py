@@ -4,8 +4,9 @@ R requests, B branches, W query tokens per branch, P cached tokens, Q sampled po
 defines arrays. It uses no device, no file and no decoding rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -154,9 +155,12 @@ class Statistics:
 
     def part(self, requests: slice = _ALL, branches: slice = _ALL, positions: slice = _ALL) -> "Statistics":
         """Return a view of the statistics of some sampled positions of some branches of some requests."""
-        some = (requests, branches, positions)
-        logits = None if self.logits is None else self.logits[some]
-        return Statistics(self.topk_ids[some], self.topk_logprobs[some], self.entropy[some], logits)
+        return self.mapped(lambda array: array[requests, branches, positions])
+
+    def mapped(self, change: Callable[[npt.NDArray[Any]], Any]) -> "Statistics":
+        """Return the statistics with `change` applied to every array."""
+        logits = None if self.logits is None else change(self.logits)
+        return Statistics(change(self.topk_ids), change(self.topk_logprobs), change(self.entropy), logits, self.split)
 
     @staticmethod
     def joined(parts: "Sequence[Statistics]", across: int | None = None) -> "Statistics":

@@ -62,31 +62,35 @@ class PackedBatch:
 
 def check_packed(batch: PackedBatch) -> None:
     """Raise ValueError unless the shapes and indices of `batch` agree and its requests are distinct."""
-    requests, rows = len(batch.requests), int(batch.lengths.sum())
-    for name, is_right, expected in (
-        ("requests", 0 < requests == len(set(batch.requests)), "distinct numbers, at least one"),
-        ("temperature", batch.temperature.shape == (requests,), f"shape {(requests,)}"),
-        (
-            "slots",
-            len(batch.slots) > 0
-            and (np.diff(batch.slots) >= 0).all()
-            and np.array_equal(np.unique(batch.slots), np.arange(requests)),
-            "the index of every request, ascending",
-        ),
-        ("lengths", batch.lengths.shape == batch.slots.shape and (batch.lengths > 0).all(), "one or more per window"),
-        ("input_ids", batch.input_ids.shape == (rows,), f"shape {(rows,)}"),
-        ("position_ids", batch.position_ids.shape == (rows,), f"shape {(rows,)}"),
-        ("mask", batch.mask.shape == (int((batch.lengths**2).sum()),), "the squares of all windows"),
-        (
-            "sampled_rows",
-            batch.sampled_rows.size > 0
-            and ((batch.sampled_rows >= 0) & (batch.sampled_rows < rows)).all()
-            and (np.diff(_windows_of_rows(batch, batch.sampled_rows)) >= 0).all(),
-            f"rows from 0 to {rows - 1}, ordered by window",
-        ),
+    requests, rows, steps = len(batch.requests), int(batch.lengths.sum()), batch.slots[1:] - batch.slots[:-1]
+    sampled = batch.sampled_rows
+    if not 0 < requests == len(set(batch.requests)):
+        wrong, expected = "requests", "distinct numbers, at least one"
+    elif batch.temperature.shape != (requests,):
+        wrong, expected = "temperature", f"shape {(requests,)}"
+    elif not (
+        len(batch.slots)
+        and (batch.slots[0], batch.slots[-1]) == (0, requests - 1)
+        and ((steps == 0) | (steps == 1)).all()
     ):
-        if not is_right:
-            raise ValueError(f"received {name} {getattr(batch, name)}, expected {expected}")
+        wrong, expected = "slots", "the index of every request, ascending"
+    elif batch.lengths.shape != batch.slots.shape or batch.lengths.min() < 1:
+        wrong, expected = "lengths", "one or more per window"
+    elif batch.input_ids.shape != (rows,):
+        wrong, expected = "input_ids", f"shape {(rows,)}"
+    elif batch.position_ids.shape != (rows,):
+        wrong, expected = "position_ids", f"shape {(rows,)}"
+    elif batch.mask.shape != (batch.lengths @ batch.lengths,):
+        wrong, expected = "mask", "the squares of all windows"
+    elif not (
+        sampled.size
+        and 0 <= sampled.min() <= sampled.max() < rows
+        and ((sampled[1:] >= sampled[:-1]).all() or (np.diff(_windows_of_rows(batch, sampled)) >= 0).all())
+    ):
+        wrong, expected = "sampled_rows", f"rows from 0 to {rows - 1}, ordered by window"
+    else:
+        return
+    raise ValueError(f"received {wrong} {getattr(batch, wrong)}, expected {expected}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,19 +104,13 @@ class PaddedBatch:
 
     def packed(self, statistics: Statistics) -> Statistics:
         """Return the statistics [M, ...] of the sampled rows from those of the padded forward [R, B, Q, ...]."""
+        places = self.places
 
         def rows(array: npt.NDArray[Any]) -> Any:
             flat = array.reshape(-1, *array.shape[3:])
-            return flat if self.places is None else flat.take(self.places, axis=0)
+            return flat if places is None else flat.take(places, axis=0)
 
-        logits = None if statistics.logits is None else rows(statistics.logits)
-        return Statistics(
-            rows(statistics.topk_ids),
-            rows(statistics.topk_logprobs),
-            rows(statistics.entropy),
-            logits,
-            statistics.split,
-        )
+        return statistics.mapped(rows)
 
 
 def padded_batch(batch: PackedBatch) -> PaddedBatch:
@@ -123,6 +121,11 @@ def padded_batch(batch: PackedBatch) -> PaddedBatch:
     if batch.input_ids.size == requests * branches * width:
         input_ids, positions = batch.input_ids.reshape(shape), batch.position_ids.reshape(shape)
         mask = batch.mask.reshape(*shape, width)
+        if not len(batch.sampled_rows) % (requests * branches):
+            sampled = batch.sampled_rows.reshape(requests, branches, -1) - batch.starts.reshape(requests, branches, 1)
+            if sampled.min() >= 0 and sampled.max() < width:  # as many rows of every window
+                window_batch = WindowBatch(batch.requests, input_ids, positions, mask, sampled, batch.temperature)
+                return PaddedBatch(window_batch, None)
     else:
         input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         mask = np.zeros((*shape, width), np.bool_)

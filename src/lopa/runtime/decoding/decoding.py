@@ -10,9 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from lopa.runtime.contract import Float32, Int64, Statistics, WindowBatch
+from lopa.runtime.contract import Float32, Int64, Statistics
 from lopa.runtime.contract.candidate_list import TokenLogprob
 from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
 from lopa.runtime.decoding.candidate_record import CandidateRecord
@@ -24,7 +25,7 @@ from lopa.runtime.decoding.round import RoundOutcome, join_unmasked, score_branc
 from lopa.runtime.decoding.speculation import drafts, verify
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics, forward_packed
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.branch import (
     Branch,
     StopReason,
@@ -57,7 +58,7 @@ class Forwards(Protocol):
     def device(self) -> str:
         """Name of the device."""
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def run(self, batch: PackedBatch) -> Statistics:
         """Run every window against its request's prefix, without committing."""
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -147,7 +148,7 @@ class Decoding:
         """Run one round: verify all branches in one forward, unmask positions of the winner, and branch again."""
         packed = self.open_round()
         batch = batch_from_rows([packed], [self.request], [self._context.plan.logits_temperature])
-        statistics = forward_packed(batch, self._session.forward)
+        statistics = self._session.run(batch)
         (rows,) = columns_from_statistics(statistics, [packed])
         return self.finish_round(packed, rows, statistics.split)
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import TOP_K, CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract import TOP_K, CacheRows, Statistics
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
 Bytes = npt.NDArray[np.uint8]
@@ -28,27 +29,29 @@ FIRST_CAPACITY = 1 << 16
 """Initial size in bytes of a serving rank's buffer. A `Capacity` message announces a larger one."""
 HELLO_SIZE = 32
 """Size in bytes of the first message of every serving rank."""
-_LAYOUT = 2
+_LAYOUT = 3
 """Layout version. It changes with every change of the messages, so that different versions reject each other."""
-_HEADER: Field = ((6,), np.int64)
-"""Header of a message: its kind and up to five numbers."""
+_HEADER: Field = ((7,), np.int64)
+"""Header of a message: its kind and up to six numbers."""
 
 
 @dataclass(frozen=True)
 class ForwardMessage:
-    """Request to run these windows and reply with their statistics."""
+    """Request to run these windows as forward number `ticket` and to reply with their statistics."""
 
-    batch: WindowBatch
+    ticket: int
+    batch: PackedBatch
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Request to append the first `count` rows of the winner to the request's prefix.
+    """Request to append the first `count` rows of the winner of forward `ticket` to the request's prefix.
 
     The winner is `branch` of rank `source`, counted among that rank's branches. With `travels`, all ranks join a
     broadcast of the rows. Without it, every rank has computed the rows, and takes the rows of its own first branch.
     """
 
+    ticket: int
     request: int
     source: int
     branch: int
@@ -58,8 +61,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class Read:
-    """Request to reply with the first `count` rows of the receiver's own `branch`."""
+    """Request to reply with the first `count` rows of the receiver's own `branch` in forward `ticket`."""
 
+    ticket: int
     request: int
     branch: int
     count: int
@@ -75,6 +79,13 @@ class Shorten:
 
 @dataclass(frozen=True)
 class Release:
+    """Request to end the use of the new rows of forward `ticket`."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class Free:
     """Request to free the request's cache."""
 
     request: int
@@ -92,7 +103,7 @@ class Stop:
     """Request to end the job."""
 
 
-Message = ForwardMessage | Commit | Read | Shorten | Release | Capacity | Stop
+Message = ForwardMessage | Commit | Read | Shorten | Release | Free | Capacity | Stop
 
 
 class _Kind(IntEnum):
@@ -103,32 +114,35 @@ class _Kind(IntEnum):
     CAPACITY = 5
     STOP = 6
     SHORTEN = 7
+    FREE = 8
 
 
 def bytes_from_message(message: Message) -> Bytes:
     """Return the whole message as one array."""
     match message:
-        case ForwardMessage(batch):
-            requests, branches, width = batch.input_ids.shape
+        case ForwardMessage(ticket, batch):
+            sizes = len(batch.requests), len(batch.lengths), len(batch.input_ids), len(batch.sampled_rows)
             arrays = (
                 np.array(batch.requests, np.int64),
+                batch.slots,
+                batch.lengths,
                 batch.input_ids,
                 batch.position_ids,
-                batch.logits_index,
+                batch.sampled_rows,
                 batch.temperature,
-                np.packbits(batch.window_mask),
+                np.packbits(batch.mask),
             )
-            return _concatenate(
-                _header(_Kind.FORWARD, requests, branches, width, batch.logits_index.shape[-1]), *arrays
-            )
-        case Commit(request, source, branch, count, travels):
-            return _concatenate(_header(_Kind.COMMIT, request, source, branch, count, travels))
-        case Read(request, branch, count):
-            return _concatenate(_header(_Kind.READ, request, branch, count))
+            return _concatenate(_header(_Kind.FORWARD, ticket, *sizes), *arrays)
+        case Commit(ticket, request, source, branch, count, travels):
+            return _concatenate(_header(_Kind.COMMIT, ticket, request, source, branch, count, travels))
+        case Read(ticket, request, branch, count):
+            return _concatenate(_header(_Kind.READ, ticket, request, branch, count))
         case Shorten(request, count):
             return _concatenate(_header(_Kind.SHORTEN, request, count))
-        case Release(request):
-            return _concatenate(_header(_Kind.RELEASE, request))
+        case Release(ticket):
+            return _concatenate(_header(_Kind.RELEASE, ticket))
+        case Free(request):
+            return _concatenate(_header(_Kind.FREE, request))
         case Capacity(size):
             return _concatenate(_header(_Kind.CAPACITY, size))
         case Stop():
@@ -136,19 +150,21 @@ def bytes_from_message(message: Message) -> Bytes:
 
 
 def message_from_bytes(buffer: Bytes) -> Message:
-    """Decode the message at the start of `buffer`. Its arrays are views. Raises ValueError for an unknown kind."""
-    kind, a, b, c, d, e = _arrays(buffer, [_HEADER])[0].tolist()
+    """Decode the message at the start of `buffer`. Raises ValueError for an unknown kind."""
+    kind, a, b, c, d, e, f = _arrays(buffer, [_HEADER])[0].tolist()
     match kind:
         case _Kind.FORWARD:
-            return ForwardMessage(_batch_from_bytes(buffer, a, b, c, d))
+            return ForwardMessage(a, _batch_from_bytes(buffer, b, c, d, e))
         case _Kind.COMMIT:
-            return Commit(a, b, c, d, travels=bool(e))
+            return Commit(a, b, c, d, e, travels=bool(f))
         case _Kind.READ:
-            return Read(a, b, c)
+            return Read(a, b, c, d)
         case _Kind.SHORTEN:
             return Shorten(a, b)
         case _Kind.RELEASE:
             return Release(a)
+        case _Kind.FREE:
+            return Free(a)
         case _Kind.CAPACITY:
             return Capacity(a)
         case _Kind.STOP:
@@ -171,13 +187,13 @@ def bytes_from_statistics(statistics: Statistics) -> Bytes:
     return _concatenate(*arrays, *(() if statistics.logits is None else (statistics.logits,)))
 
 
-def statistics_size(sampled: tuple[int, int, int], vocabulary: int | None) -> int:
-    """Return the bytes of the reply for `sampled` = [R, B, Q] positions. `vocabulary` is None without logits."""
+def statistics_size(sampled: int, vocabulary: int | None) -> int:
+    """Return the bytes of the reply for `sampled` rows. `vocabulary` is None without logits."""
     return sum(map(_size, _statistics_fields(sampled, vocabulary)))
 
 
-def statistics_from_bytes(buffer: Bytes, sampled: tuple[int, int, int], vocabulary: int | None) -> Statistics:
-    """Decode the reply for `sampled` = [R, B, Q] positions, as views of `buffer`."""
+def statistics_from_bytes(buffer: Bytes, sampled: int, vocabulary: int | None) -> Statistics:
+    """Decode the reply for `sampled` rows, as views of `buffer`."""
     topk_ids, topk_logprobs, entropy, *logits = _arrays(buffer, _statistics_fields(sampled, vocabulary))
     return Statistics(topk_ids, topk_logprobs, entropy, logits[0] if logits else None)
 
@@ -197,26 +213,29 @@ def rows_from_bytes(buffer: Bytes, shape: CacheShape, count: int) -> CacheRows:
     return CacheRows(tuple(_arrays(buffer, _rows_fields(shape, count))))
 
 
-def _batch_from_bytes(buffer: Bytes, requests: int, branches: int, width: int, queries: int) -> WindowBatch:
-    window = (requests, branches, width)
-    cells = math.prod(window) * width
+def _batch_from_bytes(buffer: Bytes, requests: int, windows: int, rows: int, sampled: int) -> PackedBatch:
     fields: list[Field] = [
         _HEADER,
         ((requests,), np.int64),
-        (window, np.int64),
-        (window, np.int64),
-        ((requests, branches, queries), np.int64),
+        ((windows,), np.int64),
+        ((windows,), np.int64),
+        ((rows,), np.int64),
+        ((rows,), np.int64),
+        ((sampled,), np.int64),
         ((requests,), np.float32),
-        ((-(-cells // 8),), np.uint8),
     ]
-    _, numbers, input_ids, position_ids, logits_index, temperature, mask = _arrays(buffer, fields)
-    return WindowBatch(
+    arrays = [array.copy() for array in _arrays(buffer, fields)]  # a ticket keeps them beyond the next message
+    _, numbers, slots, lengths, input_ids, position_ids, sampled_rows, temperature = arrays
+    mask = np.unpackbits(buffer[sum(map(_size, fields)) :], count=int((lengths**2).sum()))
+    return PackedBatch(
         requests=tuple(numbers.tolist()),
+        temperature=temperature,
+        slots=slots,
+        lengths=lengths,
         input_ids=input_ids,
         position_ids=position_ids,
-        window_mask=np.unpackbits(mask, count=cells).astype(np.bool_).reshape(*window, width),
-        logits_index=logits_index,
-        temperature=temperature,
+        mask=mask.view(np.bool_),
+        sampled_rows=sampled_rows,
     )
 
 
@@ -226,9 +245,9 @@ def _header(kind: _Kind, *numbers: int) -> npt.NDArray[np.int64]:
     return header
 
 
-def _statistics_fields(sampled: tuple[int, int, int], vocabulary: int | None) -> list[Field]:
-    fields: list[Field] = [((*sampled, TOP_K), np.int64), ((*sampled, TOP_K), np.float32), (sampled, np.float32)]
-    return fields if vocabulary is None else [*fields, ((*sampled, vocabulary), np.float32)]
+def _statistics_fields(sampled: int, vocabulary: int | None) -> list[Field]:
+    fields: list[Field] = [((sampled, TOP_K), np.int64), ((sampled, TOP_K), np.float32), ((sampled,), np.float32)]
+    return fields if vocabulary is None else [*fields, ((sampled, vocabulary), np.float32)]
 
 
 def _rows_fields(shape: CacheShape, count: int) -> list[Field]:

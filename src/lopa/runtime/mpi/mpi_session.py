@@ -11,9 +11,9 @@ import numpy as np
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.contract.batch_parts import rows_are_shared, split_branches
-from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.contract.batch_parts import part_of_branches, rows_are_shared, split_branches, statistics_of_parts
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.mpi.mpi_link import MpiLink, Transfer, rank_of_job, wait_for_ranks
 from lopa.runtime.mpi.mpi_messages import (
@@ -23,6 +23,7 @@ from lopa.runtime.mpi.mpi_messages import (
     Capacity,
     Commit,
     ForwardMessage,
+    Free,
     Message,
     Read,
     Release,
@@ -37,8 +38,9 @@ from lopa.runtime.mpi.mpi_messages import (
     statistics_size,
 )
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.session import Session, slot_of_rows
+from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.session import open_session as open_own_session
+from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 _OPENING_SECONDS = 600.0
 """Seconds to wait for the sessions of other ranks. They may load a large bundle over a network."""
@@ -82,7 +84,7 @@ class MpiSession:
         self._vocabulary = manifest.dimensions.vocab_size if manifest.with_logits else None
         self._others = range(1, link.size)
         self._capacity = FIRST_CAPACITY
-        self._last: _LastForward | None = None
+        self._tickets = Tickets[_Shares]()
         self._pending: list[Transfer] = []
         """Transfers to wait for."""
         self._incoming: _IncomingRows | None = None
@@ -94,75 +96,95 @@ class MpiSession:
         """Device name as given by the user."""
         return self._device
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Check and keep `batch`. Raises like Session.start."""
+        self._check_open()
+        return self._tickets.start(batch)
+
+    def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError for mismatched arrays. Raises MissingBackendError if a rank does not reply; the session is
-        then closed.
+        Raises like Session.wait. Raises MissingBackendError if a rank does not reply; the session is then closed.
         """
-        check_batch(batch)
+        self._check_open()
+        batch = self._tickets.take(ticket)
         self._settle()
-        self._last = None
-        shares = split_branches(batch.input_ids.shape[1], self._link.size)
-        parts = [batch.part(branches=share) for share in shares]
-        active = [rank for rank in self._others if parts[rank].input_ids.size]
-        for rank in active:
-            self._send(rank, ForwardMessage(parts[rank]))
+        shares = split_branches(int(batch.windows.max()), self._link.size)
+        parts = {rank: part_of_branches(batch, share) for rank, share in enumerate(shares) if share.start < share.stop}
+        own, *others = parts.values()
+        for rank, part in list(parts.items())[1:]:
+            self._send(rank, ForwardMessage(ticket.number, part.batch))
         self._settle()  # otherwise other ranks would get these messages only after our own forward
-        answers = {rank: np.empty(self._answer_size(parts[rank]), np.uint8) for rank in active}
-        replies = [self._link.receive(answer, rank) for rank, answer in answers.items()]
+        answers = [
+            np.empty(statistics_size(len(part.batch.sampled_rows), self._vocabulary), np.uint8) for part in others
+        ]
+        replies = [self._link.receive(answer, rank) for rank, answer in zip(list(parts)[1:], answers, strict=True)]
         began = time.perf_counter()
         try:
-            statistics = [self._own.forward(parts[0])]
+            own_ticket = self._own.start(own.batch)
+            statistics = [self._own.wait(own_ticket)]
+        except BaseException:
+            self._send_all(Release(ticket.number))
+            raise
         finally:  # even after an error, because a leftover reply would be taken for a reply to the next forward
             self._wait(replies, time.perf_counter() - began)
-        for rank, answer in answers.items():
-            statistics.append(statistics_from_bytes(answer, parts[rank].logits_index.shape, self._vocabulary))
-        self._last = _LastForward(batch, shares)
-        return Statistics.joined(statistics)
+        for part, answer in zip(others, answers, strict=True):
+            statistics.append(statistics_from_bytes(answer, len(part.batch.sampled_rows), self._vocabulary))
+        self._tickets.keep(ticket, _Shares(shares, own_ticket))
+        return statistics_of_parts(list(parts.values()), statistics)
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the first `count` window rows of `branch` in the last forward to the request's prefix on all ranks.
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        """Append rows of a forward to the request's prefix on all ranks. Raises like Session.commit.
 
-        The call returns before sent rows have arrived. Raises RuntimeError if the last forward did not run the request,
-        and ValueError for an invalid branch or count.
+        The call returns before sent rows have arrived.
         """
         self._settle()
-        last, slot, owner, own_branch = self._locate_rows(request, branch, count)
-        everywhere = last.on_all_ranks and rows_are_shared(last.batch, slot, count)
-        self._send_all(Commit(request, owner, own_branch, count, travels=not everywhere))
+        shares, slot, owner, own_branch = self._locate_rows(ticket, request, branch, count)
+        self._tickets.check_idle(request)
+        on_all_ranks = all(share.start < min(share.stop, ticket.batch.windows[slot]) for share in shares.shares)
+        everywhere = on_all_ranks and rows_are_shared(ticket.batch, slot, count)
+        self._send_all(Commit(ticket.number, request, owner, own_branch, count, travels=not everywhere))
         if everywhere:
-            self._own.commit(request, 0, count)
+            self._own.commit(shares.own, request, 0, count)
         elif owner == 0:
-            rows = self._own.read_rows(request, own_branch, count)
-            self._own.commit(request, own_branch, count)
+            rows = self._own.read_rows(shares.own, request, own_branch, count)
+            self._own.commit(shares.own, request, own_branch, count)
             self._pending.append(self._link.broadcast(bytes_from_rows(rows), 0))
         else:
             self._incoming = _IncomingRows(request, count, np.empty(rows_size(self._shape, count), np.uint8))
             self._pending.append(self._link.broadcast(self._incoming.memory, owner))
 
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Return a copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return a copy of rows of a forward. Raises like `commit`."""
         self._settle()
-        _, _, owner, own_branch = self._locate_rows(request, branch, count)
+        shares, _, owner, own_branch = self._locate_rows(ticket, request, branch, count)
         if owner == 0:
-            return self._own.read_rows(request, own_branch, count)
+            return self._own.read_rows(shares.own, request, own_branch, count)
         memory = np.empty(rows_size(self._shape, count), np.uint8)
-        self._send(owner, Read(request, own_branch, count))
+        self._send(owner, Read(ticket.number, request, own_branch, count))
         self._pending.append(self._link.receive(memory, owner))
         self._settle()
         return rows_from_bytes(memory, self._shape, count)
 
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows on all ranks."""
+        if self._open and ticket in self._tickets:
+            self._own.release(self._tickets.rows(ticket).own)
+            self._send_all(Release(ticket.number))
+        self._tickets.release(ticket)
+
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows of another session on all ranks. Raises ValueError if they do not match this bundle."""
         self._settle()
+        self._tickets.check_idle(request)
         self._own.append_rows(request, rows)
-        self._send_all(Commit(request, source=0, branch=0, count=rows.count, travels=True))
+        self._send_all(Commit(0, request, source=0, branch=0, count=rows.count, travels=True))
         self._pending.append(self._link.broadcast(bytes_from_rows(rows), 0))
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count` on all ranks."""
         self._settle()
+        self._tickets.check_idle(request)
         self._own.shorten(request, count)
         self._send_all(Shorten(request, count))
 
@@ -172,15 +194,14 @@ class MpiSession:
             self._settle()
         return self._own.prefix_length(request)
 
-    def release(self, request: int) -> None:
-        """Free the request's cache and new rows on all ranks. An unknown request is ignored."""
+    def free(self, request: int) -> None:
+        """Free the request's cache on all ranks. An unknown request is ignored."""
         if not self._open:
             return
+        self._tickets.free(request)
         self._settle()
-        self._send_all(Release(request))
-        self._own.release(request)
-        if self._last is not None and request in self._last.batch.requests:
-            self._last = None
+        self._send_all(Free(request))
+        self._own.free(request)
 
     def close(self) -> None:
         """Free all resources on all ranks and stop them. Closing twice is allowed."""
@@ -201,19 +222,13 @@ class MpiSession:
                 remedy="copy the bundle of rank 0 to the other machines, or use a shared file system",
             )
 
-    def _locate_rows(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int, int]:
-        """Return the last forward, the request's index in it, the rank that computed `branch`, and the branch's number
-        on that rank.
+    def _locate_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> tuple["_Shares", int, int, int]:
+        """Return the shares of a forward, the request's index in it, the rank that computed `branch`, and the branch's
+        number on that rank.
         """
-        last = self._last
-        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
-        assert last is not None
-        owner = next(rank for rank, share in enumerate(last.shares) if branch < share.stop)
-        return last, slot, owner, branch - last.shares[owner].start
-
-    def _answer_size(self, part: WindowBatch) -> int:
-        requests, branches, queries = part.logits_index.shape
-        return statistics_size((requests, branches, queries), self._vocabulary)
+        shares, slot = self._tickets.window(ticket, request, branch, count)
+        owner = next(rank for rank, share in enumerate(shares.shares) if branch < share.stop)
+        return shares, slot, owner, branch - shares.shares[owner].start
 
     def _send(self, rank: int, message: Message) -> None:
         """Start sending, after announcing a larger buffer if necessary."""
@@ -227,10 +242,13 @@ class MpiSession:
         for rank in self._others:
             self._send(rank, message)
 
-    def _settle(self) -> None:
-        """Wait for all pending transfers, and append received rows."""
+    def _check_open(self) -> None:
         if not self._open:
             raise RuntimeError(f"session on {self._device} used after close(); open a new one")
+
+    def _settle(self) -> None:
+        """Wait for all pending transfers, and append received rows."""
+        self._check_open()
         pending, self._pending = self._pending, []
         self._wait(pending)
         if self._incoming is not None:
@@ -251,18 +269,12 @@ class MpiSession:
         self._own.close()
 
 
-@dataclass(frozen=True)
-class _LastForward:
-    """Input of the last forward, and its branches by rank."""
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """Branches of a forward by rank, and the ticket of rank 0's own share."""
 
-    batch: WindowBatch
     shares: tuple[slice, ...]
-    """Branches by rank."""
-
-    @property
-    def on_all_ranks(self) -> bool:
-        """True if every rank computed a branch."""
-        return all(share.start < share.stop for share in self.shares)
+    own: Ticket
 
 
 @dataclass(frozen=True, eq=False)

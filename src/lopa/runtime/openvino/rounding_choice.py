@@ -12,6 +12,7 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import WindowBatch
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number
 
 _MIN_ROUNDS, _MAX_ROUNDS = 3, 15
@@ -62,10 +63,11 @@ def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) ->
     if len(sessions) == 1:
         return RoundingChoice(next(iter(sessions)), (), rows)
     request, rng = next_request_number(), np.random.default_rng(0)
+    sides = {device: SequentialSession(session) for device, session in sessions.items()}
     seconds: dict[str, list[float]] = {device: [] for device in sessions}
     try:
         prefix, window = (_window(request, rows, start, sizes.vocab_size, rng) for start in (0, rows))
-        for session in sessions.values():
+        for session in sides.values():
             session.forward(prefix)
             session.commit(request, 0, rows)
             session.forward(window)  # a warm-up that allocates memory
@@ -73,11 +75,11 @@ def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) ->
         for done in range(_MAX_ROUNDS):
             if done >= _MIN_ROUNDS and time.perf_counter() - began > _TIME_BUDGET:
                 break
-            for device, session in sessions.items():
+            for device, session in sides.items():
                 seconds[device].append(_seconds(session, window))
     finally:
-        for session in sessions.values():
-            session.release(request)
+        for session in sides.values():
+            session.free(request)
     return choice_from_seconds(seconds, rows)
 
 
@@ -93,7 +95,7 @@ def choice_from_seconds(seconds: Mapping[str, Sequence[float]], rows: int) -> Ro
     return RoundingChoice(min(faster, key=lambda each: each.median, default=first).device, timed, rows)
 
 
-def _seconds(session: Session, batch: WindowBatch) -> float:
+def _seconds(session: SequentialSession, batch: WindowBatch) -> float:
     began = time.perf_counter()
     session.forward(batch)
     return time.perf_counter() - began

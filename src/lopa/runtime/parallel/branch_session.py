@@ -15,13 +15,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.contract.batch_parts import rows_are_shared, split_branches
-from lopa.runtime.contract.forward import DeviceTime, ForwardSplit, check_batch
+import numpy as np
+
+from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.contract.batch_parts import (
+    part_of_branches,
+    part_of_windows,
+    rows_are_shared,
+    split_branches,
+    statistics_of_parts,
+)
+from lopa.runtime.contract.forward import DeviceTime, ForwardSplit
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
 from lopa.runtime.parallel.session_thread import SessionThread
-from lopa.runtime.sessions.session import LendingSession, Session, check_prefix_count, slot_of_rows
+from lopa.runtime.sessions.session import LendingSession, Session, check_prefix_count
+from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 
 STALL_SECONDS = 60.0
 """Seconds of one forward after which a device is abandoned."""
@@ -64,9 +74,7 @@ class BranchParallelSession:
         self._stall_seconds = stall_seconds
         self._lost: list[LostDevice] = []
         self._lengths: dict[int, int] = {}
-        self._last: _LastForward | None = None
-        self._shortened: set[int] = set()
-        """Requests whose prefix was shortened since the last forward."""
+        self._tickets = Tickets[_Shares]()
         self._transfers: list[RowTransfer] = []
         """Transfers that may not have ended."""
         self._closed = False
@@ -81,112 +89,123 @@ class BranchParallelSession:
         """Failed devices, in order."""
         return tuple(self._lost)
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Check and keep `batch`. Raises like Session.start."""
+        self._check_usable()
+        return self._tickets.start(batch)
+
+    def wait(self, ticket: Ticket) -> Statistics:
         """Compute all branches. The devices compute their shares at the same time. Raises ValueError as every session
         does.
 
-        If devices fail, the branches are distributed again over the remaining ones. A session can only commit rows of
-        its last forward, so every device has to take part in the same forward.
+        If devices fail, the branches are distributed again over the remaining ones.
         """
         self._check_usable()
-        check_batch(batch)
+        batch = self._tickets.take(ticket)
         began = time.perf_counter()
         self._finish_transfers()
-        self._last = None
-        self._shortened.clear()
+        branches = int(batch.windows.max())
         results: list[_ShareResult] | None = None
         while results is None:
-            slices = split_branches(batch.input_ids.shape[1], len(self._devices))
+            slices = split_branches(branches, len(self._devices))
             shares = [(device, share) for device, share in zip(self._devices, slices, strict=True)]
+            parts = {device: part_of_branches(batch, share) for device, share in shares if share.start < share.stop}
             results = self._results(
-                {
-                    device: partial(_compute_share, device.session, batch.part(branches=share))
-                    for device, share in shares
-                    if share.start < share.stop
-                }
+                {device: partial(_compute_share, device.session, part.batch) for device, part in parts.items()}
             )
-        self._last = _LastForward(batch, shares)
-        statistics = Statistics.joined([result.statistics for result in results])
+        tickets = {device: result.ticket for device, result in zip(parts, results, strict=True)}
+        self._tickets.keep(ticket, _Shares(shares, tickets, set()))
+        statistics = statistics_of_parts(list(parts.values()), [result.statistics for result in results])
         times = tuple(result.time for result in results)
         gather = time.perf_counter() - began - max(each.seconds for each in times)
         return replace(statistics, split=ForwardSplit(times, gather))
 
-    def commit(self, request: int, branch: int, count: int) -> None:
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
         """Append the rows on every device. The call returns at once; devices append before their next forward.
 
-        Raises as HostSession.commit does. The next forward detects a device that fails here, and recovers its work.
+        Raises like Session.commit. The next forward detects a device that fails here, and recovers its work.
         """
         self._check_usable()
-        if request in self._shortened:  # no device could recompute these rows if a transfer failed
-            self.append_rows(request, self.read_rows(request, branch, count))
-            return
         if any(transfer.request == request for transfer in self._transfers):
             self._finish_transfers()  # rows of one request arrive in the order of their commits
-        last, slot, owner, local = self._owner(request, branch, count)
-        shared = rows_are_shared(last.batch, slot, count)
+        shares, slot, owner, local = self._owner(ticket, request, branch, count)
+        self._tickets.check_idle(request)
+        if request in shares.changed:  # no device could recompute these rows if a transfer failed
+            self.append_rows(request, self.read_rows(ticket, request, branch, count))
+            return
+        shared = rows_are_shared(ticket.batch, slot, count)
         receivers = []
-        for device, share in last.shares:
+        for device, share in shares.shares:
             if device is owner or device not in self._devices:
                 continue
-            if shared and share.start < share.stop:
-                device.submit(partial(device.session.commit, request, 0, count))
+            if shared and share.start < min(share.stop, ticket.batch.windows[slot]):
+                device.submit(partial(device.session.commit, shares.tickets[device], request, 0, count))
             else:
                 receivers.append(device)
+        own = shares.tickets[owner]
         if receivers:
-            alone = last.batch.part(slice(slot, slot + 1), slice(branch, branch + 1))
-            self._transfers.append(transfer_of_rows(alone, local, count, owner, receivers))
+            alone = np.arange(len(ticket.batch.slots)) == window_of_branch(ticket.batch, slot, branch)
+            computed = part_of_windows(ticket.batch, alone).batch
+            self._transfers.append(transfer_of_rows(computed, own, local, count, owner, receivers))
         else:
-            owner.submit(partial(owner.session.commit, request, local, count))
-        self._lengths[request] = self.prefix_length(request) + count
+            owner.submit(partial(owner.session.commit, own, request, local, count))
+        self._change(request, self.prefix_length(request) + count)
 
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Return a copy of the rows, from the device that computed them. Raises as HostSession.read_rows does.
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return a copy of the rows, from the device that computed them. Raises like Session.read_rows.
 
         Raises RuntimeError if that device fails, since the rows are then lost. Another forward computes them again.
         """
         self._check_usable()
         self._finish_transfers()
-        _, _, owner, local = self._owner(request, branch, count)
-        found = self._results({owner: partial(owner.session.read_rows, request, local, count)})
+        shares, _, owner, local = self._owner(ticket, request, branch, count)
+        found = self._results({owner: partial(owner.session.read_rows, shares.tickets[owner], request, local, count)})
         if found is None:
-            self._last = None
-            raise RuntimeError(f"the rows were lost with device {owner.session.device}; run the forward again")
+            raise _lost_rows(owner)
         return found[0]
+
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows, on every device."""
+        if ticket in self._tickets:
+            for device, own in self._tickets.rows(ticket).tickets.items():
+                if device in self._devices:
+                    device.submit(partial(device.session.release, own))
+        self._tickets.release(ticket)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows of another session, on every device. Raises ValueError if they do not fit."""
         self._check_usable()
+        self._tickets.check_idle(request)
         self._finish_transfers()
         self._results({device: partial(device.session.append_rows, request, rows) for device in self._devices})
-        self._lengths[request] = self.prefix_length(request) + rows.count
+        self._change(request, self.prefix_length(request) + rows.count)
 
     def shorten(self, request: int, count: int) -> None:
         """Shorten the prefix on every device. This returns at once; devices shorten it before their next forward."""
         self._check_usable()
+        self._tickets.check_idle(request)
         check_prefix_count(self.prefix_length(request), count)
         if count == self.prefix_length(request):
             return
         self._finish_transfers()  # lost rows are recomputed over the unshortened prefix
         for device in self._devices:
             device.submit(partial(device.session.shorten, request, count))
-        self._shortened.add(request)
-        self._lengths[request] = count
+        self._change(request, count)
 
     def prefix_length(self, request: int) -> int:
         """Return the committed rows of the request, 0 for an unknown one."""
         return self._lengths.get(request, 0)
 
-    def release(self, request: int) -> None:
-        """Drop the request and its new rows. Devices free its caches before their next forward."""
+    def free(self, request: int) -> None:
+        """Drop the request. Devices free its caches before their next forward."""
+        self._tickets.free(request)
         for transfer in self._transfers:
             if transfer.request == request:
                 transfer.rows.cancel()
         self._transfers = [transfer for transfer in self._transfers if transfer.request != request]
         self._lengths.pop(request, None)
-        if self._last is not None and request in self._last.batch.requests:
-            self._last = None
         for device in self._devices:
-            device.submit(partial(device.session.release, request))
+            device.submit(partial(device.session.free, request))
 
     def close(self) -> None:
         """Close every session. One that hangs or fails is abandoned. Closing twice is allowed."""
@@ -197,7 +216,7 @@ class BranchParallelSession:
         wait([device.close() for device in devices], timeout=self._stall_seconds)
         self._transfers.clear()
         self._lengths.clear()
-        self._last = None
+        self._tickets.clear()
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -212,14 +231,23 @@ class BranchParallelSession:
             remedy="check the devices with lopa-export doctor; if they are slow, raise --device-timeout",
         )
 
-    def _owner(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, SessionThread, int]:
-        """Return the last forward, the index of the request in it, the device that computed `branch`, and the index of
-        `branch` on that device."""
-        last = self._last
-        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
-        assert last is not None
-        owner, share = next((device, share) for device, share in last.shares if share.start <= branch < share.stop)
-        return last, slot, owner, branch - share.start
+    def _change(self, request: int, length: int) -> None:
+        """Note the new length of a prefix. Forwards before cannot be computed again."""
+        self._lengths[request] = length
+        for shares in self._tickets:
+            shares.changed.add(request)
+
+    def _owner(
+        self, ticket: Ticket, request: int, branch: int, count: int
+    ) -> tuple["_Shares", int, SessionThread, int]:
+        """Return the shares of a forward, the request's index in it, the device that computed `branch`, and the number
+        of `branch` there. Raises RuntimeError if that device was lost.
+        """
+        shares, slot = self._tickets.window(ticket, request, branch, count)
+        owner, share = next((device, share) for device, share in shares.shares if share.start <= branch < share.stop)
+        if owner not in self._devices:
+            raise _lost_rows(owner)
+        return shares, slot, owner, branch - share.start
 
     def _results(self, calls: Mapping[SessionThread, Callable[[], T]]) -> list[T] | None:
         """Return the results of the devices' calls, or None if one of these devices was lost.
@@ -274,19 +302,22 @@ class BranchParallelSession:
             left = [device for device in transfer.receivers if device in self._devices]
             if left:
                 self._transfers.append(transfer_of_lost_rows(transfer, left))
-                self._last = None  # the device that recomputed rows has a newer last forward
 
 
 @dataclass(frozen=True, eq=False)
-class _LastForward:
-    """The last forward, and the device of each of its branches."""
+class _Shares:
+    """The devices of a forward, each with its branches and its own ticket."""
 
-    batch: WindowBatch
     shares: list[tuple[SessionThread, slice]]
+    tickets: dict[SessionThread, Ticket]
+    """Tickets of the devices that computed a branch."""
+    changed: set[int]
+    """Requests whose prefix changed since the forward."""
 
 
 @dataclass(frozen=True, eq=False)
 class _ShareResult:
+    ticket: Ticket
     statistics: Statistics
     time: DeviceTime
 
@@ -296,14 +327,19 @@ class _CallerError:
     error: Exception
 
 
-def _compute_share(session: Session, part: WindowBatch) -> _ShareResult:
+def _compute_share(session: Session, part: PackedBatch) -> _ShareResult:
     """Compute one device's share of a forward, on its thread."""
     began = time.perf_counter()
-    statistics = session.forward(part)
+    ticket = session.start(part)
+    statistics = session.wait(ticket)
     seconds = time.perf_counter() - began
-    if statistics.topk_ids.shape[:3] != part.logits_index.shape:
-        raise RuntimeError(f"returned statistics {statistics.topk_ids.shape} for rows {part.logits_index.shape}")
-    return _ShareResult(statistics, DeviceTime(session.device, part.input_ids.shape[1], seconds))
+    if statistics.topk_ids.shape[:1] != part.sampled_rows.shape:
+        raise RuntimeError(f"returned statistics {statistics.topk_ids.shape} for rows {part.sampled_rows.shape}")
+    return _ShareResult(ticket, statistics, DeviceTime(session.device, int(part.windows.max()), seconds))
+
+
+def _lost_rows(device: SessionThread) -> RuntimeError:
+    return RuntimeError(f"the rows were lost with device {device.session.device}; run the forward again")
 
 
 def _result_or_caller_error(call: Callable[[], T]) -> T | _CallerError:

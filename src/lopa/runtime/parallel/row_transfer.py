@@ -8,16 +8,18 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 
-from lopa.runtime.contract import CacheRows, WindowBatch
+from lopa.runtime.contract import CacheRows
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.parallel.session_thread import SessionThread
 from lopa.runtime.sessions.session import LendingSession, Session
+from lopa.runtime.sessions.tickets import Ticket
 
 
 @dataclass(frozen=True, eq=False)
 class RowTransfer:
     """The rows of one commit. `transfer_of_rows` and `transfer_of_lost_rows` create it."""
 
-    batch: WindowBatch
+    batch: PackedBatch
     """The forward of these rows, with their request and branch only, so that another device can recompute them."""
     count: int
     owner: SessionThread
@@ -34,16 +36,21 @@ class RowTransfer:
 
 
 def transfer_of_rows(
-    batch: WindowBatch, branch: int, count: int, owner: SessionThread, receivers: Sequence[SessionThread]
+    batch: PackedBatch,
+    ticket: Ticket,
+    branch: int,
+    count: int,
+    owner: SessionThread,
+    receivers: Sequence[SessionThread],
 ) -> RowTransfer:
-    """Send the first `count` rows of the owner's `branch` in its last forward; `batch` is that branch alone.
+    """Send the first `count` rows of `branch` in the owner's forward `ticket`; `batch` is that branch alone.
 
     The owner commits them as well.
     """
     session, request = owner.session, batch.requests[0]
-    read = partial(_rows_for, [receiver.session for receiver in receivers], session, request, branch, count)
+    read = partial(_rows_for, [receiver.session for receiver in receivers], session, ticket, request, branch, count)
     started = _start(batch, count, owner, receivers, read)
-    owner.submit(partial(session.commit, request, branch, count))
+    owner.submit(partial(session.commit, ticket, request, branch, count))
     return started
 
 
@@ -53,14 +60,12 @@ def transfer_of_lost_rows(lost: RowTransfer, devices: Sequence[SessionThread]) -
     These devices never received the rows, so their prefix is still the same as in that forward.
     """
     owner, *receivers = devices
-    recompute = partial(_recompute_rows, owner.session, lost.batch, lost.count)
-    started = _start(lost.batch, lost.count, owner, receivers, recompute)
-    owner.submit(partial(owner.session.commit, lost.request, 0, lost.count))
-    return started
+    recompute = partial(_recomputed_rows, owner.session, lost.batch, lost.count)
+    return _start(lost.batch, lost.count, owner, receivers, recompute)
 
 
 def _start(
-    batch: WindowBatch,
+    batch: PackedBatch,
     count: int,
     owner: SessionThread,
     receivers: Sequence[SessionThread],
@@ -73,11 +78,13 @@ def _start(
     return RowTransfer(batch, count, owner, receivers, done, rows)
 
 
-def _rows_for(receivers: Sequence[Session], owner: Session, request: int, branch: int, count: int) -> CacheRows:
+def _rows_for(
+    receivers: Sequence[Session], owner: Session, ticket: Ticket, request: int, branch: int, count: int
+) -> CacheRows:
     """Return the owner's rows. If it can lend them, devices that reach each other copy them directly."""
     if isinstance(owner, LendingSession):
-        return owner.lend_rows(request, branch, count, receivers)
-    return owner.read_rows(request, branch, count)
+        return owner.lend_rows(ticket, request, branch, count, receivers)
+    return owner.read_rows(ticket, request, branch, count)
 
 
 def _hand_over(read: Callable[[], CacheRows], rows: Future[CacheRows]) -> None:
@@ -94,6 +101,11 @@ def _append_on_arrival(session: Session, request: int, rows: Future[CacheRows]) 
     session.append_rows(request, found)
 
 
-def _recompute_rows(session: Session, batch: WindowBatch, count: int) -> CacheRows:
-    session.forward(batch)
-    return session.read_rows(batch.requests[0], 0, count)
+def _recomputed_rows(session: Session, batch: PackedBatch, count: int) -> CacheRows:
+    """Return the rows of the only window of `batch`, which is computed and committed."""
+    ticket, request = session.start(batch), batch.requests[0]
+    session.wait(ticket)
+    rows = session.read_rows(ticket, request, 0, count)
+    session.commit(ticket, request, 0, count)
+    session.release(ticket)
+    return rows

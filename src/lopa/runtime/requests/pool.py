@@ -29,12 +29,12 @@ from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.scoring.scoring import Scoring
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.state.batch import (
     MAX_PADDING,
     batch_from_rows,
     columns_from_statistics,
-    forward_packed,
     groups_from_rows,
 )
 from lopa.runtime.state.packed_rows import PackedRows
@@ -87,7 +87,8 @@ class RequestPool:
         `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
         raise. Several pools may take `turns` on a session.
         """
-        self._session, self._manifest, self._tokenizer, self._prefixes = session, manifest, tokenizer, prefixes
+        self._session = SequentialSession(session)
+        self._manifest, self._tokenizer, self._prefixes = manifest, tokenizer, prefixes
         self._turns = SessionTurns() if turns is None else turns
         self._own_errors: type[BaseException] = Exception
         """Exceptions in a request's code, such as its `on_step`, that end this request only."""
@@ -173,6 +174,7 @@ class RequestPool:
         for running, packed, step in finished:
             if step is not None and packed.commit and packed.is_final:
                 self._store_rows(running, packed, step.winner)
+        self._session.release()
         return finished
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
@@ -210,7 +212,7 @@ class RequestPool:
         """
         for running in self._running:
             running.prefix.release()
-            self._turns.later(partial(self._session.release, running.decoding.request))
+            self._turns.later(partial(self._session.free, running.decoding.request))
         self._running.clear()
 
     def _reuse(self, job: Job) -> PrefixReuse | None:
@@ -263,9 +265,9 @@ class RequestPool:
             [running.job.plan.logits_temperature for running, _ in members],
         )
         if self._observer is None:
-            return forward_packed(batch, self._session.forward)
+            return self._session.run(batch)
         began = time.perf_counter()
-        statistics = forward_packed(batch, self._session.forward)
+        statistics = self._session.run(batch)
         self._round.forward_seconds += time.perf_counter() - began
         self._round.rows += batch.padded_rows
         self._round.real_rows += batch.input_ids.size
@@ -313,7 +315,7 @@ class RequestPool:
             ending_handles = running.job.ending_handles(running.decoding.stop_reason)
             if ending_handles.is_all:
                 running.prefix.release()
-                self._turns.run(partial(self._session.release, running.decoding.request))
+                self._turns.run(partial(self._session.free, running.decoding.request))
                 gone.append(running)
             for handle, reason in ending_handles.handles:
                 self._hand_out_result(running, handle, reason)

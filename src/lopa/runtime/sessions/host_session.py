@@ -1,17 +1,17 @@
 """A Session with prefix caches in host memory, over any object that computes one forward.
 
-It creates, grows and frees the caches, and keeps the rows of the last forward for commits.
+It creates, grows and frees the caches, and keeps the new rows of forwards for commits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.sessions.device_errors import converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
-from lopa.runtime.sessions.session import check_prefix_count, slot_of_rows
+from lopa.runtime.sessions.session import check_prefix_count
+from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 
 class Forward(Protocol):
@@ -30,17 +30,8 @@ class Forward(Protocol):
         """Free all resources."""
 
 
-@dataclass(frozen=True, eq=False)
-class _LastForward:
-    """Input and new rows of the last forward."""
-
-    batch: WindowBatch
-    rows: tuple[Rows, ...]
-    """New rows, each dtype [R, B, Hkv, W, D]."""
-
-
 class HostSession:
-    """Session with prefix caches in host memory, computed by `forward`."""
+    """Session with prefix caches in host memory. `forward` computes in `wait`."""
 
     def __init__(self, forward: Forward, device: str, shape: CacheShape) -> None:
         self._forward: Forward | None = forward
@@ -48,47 +39,63 @@ class HostSession:
         self._shape = shape
         self._caches: dict[int, PrefixCache] = {}
         self._stack = PrefixStack(shape)
-        self._last: _LastForward | None = None
+        self._tickets = Tickets[tuple[Rows, ...]]()
+        """New rows of each forward, each dtype [R, B, Hkv, W, D]."""
+        self._last: Ticket | None = None
+        """Ticket of the last run, whose rows the next run overwrites."""
 
     @property
     def device(self) -> str:
         """Device name as given by the user."""
         return self._device
 
-    def forward(self, batch: WindowBatch) -> Statistics:
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Check and keep `batch`. Raises like Session.start."""
+        self._open_forward()
+        return self._tickets.start(batch)
+
+    def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError for mismatched arrays, and EngineFailedError for any exception of the forward.
+        Raises like Session.wait, and EngineFailedError for any exception of the forward.
         """
         forward = self._open_forward()
-        check_batch(batch)
+        padded = padded_batch(self._tickets.take(ticket))
+        if self._last is not None and self._last in self._tickets:
+            rows = self._tickets.rows(self._last)
+            self._tickets.keep(self._last, tuple(array.copy() for array in rows))
         self._last = None
-        prefix = self._stack.prefix([self._cache(request) for request in batch.requests])
+        prefix = self._stack.prefix([self._cache(request) for request in padded.batch.requests])
         with converted_device_errors(self._device):
-            statistics, rows = forward.run(batch, prefix)
-        self._last = _LastForward(batch, rows)
-        return statistics
+            statistics, rows = forward.run(padded.batch, prefix)
+        self._tickets.keep(ticket, rows)
+        self._last = ticket
+        return padded.packed(statistics)
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the first `count` window rows of `branch` in the last forward to the request's prefix.
-
-        Raises RuntimeError if the last forward did not run the request, and ValueError for an invalid branch or count.
-        """
-        rows = self._rows(request, branch, count)
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        """Append rows of a forward to the request's prefix. Raises like Session.commit."""
+        rows = self._rows(ticket, request, branch, count)
+        self._tickets.check_idle(request)
         self._cache(request).append(rows)
 
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Return a copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
-        return CacheRows(tuple(array.copy() for array in self._rows(request, branch, count)))
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return a copy of rows of a forward. Raises like `commit`."""
+        return CacheRows(tuple(array.copy() for array in self._rows(ticket, request, branch, count)))
+
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows."""
+        self._tickets.release(ticket)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows that another session computed. Raises ValueError if they do not match this bundle."""
         self._open_forward()
+        self._tickets.check_idle(request)
         self._cache(request).append(rows.layers)
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, as Session.shorten does."""
         self._open_forward()
+        self._tickets.check_idle(request)
         check_prefix_count(self.prefix_length(request), count)
         cache = self._caches.get(request)
         if cache is not None:
@@ -99,13 +106,12 @@ class HostSession:
         """Return the number of committed rows of the request, or 0 if it is unknown."""
         return self._caches[request].length if request in self._caches else 0
 
-    def release(self, request: int) -> None:
-        """Free the request's cache and new rows. An unknown request is ignored."""
+    def free(self, request: int) -> None:
+        """Free the request's cache. An unknown request is ignored."""
+        self._tickets.free(request)
         if self._caches.pop(request, None) is None:
             return
         self._stack = PrefixStack(self._shape)
-        if self._last is not None and request in self._last.batch.requests:
-            self._last = None
         if self._forward is not None:
             self._forward.forget_prefix()
 
@@ -114,7 +120,7 @@ class HostSession:
         forward, self._forward = self._forward, None  # at once, so that a close() after an interrupted one is safe
         if forward is not None:
             forward.close()
-        self._last = None
+        self._tickets.clear()
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
 
@@ -128,10 +134,8 @@ class HostSession:
             self._caches[request] = PrefixCache(self._shape)
         return self._caches[request]
 
-    def _rows(self, request: int, branch: int, count: int) -> Sequence[Rows]:
-        """Return views [Hkv, count, D] of the last forward's new rows."""
+    def _rows(self, ticket: Ticket, request: int, branch: int, count: int) -> Sequence[Rows]:
+        """Return views [Hkv, count, D] of a forward's new rows."""
         self._open_forward()
-        last = self._last
-        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
-        assert last is not None
-        return [array[slot, branch, :, :count] for array in last.rows]
+        rows, slot = self._tickets.window(ticket, request, branch, count)
+        return [array[slot, branch, :, :count] for array in rows]

@@ -8,34 +8,56 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, full_device_name, parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.device_errors import converted_device_errors
+from lopa.runtime.sessions.tickets import Ticket
 
 
 class Session(Protocol):
     """Interface of every backend. A session is not thread-safe.
 
-    The caller chooses request numbers. A request's prefix is empty at first and exists until `release`. The new rows of
-    a forward stay readable until the next forward.
+    The caller chooses request numbers. A request's prefix is empty at first and exists until `free`. A forward is
+    started, waited for, and released (docs/concepts/contract.md, "Sessions"). Forwards of different requests may be in
+    flight at the same time. Between `start` and `wait` of a forward, the caches of its requests must not change:
+    `commit`, `append_rows`, `shorten` and `free` of such a request raise RuntimeError.
     """
 
     @property
     def device(self) -> str:
         """Device name as given by the user, e.g. "cpu". For "openvino:CPU:auto" it is the chosen variant."""
 
-    def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every window against its request's prefix, without committing."""
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Start a forward of every window against its request's prefix, and keep `batch` until it is computed.
 
-    def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the first `count` window rows of `branch` in the last forward to the request's prefix."""
+        Raises ValueError for mismatched arrays, and RuntimeError if a forward that was started and not waited for has
+        one of the requests.
+        """
 
-    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Return a copy of the first `count` new rows of `branch` in the last forward, for another session."""
+    def wait(self, ticket: Ticket) -> Statistics:
+        """Return the statistics [M, ...] of the batch's sampled rows, in their order. A device may compute them here.
+
+        Raises RuntimeError unless the ticket was started and not waited for. If it raises, all caches are as they were,
+        and the ticket counts as released. Other tickets stay valid unless the device failed (EngineFailedError).
+        """
+
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        """Append the first `count` rows of the request's window number `branch` in the forward to its prefix.
+
+        Raises RuntimeError before `wait` and after `release`, or if the forward does not have the request or it was
+        freed since. Raises ValueError for an invalid branch or count.
+        """
+
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return a copy of the rows that `commit` would append, for another session. Raises like `commit`."""
+
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows. A released or unknown ticket is ignored."""
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows that another session computed to the request's prefix."""
@@ -43,14 +65,14 @@ class Session(Protocol):
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, as if they had never been committed.
 
-        The new rows of the last forward stay readable. Raises ValueError unless 0 <= count <= prefix_length(request).
+        New rows of forwards stay readable. Raises ValueError unless 0 <= count <= prefix_length(request).
         """
 
     def prefix_length(self, request: int) -> int:
         """Return the number of committed rows of the request, or 0 if it is unknown."""
 
-    def release(self, request: int) -> None:
-        """Free the request's cache. An unknown request is ignored."""
+    def free(self, request: int) -> None:
+        """Free the request's cache. Its new rows can no longer be used. An unknown request is ignored."""
 
     def close(self) -> None:
         """Free all resources. The session cannot be used afterwards."""
@@ -66,7 +88,9 @@ class LendingSession(Protocol):
         Each session receives all others.
         """
 
-    def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
+    def lend_rows(
+        self, ticket: Ticket, request: int, branch: int, count: int, borrowers: Sequence[Session]
+    ) -> CacheRows:
         """Return rows like Session.read_rows. The result is valid only for `append_rows` of the `borrowers`."""
 
 
@@ -97,23 +121,6 @@ PIPELINE = "lopa.runtime.parallel.pipeline_session"
 """Module with a PipelineFactory named `open_session`."""
 
 _numbers = itertools.count(1)
-
-
-def slot_of_rows(last_batch: WindowBatch | None, request: int, branch: int, count: int) -> int:
-    """Return the index of `request` in `last_batch` after checking `branch` and `count` of its new rows.
-
-    `last_batch` is None before the first forward. Raises RuntimeError if the last forward did not run the request, and
-    ValueError for an invalid branch or count.
-    """
-    if last_batch is None or request not in last_batch.requests:
-        what = "no forward" if last_batch is None else f"a forward of requests {list(last_batch.requests)}"
-        raise RuntimeError(f"rows of request {request} requested after {what}; run a forward with it first")
-    _, branches, width = last_batch.input_ids.shape
-    if not 0 <= branch < branches:
-        raise ValueError(f"received branch {branch}, expected one from 0 to {branches - 1}")
-    if not 0 <= count <= width:
-        raise ValueError(f"received count {count}, expected one from 0 to {width}, the window rows")
-    return last_batch.requests.index(request)
 
 
 def check_prefix_count(length: int, count: int) -> None:

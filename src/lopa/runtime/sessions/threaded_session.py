@@ -4,27 +4,44 @@ A thread that hangs is abandoned, as with every DeviceWorker.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from lopa.runtime.sessions.device_worker import DeviceWorker
-from lopa.runtime.sessions.relayed_session import RelayedSession
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 T = TypeVar("T")
 
 
-class ThreadedSession(RelayedSession):
+class ThreadedSession(WrappedSession):
     """Session whose calls run on its own thread. `open_inner` opens the inner session there."""
 
     def __init__(self, device: str, open_inner: Callable[[], Session]) -> None:
         """Open the inner session. Raises any exception of `open_inner`."""
-        super().__init__(device)
         self._worker = DeviceWorker(f"lopa {device}")
+        self._device, self._closed = device, False
         try:
-            self._inner = self._run(open_inner)
+            super().__init__(self._worker.submit(open_inner).result())
         except BaseException:
             self._worker.stop()
             raise
+
+    @property
+    def device(self) -> str:
+        """Device name as given by the user."""
+        return self._device
+
+    def release(self, ticket: Ticket) -> None:
+        """Call Session.release. The call has no effect after close()."""
+        if not self._closed:
+            super().release(ticket)
+
+    def free(self, request: int) -> None:
+        """Call Session.free. The call has no effect after close()."""
+        if not self._closed:
+            super().free(request)
 
     def close(self) -> None:
         """Close the inner session on the thread. Closing twice is allowed."""
@@ -41,6 +58,10 @@ class ThreadedSession(RelayedSession):
         self._closed = True
         return self._inner, self._worker
 
-    def _run(self, work: Callable[[], T]) -> T:
+    def _run(self, work: Callable[[Session], T]) -> T:
         self._check_open()
-        return self._worker.submit(work).result()
+        return self._worker.submit(partial(work, self._inner)).result()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")

@@ -1,12 +1,12 @@
 """Combine the rows of several requests into one forward, and split its statistics by request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from lopa.runtime.contract import Statistics, WindowBatch
-from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
+from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.packed_rows import PackedRows
 
@@ -59,12 +59,6 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
         mask=rows[0].mask if len(rows) == 1 else np.concatenate([each.mask for each in rows]),
         sampled_rows=np.concatenate([each.sampled_rows + start for each, start in zip(rows, starts, strict=False)]),
     )
-
-
-def forward_packed(batch: PackedBatch, forward: Callable[[WindowBatch], Statistics]) -> Statistics:
-    """Return the statistics [M, ...] of `batch` from a session's `forward`, which takes padded windows."""
-    padded = padded_batch(batch)
-    return padded.packed(forward(padded.batch))
 
 
 def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) -> list[RowStatistics]:

@@ -8,29 +8,22 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from lopa.runtime.sessions.relayed_session import RelayedSession
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 T = TypeVar("T")
 
 _GPU_LOCK = threading.Lock()
 
 
-class LockedSession(RelayedSession):
+class LockedSession(WrappedSession):
     """Session whose calls hold the lock of the process."""
 
-    def __init__(self, device: str, open_inner: Callable[[], Session]) -> None:
+    def __init__(self, open_inner: Callable[[], Session]) -> None:
         """Open the inner session. Raises any exception of `open_inner`."""
-        super().__init__(device)
-        self._inner = self._run(open_inner)
-
-    def close(self) -> None:
-        """Close the inner session. Closing twice is allowed."""
-        if not self._closed:
-            self._run(self._inner.close)
-            self._closed = True
-
-    def _run(self, work: Callable[[], T]) -> T:
-        self._check_open()
         with _GPU_LOCK:
-            return work()
+            super().__init__(open_inner())
+
+    def _run(self, work: Callable[[Session], T]) -> T:
+        with _GPU_LOCK:
+            return work(self._inner)

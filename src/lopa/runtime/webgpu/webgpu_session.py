@@ -45,8 +45,8 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedS
     adapter = webgpu_device(device)
     if "portable" in bundle.dialects:
         portable = bundle.with_dialect("portable")
-        return LockedSession(device, partial(session_with_device_caches, portable, device, adapter))
-    return LockedSession(device, partial(session_with_host_caches, bundle, device, adapter))
+        return LockedSession(partial(session_with_device_caches, portable, device, adapter))
+    return LockedSession(partial(session_with_host_caches, bundle, device, adapter))
 
 
 def session_with_device_caches(bundle: Bundle, device: str, adapter: Any) -> DeviceSession:

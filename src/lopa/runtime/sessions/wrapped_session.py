@@ -1,0 +1,51 @@
+"""A session whose calls are passed to another one in some way: on a thread, under a lock, with typed errors."""
+
+from collections.abc import Callable
+from operator import methodcaller
+from typing import Concatenate, ParamSpec, TypeVar
+
+from lopa.runtime.sessions.session import Session
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SessionCaller:
+    """Object that makes calls of an inner session."""
+
+    def __init__(self, inner: Session) -> None:
+        self._inner = inner
+
+    @property
+    def device(self) -> str:
+        """Device name of the inner session."""
+        return self._inner.device
+
+    def _run(self, work: Callable[[Session], T]) -> T:
+        """Return the result of `work`. A subclass applies its context here."""
+        return work(self._inner)
+
+
+def passed_on(method: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate[SessionCaller, P], T]:
+    """Return a method that calls the `method` of Session on the inner session."""
+
+    def call(caller: SessionCaller, /, *arguments: P.args, **named: P.kwargs) -> T:
+        work: Callable[[Session], T] = methodcaller(method.__name__, *arguments, **named)
+        return caller._run(work)
+
+    return call
+
+
+class WrappedSession(SessionCaller):
+    """Session whose calls each run as `_run(work)` on an inner session."""
+
+    start = passed_on(Session.start)
+    wait = passed_on(Session.wait)
+    commit = passed_on(Session.commit)
+    read_rows = passed_on(Session.read_rows)
+    release = passed_on(Session.release)
+    append_rows = passed_on(Session.append_rows)
+    shorten = passed_on(Session.shorten)
+    prefix_length = passed_on(Session.prefix_length)
+    free = passed_on(Session.free)
+    close = passed_on(Session.close)
