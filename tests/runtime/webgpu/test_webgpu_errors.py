@@ -23,9 +23,11 @@ from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import open_session
 
-session, rng = open_session(Bundle.open(sys.argv[1]), "webgpu:0"), np.random.default_rng(0)
+session = SequentialSession(open_session(Bundle.open(sys.argv[1]), "webgpu:0"))
+rng = np.random.default_rng(0)
 session.forward(random_batch(rng, (0,), 2, 32, 4))
 session.commit(0, 1, 10)
 Path(sys.argv[2]).touch()
