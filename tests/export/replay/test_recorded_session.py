@@ -11,6 +11,7 @@ from tests.runtime.sequential import sequential
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.sessions.numpy_session import numpy_forward_from_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
@@ -69,6 +70,6 @@ def test_a_failed_forward_is_not_recorded(recorded: RecordedSession) -> None:
     rng = np.random.default_rng(0)
     sequential(recorded).forward(random_windows((1,), (1, 4, 1), 50, rng, start=0))
     with pytest.raises(ValueError, match="expected"):
-        sequential(recorded).forward(random_windows((1, 1), (1, 4, 1), 50, rng, start=0))
+        sequential(recorded).run(packed_batch(random_windows((1, 1), (1, 4, 1), 50, rng, start=0)))
     with pytest.raises(AssertionError, match="no forward yet"):
         recorded.last_forward()

@@ -38,8 +38,8 @@ def prompts() -> list[str]:
         return [json.loads(line)["prompt"] for line, _ in zip(lines, range(2), strict=False)]
 
 
-def row_of(recorded: Statistics, branch: int, column: int) -> Row:
-    ids, logprobs = recorded.topk_ids[0, branch, column], recorded.topk_logprobs[0, branch, column]
+def row_of(recorded: Statistics, sampled: int) -> Row:
+    ids, logprobs = recorded.topk_ids[sampled], recorded.topk_logprobs[sampled]
     return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
 
 
@@ -63,10 +63,11 @@ def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Generatio
         packed = step.rows
         known: list[dict[int, Row]] = []
         """Rows of each branch, by the positions that they predict."""
-        for branch, end in enumerate(np.cumsum(packed.lengths)):
-            sampled = packed.sampled_rows[packed.sampled_rows < end][sum(map(len, known)) :]
+        for end in np.cumsum(packed.lengths):
+            first = sum(map(len, known))
+            sampled = packed.sampled_rows[packed.sampled_rows < end][first:]
             predicted = (packed.positions[sampled] + shift).tolist()
-            known.append({at: row_of(recorded, branch, column) for column, at in enumerate(predicted)})
+            known.append({at: row_of(recorded, number) for number, at in enumerate(predicted, first)})
         if packed.kept_columns:
             kept = known[step.winner][packed.prefix + packed.commit]
 

@@ -144,7 +144,7 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
         )
         return dataclasses.replace(result, batch=given)
 
-    monkeypatch.setattr("lopa.runtime.state.batch.padded_batch", batch_with_garbage)
+    monkeypatch.setattr("lopa.runtime.sessions.host_session.padded_batch", batch_with_garbage)
     rng = np.random.default_rng(5)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for _ in range(3):
