@@ -193,9 +193,8 @@ class Decoding:
     def finish_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Process the statistics `rows` [C] of a round's `packed` rows: score, commit, unmask, make the next branches.
 
-        `split` is the forward's time by device, for the returned step. Call this before the session's next forward,
-        which overwrites the rows to commit. Raises NonFiniteAnswerError for statistics that are not finite; the state
-        is then unchanged.
+        `split` is the forward's time by device, for the returned step. Call this before the forward is released.
+        Raises NonFiniteAnswerError for statistics that are not finite; the state is then unchanged.
         """
         self._lap("forward")
         self.steps += 1
