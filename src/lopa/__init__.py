@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from lopa.runtime.contract.timeline import Span as Span
     from lopa.runtime.contract.timeline import Timeline as Timeline
     from lopa.runtime.decoder import Decoder as Decoder
-    from lopa.runtime.decoding.decoding import Step as Step
-    from lopa.runtime.decoding.decoding import StopReason as StopReason
+    from lopa.runtime.decoding.step import Step as Step
     from lopa.runtime.decoding.trace_table import trace_table as trace_table
     from lopa.runtime.engine import Engine as Engine
     from lopa.runtime.errors import BadInputError as BadInputError
@@ -63,9 +62,10 @@ if TYPE_CHECKING:
     from lopa.runtime.requests.status import EngineStatus as EngineStatus
     from lopa.runtime.requests.timing import RequestTiming as RequestTiming
     from lopa.runtime.revision import Revision as Revision
-    from lopa.runtime.scoring.choice_scores import ChoiceScore as ChoiceScore
-    from lopa.runtime.scoring.choice_scores import ChoiceScores as ChoiceScores
     from lopa.runtime.sessions.session import Session as Session
+    from lopa.runtime.state.answer_state import StopReason as StopReason
+    from lopa.runtime.state.choice_scores import ChoiceScore as ChoiceScore
+    from lopa.runtime.state.choice_scores import ChoiceScores as ChoiceScores
     from lopa.runtime.text.text_with_holes import Hole as Hole
     from lopa.runtime.text.text_with_holes import TextWithHoles as TextWithHoles
     from lopa.runtime.text.text_with_holes import text_with_holes as text_with_holes
@@ -83,7 +83,7 @@ _NAMES = {
     "lopa.runtime.contract.candidate_list": "TokenLogprob",
     "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
-    "lopa.runtime.decoding.decoding": "Step StopReason",
+    "lopa.runtime.decoding.step": "Step",
     "lopa.runtime.decoding.trace_table": "trace_table",
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
@@ -104,8 +104,9 @@ _NAMES = {
     "lopa.runtime.requests.status": "EngineStatus",
     "lopa.runtime.requests.timing": "RequestTiming",
     "lopa.runtime.revision": "Revision",
-    "lopa.runtime.scoring.choice_scores": "ChoiceScore ChoiceScores",
     "lopa.runtime.sessions.session": "Session",
+    "lopa.runtime.state.answer_state": "StopReason",
+    "lopa.runtime.state.choice_scores": "ChoiceScore ChoiceScores",
     "lopa.runtime.text.text_with_holes": "Hole TextWithHoles text_with_holes",
     "lopa.runtime.text.tokenizer": "Tokenizer",
 }

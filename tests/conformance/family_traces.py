@@ -15,14 +15,14 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 from tests.conformance.recorded import NEAR_TIE, Comparison, refuse_other_token
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.candidates import candidates_from_rows
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
@@ -411,7 +411,7 @@ def _without_masks_behind(ids: list[int], mask: int) -> list[int]:
     return ids[:end]
 
 
-def all_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
+def all_steps(decoding: LoneDecode, trace: Header) -> list[tuple[Step, list[int]]]:
     """Return the steps, each with the resulting ids behind the prompt.
 
     If tokens were drawn, recorded draws replace ours.
@@ -433,7 +433,7 @@ def all_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]
         while decoding.stop_reason is None and reached <= last:
             step = decoding.step()
             reached += bool(every or len(step.unmasked.positions))
-            found.append((step, decoding.generated().tolist()))
+            found.append((step, decoding.answer.generated.tolist()))
     return found
 
 
@@ -500,13 +500,13 @@ def family_comparisons(
         refuse_other_token("end-of-text", header["eos"], [manifest.special_tokens.eos])
     config, own = config_of(header, **more), manifest_of(manifest, header)
     found = []
-    for number, trace in enumerate(traces[:limit]):
+    for trace in traces[:limit]:
         if only is not None and trace["i"] not in only:
             continue
-        decoding = Decoding(sequential(session), number, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
+        decoding = LoneDecode(session, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
         steps = all_steps(decoding, trace)
-        session.free(number)
-        found.append(compared(trace, header, steps, decoding.committed().tolist()))
+        decoding.release()
+        found.append(compared(trace, header, steps, decoding.answer.committed.tolist()))
         found[-1].decided = [
             [step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), list(_edits(step))] for step, _ in steps
         ]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.bench.buckets.forward_recording import Recording
 from lopa.runtime.bundle import sha256_of_file
@@ -18,7 +18,7 @@ from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan.choices import Confidence
@@ -205,21 +205,21 @@ def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Compa
 def comparisons_of_file(
     path: Path, session: Session, manifest: Manifest, *, limit: int | None = None, sharing: SharingTest | None = None
 ) -> list[Comparison]:
-    """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as in Decoding."""
+    """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as in RunningLoop."""
     config, traces = read_traces(path)
     header, _ = _header_and_traces(path)
     special = manifest.special_tokens
     refuse_other_token("mask", header["mask_token_id"], [special.mask])
     refuse_other_token("end-of-text", header["eos_token_id"], [special.eos, -1])
     comparisons = []
-    for number, trace in enumerate(traces[:limit]):
-        decoding = Decoding(sequential(session), number, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
+    for trace in traces[:limit]:
+        decoding = LoneDecode(session, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
-        session.free(number)
-        comparison = compare(trace, steps, decoding.generated())
-        comparison.decided = [*map(decision, steps), decoding.generated().tolist()]
+        decoding.release()
+        comparison = compare(trace, steps, decoding.answer.generated)
+        comparison.decided = [*map(decision, steps), decoding.answer.generated.tolist()]
         comparisons.append(comparison)
     return comparisons
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import open_session
 
 # Options that the default and reference modes share. x_..new120 is missing because its last block is shorter,
@@ -39,16 +38,16 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_propert
     session = open_session(bundle, "cpu", threads=1)
     eos = bundle.manifest.special_tokens.eos if config.stop_at_eos else None
     ours = theirs = 0
-    for number, trace in enumerate(traces):
+    for trace in traces:
         if trace["min_margins"]["winner"] is not None and trace["min_margins"]["winner"] < 1e-4:
             continue
-        decoding = Decoding(sequential(session), number, prompt_of(trace), plan_of(config), bundle.manifest)
+        decoding = LoneDecode(session, prompt_of(trace), plan_of(config), bundle.manifest)
         while decoding.stop_reason is None:
             decoding.step()
-        session.free(number)
+        decoding.release()
         ids = trace["generated_ids"]
         answer = ids[: ids.index(eos) + 1] if eos in ids else ids
-        assert decoding.committed().tolist() == answer
+        assert decoding.answer.committed.tolist() == answer
         assert decoding.steps <= trace["forward_rounds"]
         assert decoding.stop_reason == ("eos" if eos in ids else "length")
         ours += decoding.steps
@@ -68,10 +67,10 @@ def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
     config = dataclasses.replace(published, reference=False, stop_at_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
-    decoding = Decoding(sequential(session), 0, prompt_of(traces[0]), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(session, prompt_of(traces[0]), plan_of(config), bundle.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     session.close()
     assert (plan_of(published).positions, plan_of(config).positions) == (96, 120)
-    assert len(decoding.committed()) == 120
+    assert len(decoding.answer.committed) == 120
     assert decoding.stop_reason == "length"

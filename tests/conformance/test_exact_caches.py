@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
 from tests.runtime.requests.batch_mates import CountingSession
 from tests.runtime.sequential import sequential
@@ -17,7 +18,6 @@ from tests.runtime.sequential import sequential
 from lopa.runtime import GenerationConfig
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, WindowBatch
-from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.branch import BlockState
@@ -55,7 +55,7 @@ class Committed(CountingSession):
         self._session.shorten(request, count)
 
 
-def rows_of_one_pass(session: Session, decoding: Decoding) -> tuple[Rows, ...]:
+def rows_of_one_pass(session: Session, decoding: LoneDecode) -> tuple[Rows, ...]:
     ids = decoding.anchor.tokens
     numbers = decoding.anchor.layout.block_numbers(np.arange(len(ids)))
     batch = WindowBatch(
@@ -78,7 +78,7 @@ def test_committed_rows_match_one_pass(name: str, prompt: int, family_bundle: Ca
     session = open_session(bundle, "numpy")
     noting: Any = Committed(session)
     config = GenerationConfig(**{**BLOCKS, **options})
-    decoding = Decoding(sequential(noting), 0, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(noting, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
     upper = 0
     while decoding.stop_reason is None:
         upper = max(upper, len(decoding.step().branches))

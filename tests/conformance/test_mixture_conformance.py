@@ -19,7 +19,6 @@ from tests.conformance.family_traces import (
     near_ties,
     read_family_traces,
 )
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -83,19 +82,16 @@ def test_the_recordings_cover_the_special_cases() -> None:
 def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) -> None:
     """Every row is committed once, with the token that it keeps, also behind blocks that reached the limit."""
     import numpy as np
+    from tests.lone_decode import LoneDecode
     from tests.plans import plan_of
-
-    from lopa.runtime.decoding.decoding import Decoding
 
     path = file_of(EDITS)
     bundle, session = opened(path, family_bundle, "numpy")
     header, traces = read_family_traces(path)
     at_limit = 0
-    for number, trace in enumerate(traces[:8]):
+    for trace in traces[:8]:
         config = config_of(header, eos_early_stop=False)
-        decoding = Decoding(
-            sequential(session), number, np.array(trace["prompt_ids"]), plan_of(config), bundle.manifest
-        )
+        decoding = LoneDecode(session, np.array(trace["prompt_ids"]), plan_of(config), bundle.manifest)
         rows: list[int] = []
         while decoding.stop_reason is None:
             packed = decoding.step().rows
@@ -104,7 +100,7 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
         assert rows == final
         assert len(rows) == decoding.anchor.blocks[-1].start
         at_limit += sum(block.edit_rounds == 4 for block in decoding.anchor.blocks)
-        session.free(number)
+        decoding.release()
     session.close()
     assert at_limit > 0
 

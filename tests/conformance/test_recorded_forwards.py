@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
-from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -48,7 +48,7 @@ def test_recorded_calls(name: str, device: str, tiny_bundle_logits: Path) -> Non
     trace = next(trace for trace in traces if "numeric" in trace)
     bundle = Bundle.open(tiny_bundle_logits)
     session = _AllRows(open_session(bundle, device, threads=1))
-    decoding = Decoding(session, 0, prompt_of(trace), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(session, prompt_of(trace), plan_of(config), bundle.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     session.close()

@@ -12,9 +12,9 @@ import pytest
 
 from lopa import tiny
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.requests.answer import MASKED
+from lopa.runtime.requests.output_processor import MASKED
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 from lopa.runtime.sessions.session import next_request_number
 

@@ -36,7 +36,8 @@ from lopa.runtime import (
     QueueFullError,
     TextEvent,
 )
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.lopa_loop import LopaLoop
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 
@@ -220,27 +221,27 @@ def test_an_error_anywhere_in_a_request_is_its_own(
     good, bad = decoder.config(max_new_tokens=24), decoder.config(max_new_tokens=24, seed=666, branches=2)
     expected = alone(decoder, prompt, good)
 
-    class Faulty(Decoding):
-        """A decoding that raises for one request."""
+    class Faulty(LopaLoop):
+        """A loop that raises for one request."""
 
-        def __init__(self, session: Any, request: int, ids: Any, plan: DecodingPlan, *more: Any, **named: Any) -> None:
+        def __init__(self, plan: DecodingPlan, *more: Any) -> None:
             self._breaks_in = method if plan.seed == 666 else ""
             self._raise_if_due("__init__")
-            super().__init__(session, request, ids, plan, *more, **named)
+            super().__init__(plan, *more)
 
-        def open_round(self) -> Any:
+        def open_round(self, cached: Any) -> Any:
             self._raise_if_due("open_round")
-            return super().open_round()
+            return super().open_round(cached)
 
-        def finish_round(self, windows: Any, rows: Any, split: Any) -> Step:
+        def finish_round(self, *arguments: Any) -> Step:
             self._raise_if_due("finish_round")
-            return super().finish_round(windows, rows, split)
+            return super().finish_round(*arguments)
 
         def _raise_if_due(self, place: str) -> None:
             if place == self._breaks_in:
                 raise ZeroDivisionError("its own fault")
 
-    monkeypatch.setattr("lopa.runtime.requests.pool.Decoding", Faulty)
+    monkeypatch.setattr("lopa.runtime.requests.job.LopaLoop", Faulty)
     with Engine(decoder, max_num_seqs=3) as engine:
         handles = [engine.submit(prompt, config) for config in (good, bad, good)]
         with pytest.raises(ZeroDivisionError, match="its own fault"):

@@ -19,7 +19,7 @@ from lopa.runtime import BadInputError, Decoder, GenerationConfig, Request, row_
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import may_share_rows
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.row_sharing import FasterSharing

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.branch import BlockState
 

@@ -17,14 +17,13 @@ from tests.conformance.family_traces import (
     read_family_traces,
 )
 from tests.conformance.recorded import Comparison, compare, read_traces, trace_files
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 from tests.web.installed import decodes_of, no_web
 from tests.web.replayed import request_of, steps_of
 from tests.web.sources import options_only_in_python
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import open_session
 
@@ -176,11 +175,11 @@ def test_families_draw_the_tokens_of_python(
     manifest, prompts = bundle.manifest, [list(range(5, 5 + length)) for length in (1, 16, 21)]
     session = open_session(bundle, "cpu", threads=1)
     expected = []
-    for number, prompt in enumerate(prompts):
-        decoding = Decoding(sequential(session), number, np.array(prompt), plan_of(config), manifest)
+    for prompt in prompts:
+        decoding = LoneDecode(session, np.array(prompt), plan_of(config), manifest)
         while decoding.stop_reason is None:
             decoding.step()
-        expected.append((decoding.generated().tolist(), decoding.committed().tolist(), decoding.steps))
+        expected.append((decoding.answer.generated.tolist(), decoding.answer.committed.tolist(), decoding.steps))
     session.close()
     requests = [request_of(prompt, config, eos=manifest.special_tokens.eos) for prompt in prompts]
     decodes = decodes_of(bundle.path, "cpu", requests)

@@ -23,7 +23,7 @@ import numpy as np
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config

@@ -1,7 +1,7 @@
 """Decode of one prompt with a record of its steps."""
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult

@@ -16,7 +16,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.checked_values import check_callback, check_int
 from lopa.runtime.contract.timeline import Timeline
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, raise_if_from_handler
 from lopa.runtime.files.stamp import HeldFolder

@@ -20,7 +20,7 @@ from typing import Self, Unpack
 
 from lopa.runtime.checked_values import MAX_SECONDS, check_callback, check_float, check_int
 from lopa.runtime.decoder import MAX_PARALLEL, Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import (
     BadInputError,
     EngineClosedError,

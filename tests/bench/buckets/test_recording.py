@@ -16,7 +16,7 @@ from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.sessions.host_session import Forward
 from lopa.runtime.sessions.prefix_cache import Prefix

@@ -10,7 +10,7 @@ from lopa.bench.fleet.decodes import decodes_from_file, text_of_decodes
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.tiny import EVAL
 
 

@@ -31,7 +31,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.packed_batch import padded_batch
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.requests.observer import RoundReport
 from lopa.runtime.sessions.tickets import Ticket

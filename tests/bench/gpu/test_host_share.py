@@ -8,7 +8,8 @@ from lopa.bench.gpu import host_share
 from lopa.bench.gpu.host_share import measure_steps
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.packed_batch import PackedBatch
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.step import Step
+from lopa.runtime.requests.running_loop import RunningLoop
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.sessions.tickets import Ticket
 
@@ -18,18 +19,18 @@ def test_only_steps_of_the_second_decode_count(tiny_bundle: Path, monkeypatch: p
     session = open_session(bundle, "cpu", threads=1)
     monkeypatch.setattr(host_share, "_STEPS", 4)
     decodes: dict[int, list[int]] = {}
-    step = Decoding.step
+    step = RunningLoop.step
 
-    def with_known_seconds(decoding: Decoding) -> Step:
-        made = step(decoding)
-        decodes.setdefault(decoding.request, []).append(made.number)
+    def with_known_seconds(running: RunningLoop) -> Step:
+        made = step(running)
+        decodes.setdefault(running.cache.number, []).append(made.number)
         # One counted forward is slow, as when an engine prepares for a new size.
         slow = len(decodes) == 2 and made.number == 2
         made.seconds.clear()
         made.seconds.update(windows=0.1, forward=100.0 if slow else 0.7, select=0.2)
         return made
 
-    monkeypatch.setattr(Decoding, "step", with_known_seconds)
+    monkeypatch.setattr(RunningLoop, "step", with_known_seconds)
     found = measure_steps(session, bundle.manifest)
     numbers = list(decodes.values())
     assert len(numbers) == 6, "three prompts, each decoded twice"

@@ -19,7 +19,7 @@ from lopa.bench.scaling.scaling_report import (
     typical_decodes,
 )
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import EVAL

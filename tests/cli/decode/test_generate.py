@@ -17,7 +17,7 @@ from lopa.cli.options.decoding_options import config_overrides
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 def test_the_prompt_is_an_argument_or_standard_input(tiny_bundle: Path) -> None:

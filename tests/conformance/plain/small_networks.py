@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import torch
 from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
@@ -49,14 +49,13 @@ class SmallNetwork:
         return HostSession(forward, "numpy", cache_shape_from_manifest(self.manifest))
 
     def decode(
-        self, prompt: list[int], config: GenerationConfig, on_step: Callable[[HostSession, Step], None] | None = None
+        self, prompt: list[int], config: GenerationConfig, on_step: Callable[[LoneDecode, Step], None] | None = None
     ) -> tuple[list[int], list[Step]]:
-        """Return the answer, up to an end of text, and the steps. `on_step` gets the session and each step."""
-        session = self.session()
-        decoding = Decoding(sequential(session), 0, np.array(prompt), plan_of(config), self.manifest)
+        """Return the answer, up to an end of text, and the steps. `on_step` gets the decode and each step."""
+        decoding = LoneDecode(self.session(), np.array(prompt), plan_of(config), self.manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
             if on_step is not None:
-                on_step(session, steps[-1])
-        return decoding.committed().tolist(), steps
+                on_step(decoding, steps[-1])
+        return decoding.answer.committed.tolist(), steps

@@ -9,15 +9,15 @@ import pytest
 from tests.conformance.plain.llada2_loop import PlainDecode, Rules, llada2
 from tests.conformance.plain.plain_network import PlainNetwork
 from tests.conformance.plain.test_plain_caches import END, LAYERS, MASK, Model, model_of
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.reference import LLADA2
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.state.context import LLADA2
 
 NEAR_TIE = 1e-3
 """Margin below which float32 may choose differently."""
@@ -53,14 +53,13 @@ def options_of(rules: Rules, **more: Any) -> GenerationConfig:
     return GenerationConfig(**{**own, **more})
 
 
-def decoded(model: Model, prompt: list[int], config: GenerationConfig) -> Iterator[tuple[Step, Int64, Decoding]]:
+def decoded(model: Model, prompt: list[int], config: GenerationConfig) -> Iterator[tuple[Step, Int64, LoneDecode]]:
     """Yield every step, the final ids after it, and the decode."""
-    number = next(model.requests)
-    decoding = Decoding(sequential(model.session), number, np.array(prompt), plan_of(config), model.manifest)
+    decoding = LoneDecode(model.session, np.array(prompt), plan_of(config), model.manifest)
     while decoding.stop_reason is None:
         step = decoding.step()
-        yield step, decoding.committed(), decoding
-    model.session.free(number)
+        yield step, decoding.answer.committed, decoding
+    decoding.release()
 
 
 def random_rules(rng: np.random.Generator, *, edits: bool, reference: bool) -> Rules:

@@ -17,8 +17,8 @@ import pytest
 from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_decode import above, best, first, plain_decode
 from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 from tools.random_configs import random_config
 
 from lopa.runtime.bundle import Bundle
@@ -27,9 +27,9 @@ from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import TOP_K, Float32
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding import round as round_of_branches
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding import remask
 from lopa.runtime.decoding.remask import remaskable_probabilities
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import WHOLE_CACHES, DecodingPlan
@@ -105,18 +105,11 @@ def random_model(manifest: Manifest, seed: int) -> tuple[np.random.Generator, Mo
 
 
 def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> Iterator[Step]:
-    number = next(model.requests)
-    decoding = Decoding(
-        sequential(model.session),
-        number,
-        np.array(prompt),
-        plan_of(config),
-        model.manifest,
-        sharing=always if shared else None,
-    )
+    sharing = always if shared else None
+    decoding = LoneDecode(model.session, np.array(prompt), plan_of(config), model.manifest, sharing=sharing)
     while decoding.stop_reason is None:
         yield decoding.step()
-    model.session.free(number)
+    decoding.release()
 
 
 def setting_of(plan: DecodingPlan, prompt: int, shift: int) -> Setting:
@@ -249,7 +242,7 @@ def test_shadow_rows_verify_as_if_the_token_were_masked(
         judged.append((anchor.tokens, packed.remaskable, found))
         return found
 
-    monkeypatch.setattr(round_of_branches, "remaskable_probabilities", noted)
+    monkeypatch.setattr(remask, "remaskable_probabilities", noted)
     monkeypatch.setitem(LAYERS, "one", Sizes(layers=1))
     model = model_of(manifest, "one", shift=1, seed=3)
     rng, starts = np.random.default_rng(1), 0
@@ -383,12 +376,10 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
 
 
 def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list[int]:
-    decoding = Decoding(
-        sequential(model.session), next(model.requests), np.array(prompt), plan_of(config), model.manifest
-    )
+    decoding = LoneDecode(model.session, np.array(prompt), plan_of(config), model.manifest)
     while decoding.stop_reason is None:
         decoding.step()
-    return cast(list[int], decoding.committed().tolist())
+    return cast(list[int], decoding.answer.committed.tolist())
 
 
 @pytest.mark.parametrize("shift", [0, 1])

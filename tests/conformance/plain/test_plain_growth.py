@@ -16,13 +16,13 @@ import pytest
 from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.decoding.growing_holes import hole_filling
 from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles
 
@@ -179,7 +179,7 @@ def encoded(case: Case, sizes: tuple[int, ...], **more: Any) -> EncodedHoles:
     return EncodedHoles(np.array(ids), tuple(holes), (), **more)
 
 
-def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, Decoding]:
+def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, LoneDecode]:
     """Return the filled ids, the number of forwards, and our decode."""
     holes = encoded(case, case.most, shorter=(encoded(case, case.least),), grows=True)
     options = {"drop_after_eos": case.drops, "logprobs": True, "top_logprobs": 1}
@@ -191,15 +191,14 @@ def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, Decodi
         grows=True,
     )
     tokens = SpecialTokens(mask=MASK, eos=roles.end, pad=roles.end, bos=None, expand=roles.expand)
-    number = next(model.requests)
     manifest = msgspec.structs.replace(model.manifest, special_tokens=tokens)
-    decoding = Decoding(sequential(model.session), number, holes.ids, plan, manifest, holes=holes)
+    decoding = LoneDecode(model.session, holes.ids, plan, manifest, hole_filling(holes, manifest.special_tokens.ends))
     while decoding.stop_reason is None:
         decoding.step()
         logprobs = decoding.anchor.logprobs
         assert logprobs is not None
         assert np.isnan(logprobs[~decoding.anchor.unmasked]).all()
-    model.session.free(number)
+    decoding.release()
     return decoding.anchor.tokens.tolist(), decoding.steps, decoding
 
 
@@ -231,13 +230,13 @@ def test_holes_grow_as_by_the_plain_loop(seed: int, manifest: Manifest) -> None:
     assert {"expanded", "deleted", "blocked"} <= seen
 
 
-def check_record(decoding: Decoding) -> None:
+def check_record(decoding: LoneDecode) -> None:
     """Check that positions and log-probabilities have moved along with the tokens of the holes."""
-    holes, top, logprobs = decoding.holes, decoding.top_logprobs(), decoding.logprobs()
+    holes, top, logprobs = decoding.answer.holes, decoding.answer.top_logprobs, decoding.answer.logprobs
     assert holes is not None
     assert top is not None
     assert logprobs is not None
-    first = decoding.prompt_length
+    first = decoding.answer.start
     for start, end in holes.holes:
         for position in range(start, end):
             [(token, logprob)] = top[position - first]

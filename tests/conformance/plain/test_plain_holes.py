@@ -13,12 +13,12 @@ import pytest
 from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.decoding.growing_holes import hole_filling
 from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles, Span
 
@@ -127,11 +127,10 @@ def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **opt
     plan = plan_for_holes(
         plan_of(max_new_tokens=holes.count, window="full", **given), case.holes, block_size=case.block
     )
-    number = next(model.requests)
-    decoding = Decoding(sequential(model.session), number, case.ids, plan, model.manifest, holes=holes)
+    decoding = LoneDecode(model.session, case.ids, plan, model.manifest, hole_filling(holes, ()))
     while decoding.stop_reason is None:
         decoding.step()
-    model.session.free(number)
+    decoding.release()
     return decoding.anchor.tokens.tolist(), decoding.steps
 
 

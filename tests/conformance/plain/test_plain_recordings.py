@@ -20,13 +20,12 @@ from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_network import Array, PlainNetwork, random_weights
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, Model, model_of, plain_of_bundle, probabilities
 from tests.conformance.plain.test_plain_holes import within_bound
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.decoding.decoding import Decoding
 
 FUNCTIONS = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
 NO_END = 1000
@@ -122,13 +121,10 @@ def test_fast_dllm(function: str, threshold: float | None, manifest: Manifest) -
         for _ in range(4):
             header = header_of(rng, function, threshold)
             trace = fast_trace(model.plain, header, rng.integers(3, 24, int(rng.integers(1, 14))).tolist())
-            number = next(model.requests)
             config = config_of(header)
-            decoding = Decoding(
-                sequential(model.session), number, np.array(trace["prompt_ids"]), plan_of(config), model.manifest
-            )
-            found = compared(trace, header, all_steps(decoding, trace), decoding.committed().tolist())
-            model.session.free(number)
+            decoding = LoneDecode(model.session, np.array(trace["prompt_ids"]), plan_of(config), model.manifest)
+            found = compared(trace, header, all_steps(decoding, trace), decoding.answer.committed.tolist())
+            decoding.release()
             assert found.mismatch is None, (header, found.mismatch)
             compared_steps += found.steps
             seen |= {"error"} & trace.keys()
@@ -297,9 +293,9 @@ def test_drawn_mask_tokens(says_nothing: bool, manifest: Manifest) -> None:
         trace = sampled_trace(model.plain, header, prompt, rng, says_nothing=says_nothing)
         tokens = msgspec.structs.replace(model.manifest.special_tokens, eos=NO_END)
         own = msgspec.structs.replace(model.manifest, special_tokens=tokens)
-        decoding = Decoding(sequential(model.session), seed, np.array(prompt), plan_of(config_of(header)), own)
-        found = compared(trace, header, all_steps(decoding, trace), decoding.committed().tolist())
-        model.session.free(seed)
+        decoding = LoneDecode(model.session, np.array(prompt), plan_of(config_of(header)), own)
+        found = compared(trace, header, all_steps(decoding, trace), decoding.answer.committed.tolist())
+        decoding.release()
         assert found.mismatch is None, (seed, found.mismatch)
         steps += found.steps
         for step in trace["steps"]:

@@ -7,16 +7,15 @@ import pytest
 from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, wedlm
 from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
+from tests.lone_decode import LoneDecode
 from tests.plans import context_of, plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.candidates import candidates_from_rows
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sessions.host_session import HostSession
 
 SHAPES = {"7B": LayerKind(True, False, 8), "8B": LayerKind(False, True, 12)}
 LENGTHS = [1, 2, 3, 5, 8, 11, 14, 15, 16, 17, 18, 23, 31, 32, 33, 40]
@@ -83,9 +82,9 @@ def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetw
     for prompt in prompts(1)[::4]:
         keys: list[Floats] = []
 
-        def record_keys(session: HostSession, step: Step, keys: list[Floats] = keys) -> None:
+        def record_keys(decoding: LoneDecode, step: Step, keys: list[Floats] = keys) -> None:
             if step.rows.commit:
-                keys.append(sequential(session).read_rows(0, step.winner, step.rows.commit).layers[-2])
+                keys.append(decoding.read_rows(step.winner, step.rows.commit).layers[-2])
 
         config = sliding(strategy="lopa", branches=branches, max_new_tokens=48, stop_at_eos=False)
         answer, steps = network.decode(prompt, config, record_keys)

@@ -12,7 +12,7 @@ from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 def some_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:

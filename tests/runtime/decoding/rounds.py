@@ -13,7 +13,7 @@ from lopa.runtime.strategy import Candidates, RoundView
 
 def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Scores:
     """Return the scores of a round of `branch` alone with sampled `positions` [n] and their `candidates` [n]."""
-    count, none = len(positions), np.zeros(0, np.float32)
+    count = len(positions)
     rows = RowStatistics(np.zeros((count, 8), np.int64), np.zeros((count, 8), np.float32), np.zeros(count, np.float32))
     packed = PackedRows(
         prefix=0,
@@ -29,7 +29,7 @@ def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Score
         column_rows=np.arange(count),
     )
     view = RoundView((positions,), (candidates,), winner=0)
-    return Scores((branch,), packed, rows, view, confidences=(0.0,), remaskable_probabilities=none, step=1)
+    return Scores((branch,), packed, rows, view, confidences=(0.0,), step=1)
 
 
 def columns_of_forward(packed: PackedRows, recorded: Statistics) -> RowStatistics:

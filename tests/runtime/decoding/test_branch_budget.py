@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.lone_decode import LoneDecode
 from tests.outcomes import outcomes
 from tests.plans import branch_of, context_of, plan_of
-from tests.runtime.sequential import sequential
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
@@ -21,8 +21,8 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
-from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.decoding.round import RoundOutcome, UnmaskedTokens
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.branch import Branch, Lookahead
@@ -166,8 +166,8 @@ def test_the_expected_rows_match_the_next_round(
     config = decoder.config(
         branches="auto", block_size=16, skip_threshold=0.6, max_new_tokens=40, stop_at_eos=False, **options
     )
-    decoding = Decoding(
-        sequential(decoder.session), 7, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget
+    decoding = LoneDecode(
+        decoder.session, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget.extension()
     )
     shadows = back = 0
     while decoding.stop_reason is None:
@@ -177,7 +177,7 @@ def test_the_expected_rows_match_the_next_round(
         if expected:
             assert expected == [(step.rows.branch_lengths[-1], tiles(step.rows.prefix))]
         shadows, back = shadows + len(step.rows.remaskable), back + len(step.remasked)
-    decoder.session.free(7)
+    decoding.release()
     assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
     if each == 9.0:  # only the anchor, except that one lookahead may unmask the last position
         assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)

@@ -14,7 +14,7 @@ import pytest
 from tools.random_schemas import random_schema
 
 from lopa.runtime import Decoder, Engine
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError, GrammarRefusedError
 from lopa.runtime.requests.request import Request
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent

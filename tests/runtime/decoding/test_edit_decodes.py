@@ -17,7 +17,7 @@ from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime import Decoder, DoneEvent, Engine, Request, TextEvent
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.state.layout import max_rows
 from lopa.runtime.strategy import Candidates, EditView
@@ -84,13 +84,13 @@ def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], e
         assert after.lookahead is not None or after.ended == (
             plan.stop_at_eos and bool((after.tokens[text][after.unmasked[text]] == END).any())
         )
-        committed = decoding.committed().tolist()
+        committed = decoding.answer.committed.tolist()
         assert committed[: len(streamed)] == streamed
         streamed = committed
     assert len(streamed) <= plan.positions
     if not plan.stop_at_eos:
         assert len(streamed) == plan.positions
-    logprobs = decoding.logprobs()
+    logprobs = decoding.answer.logprobs
     assert logprobs is not None
     assert np.isfinite(logprobs[: len(streamed)]).all()
 
@@ -255,7 +255,8 @@ def test_an_edit_needs_another_token_and_more_than_the_threshold() -> None:
 
 
 def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
-    from lopa.runtime.decoding.edit import EditedTokens, _edited_block
+    from lopa.runtime.decoding.edit import _edited_block
+    from lopa.runtime.decoding.round import EditedTokens
     from lopa.runtime.state.branch import Block, BlockState
 
     context: Any = SimpleNamespace(plan=SimpleNamespace(editing_limit=2))

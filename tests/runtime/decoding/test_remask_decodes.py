@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.buckets import bucket
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.batch_mates import alone, result_of
@@ -20,7 +21,7 @@ from lopa.runtime import Decoder, DraftEvent, Engine, GenerationResult, Request,
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.branch import Block, Branch
@@ -33,13 +34,13 @@ MASK, END, VOCABULARY, PROMPT = 2, 0, 40, 5
 NO_DEVICE: Any = SimpleNamespace(device="none", commit=lambda *_: None, shorten=lambda *_: None)
 
 
-def decoding_of(plan: DecodingPlan, shift: int) -> Decoding:
+def decoding_of(plan: DecodingPlan, shift: int) -> LoneDecode:
     manifest: Any = SimpleNamespace(
         dimensions=SimpleNamespace(vocab_size=VOCABULARY),
         prediction_shift=shift,
         special_tokens=SimpleNamespace(mask=MASK, ends=(END,), expand=None),
     )
-    return Decoding(NO_DEVICE, 0, np.arange(10, 10 + PROMPT), plan, manifest)
+    return LoneDecode(NO_DEVICE, np.arange(10, 10 + PROMPT), plan, manifest)
 
 
 def random_rows(rng: np.random.Generator, packed: PackedRows, *, ends: float) -> RowStatistics:
@@ -165,13 +166,13 @@ def test_random_decodes_follow_the_rule_and_end(
         if winner.lookahead is not None and winner.lookahead.logprob is not None:
             logprob_of[winner.lookahead.position] = winner.lookahead.logprob
         # Streamed text is final.
-        committed = decoding.committed().tolist()
+        committed = decoding.answer.committed.tolist()
         assert committed[: len(streamed)] == streamed
         streamed = committed
     if decoding.anchor.lookahead is not None:  # the last token, which no round verified
         logprob_of.pop(decoding.anchor.lookahead.position, None)
     assert len(streamed) <= plan.positions
-    logprobs = decoding.logprobs()
+    logprobs = decoding.answer.logprobs
     assert logprobs is not None
     lookaheads = {p for p in range(len(logprobs)) if PROMPT + p not in logprob_of}
     for place in range(len(streamed)):

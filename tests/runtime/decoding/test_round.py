@@ -11,9 +11,11 @@ from tests.plans import branch_of, context_of, plan_of
 from tests.runtime.decoding.rounds import scores_of
 
 from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.reference import is_done
 from lopa.runtime.decoding.round import RoundOutcome, scores_from_rows, spawn, unmask
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.state.branch import Block, BlockState, Branch, published_stop_reason, stop_reason, unmasked_length
+from lopa.runtime.state.answer_state import stop_reason
+from lopa.runtime.state.branch import Block, BlockState, Branch, unmasked_length
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.state.packed_rows import KEPT_ROW, pack_rows
@@ -96,7 +98,7 @@ def test_a_position_that_got_the_mask_token_gets_no_lookahead() -> None:
     candidates = Candidates(np.array([MASK, 7, 8, 9]), np.array([0.99, 0, 0, 0], np.float32), np.zeros(4, np.float32))
     context = reference_context(branches=5)
     outcome = unmask(scores_of(branch, np.arange(5, 9), candidates), 0, context)
-    found = spawn(next_anchor(outcome.branch), outcome, 4, context).lookaheads
+    _, found = spawn(next_anchor(outcome.branch), outcome, 4, context)
     assert [each.position for each in found] == [6, 7, 8]
 
 
@@ -131,7 +133,7 @@ def test_lookaheads_are_the_most_confident_and_ties_go_to_the_first_position(
     branch = branch_with([False] * 36, 36, [True])
     positions = [PROMPT + 3 * i for i in range(size)]
     outcome = outcome_with(branch, positions, [50 + i for i in range(size)], [float(c) for c in confidences])
-    found = spawn(next_anchor(outcome.branch), outcome, count, reference_context()).lookaheads
+    _, found = spawn(next_anchor(outcome.branch), outcome, count, reference_context())
     order = sorted(range(size), key=lambda i: (-confidences[i], i))[:count]
     assert [each.position for each in found] == [PROMPT + 3 * i for i in order]
     assert [each.token for each in found] == [50 + i for i in order]
@@ -141,12 +143,11 @@ def test_lookaheads_are_the_most_confident_and_ties_go_to_the_first_position(
 def test_branches_copy_the_winner() -> None:
     winner = branch_with([True, True, True, False], 4, [True])
     outcome = outcome_with(winner, [8], [33], [-0.5])
-    found = spawn(next_anchor(outcome.branch), outcome, 1, reference_context(ends=(33,)))
-    ahead, anchor = found.branches
+    (ahead, anchor), lookaheads = spawn(next_anchor(outcome.branch), outcome, 1, reference_context(ends=(33,)))
     assert (ahead.tokens[8], anchor.tokens[8], winner.tokens[8]) == (33, MASK, MASK)
     assert (ahead.unmasked[8], anchor.unmasked[8]) == (True, False)
     assert (ahead.ended, anchor.ended) == (True, False)
-    assert ((ahead.lookahead,), anchor.lookahead) == (found.lookaheads, None)
+    assert ((ahead.lookahead,), anchor.lookahead) == (lookaheads, None)
     # Only the lookahead token completed the block, so it does not become due in this round (section 6 K).
     assert [branch.blocks[1].state for branch in (ahead, anchor)] == [BlockState.ACTIVE] * 2
     assert [branch.blocks[1].masks for branch in (ahead, anchor)] == [0, 1]
@@ -156,9 +157,8 @@ def test_outside_the_published_loop_a_branch_with_nothing_masked_continues_alone
     """The branch would win the round in any case, and its finished block becomes due at once."""
     winner = replace(branch_with([True, True, True, False], 4, [True]), layout=layout_of(4, positions=4))
     outcome = outcome_with(winner, [8], [33], [-0.5])
-    found = spawn(next_anchor(winner), outcome, 1, context_of(mask_token=MASK, ends=(EOS,)))
-    (alone,) = found.branches
-    assert (alone.lookahead,) == found.lookaheads
+    (alone,), lookaheads = spawn(next_anchor(winner), outcome, 1, context_of(mask_token=MASK, ends=(EOS,)))
+    assert (alone.lookahead,) == lookaheads
     assert alone.blocks[1].state is BlockState.TO_CACHE
 
 
@@ -167,7 +167,7 @@ def test_only_the_published_loop_verifies_the_anchor_twice() -> None:
     outcome = outcome_with(winner, [], [], [])
 
     def spawned(context: Context) -> int:
-        return len(spawn(next_anchor(winner), outcome, context.plan.lookaheads, context).branches)
+        return len(spawn(next_anchor(winner), outcome, context.plan.lookaheads, context)[0])
 
     assert spawned(reference_context(branches=5)) == 2
     assert spawned(context_of(mask_token=MASK, ends=(EOS,), branches=5)) == 1
@@ -223,13 +223,13 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
     blocks = (Block(0, 3, 0, BlockState.TO_CACHE, True), Block(3, 4, 0, BlockState.TO_CACHE, True))
     branch = Branch(np.array([10, MASK, 11, 12]), np.ones(4, bool), blocks, False, None, Layout(3, 3, 1, 4))
     context = reference_context(block_size=1, max_new_tokens=1)
-    assert published_stop_reason((branch,), 1, context) is None
+    assert not is_done(branch, context)
     assert stop_reason(branch, (EOS,)) == "length"
     # Loops that keep the rows of the whole answer do not cache once more, since no block needs these rows.
     whole = replace(branch, layout=replace(branch.layout, whole=True))
-    assert published_stop_reason((whole,), 1, context) == "length"
+    assert is_done(whole, context)
     without_mask = replace(branch, tokens=np.array([10, 10, 11, 12]))
-    assert published_stop_reason((without_mask,), 1, context) == "length"
+    assert is_done(without_mask, context)
     assert len(branch_of(prompt, context, blocks=0).blocks) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.plans import branch_of, context_of
 
 from lopa.runtime.decoding import speculation
-from lopa.runtime.decoding.edit import EditedTokens
+from lopa.runtime.decoding.round import EditedTokens
 from lopa.runtime.decoding.speculation import Verified, accepted_draft, drafts, verify
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.context import Context
@@ -37,7 +37,7 @@ def verified(branches: tuple[int, ...], steps: int) -> Verified:
 def test_verification_continues_from_the_last_draft_that_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[int, int, int]] = []
 
-    def strategy_step(_: Any, state: int, number: int, step: int, __: Any) -> tuple[int, list[int], EditedTokens]:
+    def strategy_step(_: Any, state: int, number: int, step: int, *__: Any) -> tuple[int, list[int], EditedTokens]:
         used.append((state, number, step))
         return state + 1 if state != 11 else state + 2, [state], EditedTokens()
 
@@ -56,7 +56,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Replace the strategy by one whose states are numbers and that unmasks nothing from 5 on. Return its steps."""
     steps: list[int] = []
 
-    def strategy_step(_: Any, state: int, number: int, step: int, __: Any) -> tuple[int, list[int], EditedTokens]:
+    def strategy_step(_: Any, state: int, number: int, step: int, *__: Any) -> tuple[int, list[int], EditedTokens]:
         assert number == 1, "statistics are those of the last verified step"
         steps.append(step)
         return state + 1, [state] if state < 5 else [], EditedTokens()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lopa.runtime import BranchChoice, Decoder, GenerationConfig
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import branch_choice, merged_options
 
 

@@ -18,7 +18,7 @@ from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwa
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.mpi.mpi_link import MpiLink, rank_of_job
 from lopa.runtime.mpi.mpi_server import serve
 from lopa.runtime.mpi.mpi_session import MpiSession

@@ -6,7 +6,7 @@ from typing import Any
 
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
 from lopa.runtime.contract import CacheRows, Statistics
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.tickets import Ticket
 
 WAIT = 60.0

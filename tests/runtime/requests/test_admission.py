@@ -9,7 +9,7 @@ from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import BadInputError, Decoder, Engine
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.admission import Admission
 
 

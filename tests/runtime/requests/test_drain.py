@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError, RequestHandle
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 def test_running_and_waiting_requests_end_and_new_ones_are_rejected(decoder: Decoder, prompt: tuple[int, ...]) -> None:

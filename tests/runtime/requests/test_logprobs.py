@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.sessions.tickets import Ticket

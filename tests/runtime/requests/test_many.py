@@ -31,7 +31,7 @@ from lopa.runtime import (
     Request,
     TextEvent,
 )
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 class Counted:

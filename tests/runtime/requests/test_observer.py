@@ -22,7 +22,7 @@ from lopa.runtime import (
     TextEvent,
 )
 from lopa.runtime.contract import Statistics
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.tickets import Ticket
 
 

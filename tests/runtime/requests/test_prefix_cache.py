@@ -12,7 +12,7 @@ from tools.random_configs import random_prompt
 
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig

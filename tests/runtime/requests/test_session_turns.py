@@ -21,7 +21,7 @@ from lopa.runtime import (
     GenerationConfig,
 )
 from lopa.runtime.contract import Statistics
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import next_request_number
 from lopa.runtime.sessions.tickets import Ticket
 

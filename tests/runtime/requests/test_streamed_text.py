@@ -8,8 +8,8 @@ import pytest
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, TextEvent
-from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.requests.answer import MASKED
+from lopa.runtime.decoding.step import Step
+from lopa.runtime.requests.output_processor import MASKED
 from lopa.runtime.requests.result import DoneEvent, Event
 
 DOUBTFUL: dict[str, Any] = {"skip_threshold": 0.3, "remask_threshold": 0.95, "max_new_tokens": 40}

@@ -13,7 +13,7 @@ from lopa import tiny
 from lopa.runtime import Decoder, DoneEvent, GenerationResult
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ from tests.cli.command import PROMPT
 from tests.plans import plan_of
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.branch import Block, BlockState, Branch, without_rows_after_end
 from lopa.runtime.state.layout import Layout

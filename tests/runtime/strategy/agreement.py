@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.lone_decode import LoneDecode
 from tests.plans import plan_of
-from tests.runtime.sequential import sequential
 
 from lopa.runtime import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget
-from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy
 
@@ -42,9 +42,10 @@ def steps_of(
     decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
 ) -> Iterator[Step]:
     """Yield the steps of a decode one by one."""
-    decoding = Decoding(sequential(decoder.session), 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
+    extensions = () if budget is None else (budget.extension(),)
+    decoding = LoneDecode(decoder.session, np.array(prompt), plan, decoder.bundle.manifest, *extensions)
     try:
         while decoding.stop_reason is None:
             yield decoding.step()
     finally:
-        decoder.session.free(1)
+        decoding.release()

@@ -11,7 +11,7 @@ from tests.runtime.strategy.agreement import plan_with, steps_of
 
 from lopa.runtime import Decoder
 from lopa.runtime.contract import Int64
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import STRATEGIES, BranchView, Strategy, register_strategy, strategies
 from lopa.runtime.strategy.strategy import mean_confidence, most_confident

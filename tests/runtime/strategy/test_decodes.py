@@ -10,8 +10,8 @@ from tests.runtime.decoding.rounds import scores_of
 from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import Decoder, Engine, Request
-from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.decoding.round import spawn, unmask
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.state.pipeline import next_anchor
 from lopa.runtime.strategy.credit import Credit
 from lopa.runtime.strategy.divergences import Divergences
@@ -76,7 +76,7 @@ def test_the_memory_follows_the_winner_and_its_rows() -> None:
     outcome = unmask(scores_of(winner, positions, candidates), 0, context)
     assert isinstance(outcome.branch.memory, Credit)
     assert outcome.branch.memory.positions.tolist() == [4, 5, 6]
-    spawned = spawn(next_anchor(outcome.branch), outcome, 2, context)
-    assert [branch.lookahead is None for branch in spawned.branches] == [False, False, True]
-    for each in spawned.branches:
+    branches, _ = spawn(next_anchor(outcome.branch), outcome, 2, context)
+    assert [branch.lookahead is None for branch in branches] == [False, False, True]
+    for each in branches:
         assert each.memory is outcome.branch.memory

@@ -10,7 +10,7 @@ from tests.runtime.sessions.test_numpy_session import logits_by_torch
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ from tests.plans import plan_of
 from tests.runtime.strategy.blocks import random_block, unmasked_of
 
 from lopa.runtime import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy import STRATEGIES, BlockView

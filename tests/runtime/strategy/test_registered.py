@@ -16,7 +16,7 @@ from lopa.runtime import BadInputError, Decoder
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import Bool
 from lopa.runtime.decoding.branch_budget import BranchBudget
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import (
     STRATEGIES,

@@ -14,7 +14,7 @@ from lopa.runtime.bundle.buckets import BucketTable, bucket_from_sizes, bucket_p
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

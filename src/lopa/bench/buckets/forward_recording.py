@@ -10,7 +10,7 @@ from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DEFAULT_BRANCHES, DecodingPlan
 from lopa.runtime.requests.request import Prompt
 

@@ -9,7 +9,7 @@ from lopa.bench.machine import date_now
 from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.tiny import EVAL
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
-from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.runtime.sessions.sequential_session import SequentialSession
-from lopa.runtime.sessions.session import Session, next_request_number
+from lopa.runtime.requests.running_loop import RequestCache, RunningLoop
+from lopa.runtime.sessions.session import Session
 
 _CONFIG = GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False)
 _PROMPTS = 3
@@ -63,15 +63,14 @@ def measure_steps(session: Session, manifest: Manifest) -> StepTimes:
 
 def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> list[tuple[int, dict[str, float]]]:
     """Return the branches and the seconds by phase of every step but the first."""
-    request = next_request_number()
-    decoding = Decoding(SequentialSession(session), request, prompt, resolve(_CONFIG), manifest)
+    running = RunningLoop(LopaLoop(resolve(_CONFIG), manifest, prompt), RequestCache(session))
     steps: list[tuple[int, dict[str, float]]] = []
     try:
-        while decoding.stop_reason is None and len(steps) < _STEPS:
-            step = decoding.step()
+        while running.loop.answer.stop_reason is None and len(steps) < _STEPS:
+            step = running.step()
             steps.append((len(step.branches), step.seconds))
     finally:
-        session.free(request)
+        running.cache.release()
     return steps[1:]
 
 

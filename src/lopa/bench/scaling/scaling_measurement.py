@@ -15,7 +15,7 @@ from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.contract import tiles
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.onnxruntime_graph import available_cores

@@ -9,7 +9,7 @@ from lopa.cli.batch.line_reader import LineReader, RequestLine
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.cli.files.trace_file import StepCallbacks
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.request import Request

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 class BranchTally:

@@ -26,7 +26,7 @@ from lopa.cli.program.standard_input import text_from_stdin
 from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.files.output_file import OutputLines
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.mpi.mpi_link import on_mpi, rank_of_job

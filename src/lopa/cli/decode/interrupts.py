@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 class StoppedError(Exception):

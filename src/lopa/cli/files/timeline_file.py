@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.files.output_file import atomic_writer
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.decoding.trace_table import trace_table
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan

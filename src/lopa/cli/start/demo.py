@@ -19,7 +19,7 @@ from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.start.comparison_view import ComparisonView
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult
 
 BRANCHES = 5

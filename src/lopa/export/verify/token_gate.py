@@ -17,9 +17,10 @@ from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.requests.running_loop import RequestCache, RunningLoop
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
@@ -133,7 +134,7 @@ def agreement_of_sessions(
     would fail by itself.
     """
     tally = Tally(tolerance, on_failure)
-    pair = SequentialSession(PairedSession(reference, candidate, tally.compare))
+    pair = PairedSession(reference, candidate, tally.compare)
     work = [
         *((_decode, (prompt, plan, manifest)) for plan in plans for prompt in prompts),
         *((_run_shape, (shape, max(each.window for each in shapes), manifest)) for shape in shapes),
@@ -145,18 +146,18 @@ def agreement_of_sessions(
     return tally.agreement(reference.device)
 
 
-def _decode(pair: SequentialSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
-    request = next_request_number()
-    decoding = Decoding(pair, request, prompt, plan, manifest)
+def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
+    running = RunningLoop(LopaLoop(plan, manifest, prompt), RequestCache(pair))
     try:
-        while decoding.stop_reason is None:
-            decoding.step()
+        while running.loop.answer.stop_reason is None:
+            running.step()
     finally:
-        pair.free(request)
+        running.cache.release()
 
 
-def _run_shape(pair: SequentialSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
+def _run_shape(paired: PairedSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
     """Run one forward of random tokens with the sizes of `shape`, prefixes included."""
+    pair = SequentialSession(paired)
     rng = np.random.default_rng(shape.prefix)
     requests = tuple(next_request_number() for _ in range(shape.requests))
     try:

@@ -1,15 +1,20 @@
 """The decoding loop of one request (docs/concepts/decoding.md, docs/reference/algorithm.md section 6).
 
-`decoding.Decoding` is the loop, and the only module here that uses a session. A round runs in this order:
+`lopa_loop.LopaLoop` is the loop. It knows no session: it returns the rows of a round and takes their statistics.
 
-1. `lopa.runtime.state.packed_rows` lists the rows of all branches. `batch` joins the rows of all requests in the
-forward.
-2. The session computes the forward.
-3. `round` scores the branches and finds the winner. The session commits the winner's rows.
-4. `round` unmasks the tokens that the strategy chooses, `remask` masks improbable ones again, and `edit` replaces
-tokens.
-5. `round` makes the next branches: the anchor, and branches with one lookahead token each. With branches="auto",
-`branch_budget` chooses their number.
+1. `lopa.runtime.state.packed_rows` lists the rows of all branches. The session computes them.
+2. `round` scores the branches and finds the winner.
+3. `round` unmasks the tokens that the strategy chooses.
+4. `round` makes the next branches: the anchor, and branches with one lookahead token each.
 
-With `speculative`, `speculation` replaces steps 3 to 5. `constrained` applies a grammar.
+Everything else is an extension, which the loop asks at five points:
+
+- **start**, the first branches: `cached_prompt`, `hole_filling`, `growing_holes`, `grammar_start`, `reference`.
+- **rows**, statistics before scores: `hole_filling` (token healing), `growing_holes` (expand tokens).
+- **candidates**, another way to score and continue: `speculation`, `branch_budget`.
+- **unmasked**, the outcome of a step: `edit`, `remask`, `growing_holes`.
+- **answer**, text and its end: `hole_filling`, `growing_holes`, `edit`, `remask`, `reference`, `candidate_record`.
+
+A grammar is a part of its branch, since a step asks it between choosing and unmasking: see `constrained`. Shadow rows
+for remasking are rows of the round. Both are lines in the loop.
 """

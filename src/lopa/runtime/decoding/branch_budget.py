@@ -11,12 +11,15 @@ from typing import Protocol
 import numpy as np
 
 from lopa.runtime.contract import tiles
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.extension import Extension, LoopState
 from lopa.runtime.decoding.remask import remaskable_positions
-from lopa.runtime.decoding.round import RoundOutcome
+from lopa.runtime.decoding.round import RoundEnd, RoundOutcome, branch_again, score_branches, unmask
 from lopa.runtime.plan import MAX_AUTO_BRANCHES
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.pipeline import next_block_size
+from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.pipeline import next_anchor, next_block_size
 
 
 class BranchCosts(Protocol):
@@ -46,6 +49,21 @@ class BranchBudget:
         self._tokens = [0.0] * MAX_AUTO_BRANCHES
         self._rounds = [0] * MAX_AUTO_BRANCHES
         """Observed tokens and rounds, by number of branches - 1."""
+
+    def extension(self) -> Extension:
+        """Return the extension of the loop."""
+        return Extension(candidates=self.candidates)
+
+    def candidates(self, loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RoundEnd:
+        """Return the end of a round, with the number of lookaheads that the yields of all branches suggest."""
+        context = loop.context
+        scores = score_branches(loop.branches, packed, rows, loop.strategy_steps + 1, context)
+        outcomes = [unmask(scores, number, context, loop.after_unmasking) for number in range(len(scores.branches))]
+        gains = [tokens_gained(*pair, context.ends) for pair in zip(scores.branches, outcomes, strict=True)]
+        outcome = outcomes[scores.view.winner]
+        anchor = next_anchor(outcome.branch)
+        count = self.lookaheads(scores.confidences, gains, anchor, context)
+        return branch_again(scores, rows, outcome, count, context)
 
     def lookaheads(self, confidences: Sequence[float], tokens: Sequence[int], anchor: Branch, context: Context) -> int:
         """Learn from the current round, and return the number of lookaheads for the next round, which has this

@@ -4,11 +4,15 @@ The candidates are the model's own: before a grammar, and before a strategy chan
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
 from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.extension import Extension, LoopState
+from lopa.runtime.decoding.round import RoundEnd
+from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.packed_rows import PackedRows
 
@@ -16,15 +20,38 @@ from lopa.runtime.state.packed_rows import PackedRows
 class CandidateRecord:
     """The best candidates of every position that was unmasked so far. A later step replaces a position's entry."""
 
-    def __init__(self, count: int, without: tuple[int, ...]) -> None:
-        """Record `count` candidates per position, except the tokens `without`."""
-        self._count, self._without = count, without
+    def __init__(self, count: int) -> None:
+        """Record `count` candidates per position, except tokens that are never written."""
+        self._count, self._without = count, tuple[int, ...]()
         self._found: dict[int, tuple[TokenLogprob, ...]] = {}
         self._proposed: dict[int, tuple[TokenLogprob, ...]] = {}
         """Candidates of the lookahead positions of the next round, which may lose it."""
 
+    def extension(self) -> Extension:
+        """Return the extension of the loop."""
+        return Extension(answer=self.answer)
+
+    def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
+        """Record the tokens of a round, and return the answer with the best candidates of every position."""
+        self._without = loop.context.unwritten
+        if end is not None:
+            self._add_round(loop, end)
+        return replace(answer, recorded=self.of_positions)
+
+    def _add_round(self, loop: LoopState, end: RoundEnd) -> None:
+        packed, rows, winner = end.scores.packed, end.rows, end.numbers[-1]
+        if loop.context.plan.anytime:
+            self.add(winner, packed.sampled[winner].tolist(), packed, rows)
+        self.accept(end.scores.branches[winner])
+        for number, unmasked, edited in zip(end.numbers, end.unmasked, end.edited, strict=True):
+            self.add(number, [*unmasked.positions.tolist(), *edited.positions.tolist()], packed, rows)
+        self.propose(winner, end.lookaheads, packed, rows)
+        if end.places is not None:
+            self.move(end.places)
+        self.accept(loop.anchor)  # a lookahead token that completes the answer
+
     def add(self, branch: int, positions: Iterable[int], packed: PackedRows, rows: RowStatistics) -> None:
-        """Record `positions` whose tokens were proposed by the rows [C] of the branch with index `branch`."""
+        """Record `positions` whose tokens were proposed by the rows [B, Q] of the branch with index `branch`."""
         self._found |= {position: self._candidates(branch, position, packed, rows) for position in positions}
 
     def propose(self, branch: int, lookaheads: Iterable[Lookahead], packed: PackedRows, rows: RowStatistics) -> None:

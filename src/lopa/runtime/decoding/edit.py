@@ -1,32 +1,38 @@
 """Stage 6 on a branch: unmasked tokens that a step replaces, and when a block needs no more edits (LLaDA2.1)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.decoding.candidates import candidates_from_rows
+from lopa.runtime.decoding.extension import Extension
+from lopa.runtime.decoding.remask import with_finished_text
+from lopa.runtime.decoding.round import EditedTokens, Proposals, RoundOutcome
 from lopa.runtime.state.branch import Block, BlockState, Branch, final_length, with_tokens
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.pipeline import normalize_branch
 from lopa.runtime.state.reading import first_masked, positions_behind
 from lopa.runtime.strategy import Candidates, EditView
 
 
-@dataclass(frozen=True)
-class EditedTokens:
-    """The tokens that a step replaced, ordered by position."""
+def editing() -> Extension:
+    """Return the extension that replaces unmasked tokens of open blocks."""
+    return Extension(unmasked=_edited, answer=with_finished_text)
 
-    positions: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    before: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Tokens before the step."""
-    tokens: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Tokens after the step."""
-    probabilities: Float32 = field(default_factory=lambda: np.empty(0, np.float32))
-    """Probabilities of the new tokens."""
 
-    def __len__(self) -> int:
-        return len(self.positions)
+def _edited(outcome: RoundOutcome, proposals: Proposals, context: Context) -> RoundOutcome:
+    scores, number = proposals.scores, proposals.number
+    editable = scores.packed.editable[number]
+    if proposals.step == scores.step or not context.plan.temperature:
+        candidates = scores.edit_candidates[number]
+    else:
+        rows = scores.rows[scores.packed.editable_columns(number)]
+        candidates = candidates_from_rows(rows, editable, context, step=proposals.step)
+    after, edited = edit_branch(proposals.branch, outcome.branch, editable, candidates, context)
+    return replace(outcome, branch=normalize_branch(after, context) if len(edited) else after, edited=edited)
 
 
 def edit_branch(
@@ -51,18 +57,6 @@ def edit_branch(
         read = with_tokens(read, edited.positions, edited.tokens, found.logprobs, context)
     blocks = tuple(_edited_block(block, before, edited, context) for block in read.blocks)
     return replace(read, blocks=blocks), edited
-
-
-def join_edited(steps: list[EditedTokens]) -> EditedTokens:
-    """Return the edits of several steps, at least one, as one record, in the order of the steps."""
-    if len(steps) == 1:
-        return steps[0]
-    return EditedTokens(
-        np.concatenate([each.positions for each in steps]),
-        np.concatenate([each.before for each in steps]),
-        np.concatenate([each.tokens for each in steps]),
-        np.concatenate([each.probabilities for each in steps]),
-    )
 
 
 def _chosen(branch: Branch, editable: Int64, candidates: Candidates, context: Context) -> Bool:

@@ -5,16 +5,20 @@ DreamLM/DreamOn, batch_generate_with_expand_as_token. Unlike there, every hole h
 special tokens in the given text have no effect.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import operator
+from dataclasses import replace
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
+from lopa.runtime.decoding.extension import Extension, LoopState, Start
+from lopa.runtime.decoding.hole_filling import HoleFilling
 from lopa.runtime.decoding.kept_candidates import copied_rows, sorted_candidates
+from lopa.runtime.decoding.round import Proposals, RoundEnd, RoundOutcome
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.holes import Holes
@@ -23,45 +27,85 @@ from lopa.runtime.strategy import strategy_from_name
 from lopa.runtime.strategy.strategy import identity
 
 
-@dataclass(frozen=True)
-class GrowingHoles:
-    """The holes of a decode, at their current lengths."""
+class GrowingHoles(HoleFilling):
+    """Filling of holes that begin with their shortest length and change it.
 
-    holes: Holes
-    most: tuple[int, ...]
-    """Maximum length of each hole."""
-    expansions: tuple[int, ...]
-    """Number of expand tokens that each hole may still write. Deleted positions give none back, so decoding ends."""
-    ends: tuple[int, ...]
-    """Tokens that are deleted."""
-
-    @property
-    def is_shorter(self) -> tuple[bool, ...]:
-        """True for each hole that is shorter than its maximum."""
-        return tuple(end - start < most for (start, end), most in zip(self.holes.holes, self.most, strict=True))
-
-    @property
-    def may_expand(self) -> tuple[bool, ...]:
-        """True for each hole that may become longer."""
-        return tuple(shorter and left > 0 for shorter, left in zip(self.is_shorter, self.expansions, strict=True))
-
-
-class Resized(NamedTuple):
-    """The state of a decode after a step changed the lengths of holes."""
-
-    growing: GrowingHoles
-    branch: Branch
-    places: dict[int, int]
-    """New position of every position that is still there."""
-
-
-def growing_holes(holes: Holes, ends: tuple[int, ...]) -> GrowingHoles:
-    """Return the holes at the length with which they begin. A hole may expand as often as it has positions at most.
-
-    The tokens `ends` are deleted.
+    A hole may expand as often as it has positions at most. Deleted positions give no expansion back, so decoding ends.
     """
-    most = tuple(end - start for start, end in holes.holes)
-    return GrowingHoles(holes.lengths[0], most, most, ends)
+
+    def __init__(self, holes: Holes, ends: tuple[int, ...]) -> None:
+        """Fill `holes`, the longest ones; the tokens `ends` are deleted."""
+        super().__init__(holes.lengths[:1])
+        self._ends = ends
+        self._most = [end - start for start, end in holes.holes]
+        self._expansions = self._most
+        """Number of expand tokens that each hole may still write."""
+
+    def extension(self) -> Extension:
+        """Return the extension of the loop."""
+        return replace(super().extension(), unmasked=self.unmasked)
+
+    def start(self, context: Context, branches: tuple[Branch, ...]) -> Start:
+        """Return constants with which the expand token may be written, and the shortest branch."""
+        return super().start(replace(context, holes_grow=True), branches)
+
+    def rows(self, loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
+        """Return the statistics [C] of the only branch, without the expand token where a hole may not grow."""
+        token, positions = loop.context.expand_token, packed.sampled[0]
+        held = np.zeros(len(positions), np.bool_)
+        for (start, end), most, left in zip(self._lengths[0].holes, self._most, self._expansions, strict=True):
+            held |= (positions >= start) & (positions < end) & (end - start >= most or not left)
+        if token is not None and held.any():
+            received, rows = rows, copied_rows(rows, loop.context.plan)
+            for place in np.flatnonzero(held):
+                column = packed.kept_columns + int(place)
+                put_rows(rows, column, _row_without(received[column], token, loop.context))
+        return super().rows(loop, packed, rows)
+
+    def unmasked(self, outcome: RoundOutcome, _: Proposals, context: Context) -> RoundOutcome:
+        """Return the outcome of the only branch with the lengths of holes that its new tokens ask for.
+
+        With the plan's drop_after_eos, masked positions behind a deleted token in its hole are deleted too. The
+        positions at the edges of holes stay.
+        """
+        branch, holes = outcome.branch, self._lengths[0]
+        copies = np.ones(len(branch.tokens), np.int64)
+        was_masked = ~branch.unmasked
+        was_masked[outcome.unmasked.positions] = True
+        was_masked[list(holes.seam_tokens)] = False
+        expands = was_masked & (branch.tokens == context.expand_token)
+        deleted = was_masked & is_end(branch.tokens, self._ends)
+        if not (expands | deleted).any():
+            return outcome
+        expansions = []
+        for (start, end), most, left in zip(holes.holes, self._most, self._expansions, strict=True):
+            own = slice(start, end)
+            if context.plan.drop_after_eos:
+                deleted[own] |= was_masked[own] & np.logical_or.accumulate(deleted[own])
+            copies[own] -= deleted[own]
+            longer = start + np.flatnonzero(expands[own] & ~deleted[own])[: min(left, most - int(copies[own].sum()))]
+            copies[longer] += 1
+            expansions.append(left - len(longer))
+        masked = expands & ~deleted
+        branch = _resized(branch, copies, masked, context)
+        sizes = [end - start for start, end in branch.layout.holes]
+        self._expansions, self._lengths = expansions, (holes.resized(sizes, context.mask_token),)
+        new = np.cumsum(copies) - copies
+        places = {int(old): int(new[old]) for old in np.flatnonzero((copies == 1) & ~masked)}
+        return replace(outcome, branch=branch, places=places)
+
+    def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
+        """Return the answer of the holes; it ends early if the model ended every hole before its maximum."""
+        answer = super().answer(loop, answer, end)
+        sizes = [end - start for start, end in self._lengths[0].holes]
+        if answer.stop_reason != "length" or any(map(operator.ge, sizes, self._most)):
+            return answer
+        return replace(answer, stop_reason="eos")
+
+
+def hole_filling(holes: Holes, ends: tuple[int, ...]) -> Extension:
+    """Return the extension that fills `holes`, by a model with these tokens that end an answer."""
+    return (GrowingHoles(holes, ends) if holes.grows else HoleFilling(holes.lengths)).extension()
 
 
 def check_growth(plan: DecodingPlan) -> None:
@@ -72,23 +116,6 @@ def check_growth(plan: DecodingPlan) -> None:
             expected="a strategy that keeps no values from step to step, e.g. vanilla, threshold or eb",
             remedy="choose such a strategy, or give each hole one length",
         )
-
-
-def rows_without_expansion(
-    packed: PackedRows, rows: RowStatistics, growing: GrowingHoles, context: Context
-) -> RowStatistics:
-    """Return the statistics `rows` [C] of the only branch, without the expand token where a hole may not grow."""
-    token, positions = context.expand_token, packed.sampled[0]
-    held = np.zeros(len(positions), np.bool_)
-    for (start, end), may in zip(growing.holes.holes, growing.may_expand, strict=True):
-        held |= (positions >= start) & (positions < end) & (not may)
-    if token is None or not held.any():
-        return rows
-    result = copied_rows(rows, context.plan)
-    for place in np.flatnonzero(held):
-        column = packed.kept_columns + int(place)
-        put_rows(result, column, _row_without(rows[column], token, context))
-    return result
 
 
 def _row_without(row: RowStatistics, token: int, context: Context) -> RowStatistics:
@@ -113,35 +140,8 @@ def _row_without(row: RowStatistics, token: int, context: Context) -> RowStatist
     )
 
 
-def resize(growing: GrowingHoles, branch: Branch, written: Int64, context: Context) -> Resized | None:
-    """Return the decode after a step of its `branch` that unmasked the positions `written` [n], or None if no token
-    changes a length.
-
-    With the plan's drop_after_eos, masked positions behind a deleted token in its hole are deleted too. The positions
-    of seams stay.
-    """
-    copies = np.ones(len(branch.tokens), np.int64)
-    was_masked = ~branch.unmasked
-    was_masked[written] = True
-    was_masked[list(growing.holes.seam_tokens)] = False
-    expands = was_masked & (branch.tokens == context.expand_token)
-    deleted = was_masked & is_end(branch.tokens, growing.ends)
-    if not (expands | deleted).any():
-        return None
-    expansions = []
-    for (start, end), most, left in zip(growing.holes.holes, growing.most, growing.expansions, strict=True):
-        own = slice(start, end)
-        if context.plan.drop_after_eos:
-            deleted[own] |= was_masked[own] & np.logical_or.accumulate(deleted[own])
-        copies[own] -= deleted[own]
-        longer = start + np.flatnonzero(expands[own] & ~deleted[own])[: min(left, most - int(copies[own].sum()))]
-        copies[longer] += 1
-        expansions.append(left - len(longer))
-    return _resized(replace(growing, expansions=tuple(expansions)), branch, copies, expands & ~deleted, context)
-
-
-def _resized(growing: GrowingHoles, branch: Branch, copies: Int64, masked: Bool, context: Context) -> Resized:
-    """Return the decode with each position repeated `copies` [positions] times, and those in `masked` masked again."""
+def _resized(branch: Branch, copies: Int64, masked: Bool, context: Context) -> Branch:
+    """Return `branch` with each position repeated `copies` [positions] times, and those in `masked` masked again."""
     new = np.concatenate([[0], np.cumsum(copies)])
     source = np.repeat(np.arange(len(copies)), copies)
     spans = tuple((int(new[start]), int(new[end])) for start, end in branch.layout.holes)
@@ -151,17 +151,6 @@ def _resized(growing: GrowingHoles, branch: Branch, copies: Int64, masked: Bool,
     logprobs = None
     if branch.logprobs is not None:
         logprobs = np.where(unmasked, branch.logprobs[source], np.float32(np.nan))
-    last = branch.blocks[-1]
-    masks = int(np.count_nonzero(~unmasked[last.start : layout.end]))
-    return Resized(
-        replace(growing, holes=growing.holes.resized([end - start for start, end in spans], context.mask_token)),
-        replace(
-            branch,
-            tokens=tokens,
-            unmasked=unmasked,
-            blocks=(*branch.blocks[:-1], replace(last, end=layout.end, masks=masks)),
-            layout=layout,
-            logprobs=logprobs,
-        ),
-        {int(old): int(new[old]) for old in np.flatnonzero((copies == 1) & ~masked)},
-    )
+    masks = int(np.count_nonzero(~unmasked[branch.blocks[-1].start : layout.end]))
+    blocks = (*branch.blocks[:-1], replace(branch.blocks[-1], end=layout.end, masks=masks))
+    return replace(branch, tokens=tokens, unmasked=unmasked, blocks=blocks, layout=layout, logprobs=logprobs)

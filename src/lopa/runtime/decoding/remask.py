@@ -6,11 +6,36 @@ import numpy as np
 
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.state.branch import Block, BlockState, Branch, is_end, with_remasked
+from lopa.runtime.decoding.extension import Extension, LoopState
+from lopa.runtime.decoding.round import Proposals, RoundEnd, RoundOutcome
+from lopa.runtime.state.answer_state import AnswerState
+from lopa.runtime.state.branch import Block, BlockState, Branch, final_length, is_end, with_remasked
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import RemaskView
 from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
+
+
+def remasking() -> Extension:
+    """Return the extension that masks improbable unmasked positions again (WINO)."""
+    return Extension(unmasked=_remasked, answer=with_finished_text)
+
+
+def _remasked(outcome: RoundOutcome, proposals: Proposals, context: Context) -> RoundOutcome:
+    scores, before, written = proposals.scores, proposals.branch, outcome.unmasked.positions
+    if before.lookahead is not None:
+        written = np.append(written, before.lookahead.position)
+    probabilities = remaskable_probabilities(scores.packed, scores.rows, scores.branches[-1])
+    branch, remasked = remask_branch(outcome.branch, written, scores.packed.remaskable, probabilities, context)
+    return replace(outcome, branch=branch, remasked=remasked)
+
+
+def with_finished_text(loop: LoopState, answer: AnswerState, _: RoundEnd | None) -> AnswerState:
+    """Return `answer` with text of finished blocks only, which later rounds do not change, unless decoding has
+    ended."""
+    if answer.stop_reason in ("eos", "length"):
+        return answer
+    return replace(answer, final=min(answer.final, final_length(loop.anchor)))
 
 
 def remaskable_positions(anchor: Branch, context: Context) -> Int64:

@@ -2,8 +2,10 @@
 (docs/reference/algorithm.md, section 6 E to K)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,9 +13,7 @@ from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.constrained import ConstrainedRun, possible_lookaheads, rows_at_first_masked
-from lopa.runtime.decoding.edit import EditedTokens, edit_branch
-from lopa.runtime.decoding.remask import remask_branch, remaskable_probabilities
-from lopa.runtime.state.branch import Branch, Lookahead, with_first_of_next_block, with_tokens
+from lopa.runtime.state.branch import BlockState, Branch, Lookahead, with_first_of_next_block, with_tokens
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor, next_lookahead, normalize_branch
@@ -37,12 +37,32 @@ class Scores:
     view: RoundView
     """Candidates at the sampled positions, and the winner."""
     confidences: tuple[float, ...]
-    remaskable_probabilities: Float32
-    """[S]: probabilities of the anchor's remaskable tokens, from shadow rows."""
     step: int
     """Number of the strategy's step, which seeds draws."""
     edit_candidates: tuple[Candidates, ...] = ()
     """Candidates of each branch at its editable positions; empty if the decode does not edit."""
+    moment: float = field(default_factory=time.perf_counter)
+    """Time at which the branches were scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """The proposals of a forward for one branch."""
+
+    branch: Branch
+    """Branch before the step."""
+    positions: Int64
+    """[n]: sampled positions, ascending."""
+    rows: RowStatistics | None
+    """[n]: statistics at `positions`, which a grammar reads; None without a grammar."""
+    candidates: Candidates
+    """[n]: candidates at `positions`."""
+    scores: Scores
+    number: int
+    """Index of the branch in the round from which the statistics come."""
+    step: int
+    first_rows: RowStatistics | None
+    """[1]: statistics at the first position of the next block, if a committed block predicts it; otherwise None."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +70,7 @@ class UnmaskedTokens:
     """The tokens that a round unmasked, ordered by the strategy's step, then by block and position."""
 
     chosen: Bool
-    """[sampled positions]: True for the positions that were unmasked."""
+    """[sampled positions of each step]: True for the positions that were unmasked."""
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
@@ -63,50 +83,68 @@ class UnmaskedTokens:
         return len(self.positions)
 
 
+@dataclass(frozen=True)
+class EditedTokens:
+    """The tokens that a step replaced, ordered by position."""
+
+    positions: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    before: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Tokens before the step."""
+    tokens: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Tokens after the step."""
+    probabilities: Float32 = field(default_factory=lambda: np.empty(0, np.float32))
+    """Probabilities of the new tokens."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+Tokens = TypeVar("Tokens", UnmaskedTokens, EditedTokens)
+
+
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
     """The result of a round for a branch, if it wins."""
 
     branch: Branch
-    """Normalized branch after unmasking and remasking."""
+    """Normalized branch after the round."""
     unmasked: UnmaskedTokens
     left: Int64
     """[n]: positions that may get the next round's lookahead tokens, ascending."""
     proposed: Candidates
     """[n]: candidates at `left`."""
-    remasked: Int64
+    remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     edited: EditedTokens = field(default_factory=EditedTokens)
+    places: Mapping[int, int] | None = None
+    """New position of every position that is still there, if holes changed their lengths; otherwise None."""
+
+
+AfterUnmasking = Callable[[RoundOutcome, Proposals, Context], RoundOutcome]
+"""Function that changes the outcome of a step after it has unmasked some of the proposals."""
 
 
 @dataclass(frozen=True, slots=True)
-class NextBranches:
-    """The branches of the next round."""
+class RoundEnd:
+    """The result of a round: one step of the strategy, or several with exact speculative decoding."""
 
-    branches: tuple[Branch, ...]
-    lookaheads: tuple[Lookahead, ...]
-    """Lookahead tokens, including the tokens of branches that are dropped because another branch is finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """The proposals of a forward for one branch."""
-
-    positions: Int64
-    """[n]: sampled positions, ascending."""
+    scores: Scores
     rows: RowStatistics
-    """[n]: statistics at `positions`."""
-    candidates: Candidates
-    """[n]: candidates at `positions`."""
-    view: RoundView
-    number: int
-    """Index of the branch in the round."""
-    step: int
-    first_rows: RowStatistics | None = None
-    """[1]: statistics at the first position of the next block, if a committed block predicts it; otherwise None."""
-    editable: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """[m]: editable positions, ascending."""
-    edit_candidates: Candidates | None = None
-    """[m]: candidates at `editable`; None if the decode does not edit."""
+    """[C]: the model's own statistics, before rescoring and grammars."""
+    branches: tuple[Branch, ...]
+    """Branches of the next round, the anchor last."""
+    states: tuple[Branch, ...]
+    """Branch after each step."""
+    numbers: tuple[int, ...]
+    """Index of the branch whose statistics each step used; the last one is the winner."""
+    unmasked: tuple[UnmaskedTokens, ...]
+    """Tokens that each step unmasked."""
+    edited: tuple[EditedTokens, ...]
+    """Tokens that each step edited."""
+    remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    lookaheads: tuple[Lookahead, ...] = ()
+    """Lookahead tokens of the next round, including those of branches that are dropped because another is finished."""
+    places: Mapping[int, int] | None = None
+    """New positions, like those of RoundOutcome."""
 
 
 def score_branches(
@@ -117,10 +155,7 @@ def score_branches(
     allowed = rows
     if branches[-1].grammar is not None:
         allowed = rows_at_first_masked(branches, packed, rows, context.plan)
-    scores = scores_from_rows(branches, packed, allowed, step, context)
-    if not len(packed.remaskable):
-        return scores
-    return replace(scores, remaskable_probabilities=remaskable_probabilities(packed, rows, branches[-1]))
+    return scores_from_rows(branches, packed, allowed, step, context)
 
 
 def scores_from_rows(
@@ -131,51 +166,40 @@ def scores_from_rows(
     if context.plan.slides:
         offsets = np.concatenate([own - own[:1] for own in np.split(positions, packed.first_columns[1:])])
     candidates = candidates_from_rows(rows, positions, context, step=step, offsets=offsets)
-    proposed = tuple(candidates[packed.sampled_columns(number)] for number in range(len(branches)))
+    columns = [packed.sampled_columns(number) for number in range(len(branches))]
+    proposed = tuple(candidates[own] for own in columns)
+    views = [_branch_view(*each) for each in zip(branches, packed.sampled, proposed, strict=True)]
+    judge = context.strategy.branch_confidence
     confidences = tuple(
-        float(context.strategy.branch_confidence(_branch_view(branch, positions, each), context.plan))
-        if len(positions)
-        else FINISHED_CONFIDENCE
-        for branch, positions, each in zip(branches, packed.sampled, proposed, strict=True)
+        float(judge(each, context.plan)) if len(each.positions) else FINISHED_CONFIDENCE for each in views
     )
     view = RoundView(packed.sampled, proposed, int(np.argmax(confidences)))
     edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
-    return Scores(branches, packed, rows, view, confidences, np.empty(0, np.float32), step, edits)
+    return Scores(branches, packed, rows, view, confidences, step, edits)
 
 
 def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> BranchView:
-    blocks = tuple((block.start, block.end) for block in branch.active)
+    blocks = tuple((block.start, block.end) for block in branch.blocks if block.state is BlockState.ACTIVE)
     lookahead = None if branch.lookahead is None else branch.lookahead.confidence
     return BranchView(positions, candidates, blocks, lookahead, branch.memory)
 
 
-def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
-    """Return the result for the branch with index `number` if it wins: unmasked, normalized, remasked (section 6 H)."""
-    branch, packed = scores.branches[number], scores.packed
-    positions = packed.sampled[number]
-    rows = scores.rows[packed.sampled_columns(number)]
-    proposals = Proposals(
-        positions,
-        rows,
-        scores.view.candidates[number],
-        scores.view,
-        number,
-        scores.step,
-        _first_rows(scores, number, branch),
-        *_proposed_edits(scores, number, scores.step, context),
-    )
-    chosen, unmasked, proposed, edited = _unmask_branch(branch, proposals, context)
-    remasked = np.empty(0, np.int64)
-    if context.plan.remasks:
-        written = (
-            unmasked.positions if branch.lookahead is None else np.append(unmasked.positions, branch.lookahead.position)
-        )
-        chosen, remasked = remask_branch(chosen, written, packed.remaskable, scores.remaskable_probabilities, context)
-    may = ~unmasked.chosen & open_among(chosen, positions, context.plan)
+def unmask(scores: Scores, number: int, context: Context, after: Sequence[AfterUnmasking] = ()) -> RoundOutcome:
+    """Return the result for the branch with index `number` if it wins: unmasked and normalized (section 6 H), and then
+    changed by the extensions `after`."""
+    branch, positions = scores.branches[number], scores.packed.sampled[number]
+    rows = None if branch.grammar is None else scores.rows[scores.packed.sampled_columns(number)]
+    candidates, first = scores.view.candidates[number], _first_rows(scores, number, branch)
+    proposals = Proposals(branch, positions, rows, candidates, scores, number, scores.step, first)
+    outcome = _outcome(proposals, context, after)
+    if not context.plan.lookaheads:
+        return outcome
+    chosen, proposed = outcome.branch, outcome.proposed
+    may = ~outcome.unmasked.chosen & open_among(chosen, positions, context.plan)
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
     left = np.flatnonzero(may)
-    return RoundOutcome(chosen, unmasked, positions[left], proposed[left], remasked, edited)
+    return replace(outcome, left=positions[left], proposed=proposed[left])
 
 
 def _first_rows(scores: Scores, number: int, state: Branch) -> RowStatistics | None:
@@ -185,20 +209,11 @@ def _first_rows(scores: Scores, number: int, state: Branch) -> RowStatistics | N
     return scores.rows[column : column + 1] if scores.packed.kept_columns and hands_over(state) else None
 
 
-def _proposed_edits(scores: Scores, number: int, step: int, context: Context) -> tuple[Int64, Candidates | None]:
-    """Return the editable positions of branch `number`, and its candidates there in step `step`, None without
-    editing."""
-    if not context.plan.edits:
-        return np.empty(0, np.int64), None
-    positions = scores.packed.editable[number]
-    if step == scores.step or not context.plan.temperature:
-        return positions, scores.edit_candidates[number]
-    rows = scores.rows[scores.packed.editable_columns(number)]
-    return positions, candidates_from_rows(rows, positions, context, step=step)
-
-
-def spawn(anchor: Branch, outcome: RoundOutcome, count: int, context: Context) -> NextBranches:
-    """Return the branches of the next round (section 6 J and K): at most `count` lookaheads by rank, then `anchor`.
+def spawn(
+    anchor: Branch, outcome: RoundOutcome, count: int, context: Context
+) -> tuple[tuple[Branch, ...], tuple[Lookahead, ...]]:
+    """Return the branches of the next round (section 6 J and K), at most `count` lookaheads by rank and then `anchor`,
+    and the lookahead tokens.
 
     The published loop makes the anchor twice if no position is left for a lookahead (quirk 2).
     """
@@ -208,11 +223,28 @@ def spawn(anchor: Branch, outcome: RoundOutcome, count: int, context: Context) -
         branches = [normalize_branch(branch, context) for branch in branches]
     if not branches and context.plan.reference and context.plan.lookaheads:
         branches = [anchor]
-    return NextBranches(branches_of_round((*branches, anchor), context), lookaheads)
+    return branches_of_round((*branches, anchor), context), lookaheads
+
+
+def branch_again(scores: Scores, rows: RowStatistics, outcome: RoundOutcome, count: int, context: Context) -> RoundEnd:
+    """Return the end of a round whose winner has this `outcome`: the anchor and `count` lookaheads continue."""
+    branches, lookaheads = spawn(next_anchor(outcome.branch), outcome, count, context)
+    return RoundEnd(
+        scores,
+        rows,
+        branches,
+        branches[-1:],
+        (scores.view.winner,),
+        (outcome.unmasked,),
+        (outcome.edited,),
+        outcome.remasked,
+        lookaheads,
+        outcome.places,
+    )
 
 
 def strategy_step(
-    scores: Scores, state: Branch, number: int, step: int, context: Context
+    scores: Scores, state: Branch, number: int, step: int, context: Context, after: Sequence[AfterUnmasking] = ()
 ) -> tuple[Branch, UnmaskedTokens, EditedTokens]:
     """Return the state after `state` in step `step` of the strategy alone, and the tokens that it unmasks and edits.
 
@@ -229,37 +261,20 @@ def strategy_step(
         candidates = scores.view.candidates[number][left]
     else:
         candidates = candidates_from_rows(rows, positions, context, step=step)
-    proposals = Proposals(
-        positions,
-        rows,
-        candidates,
-        scores.view,
-        number,
-        step,
-        _first_rows(scores, number, state),
-        *_proposed_edits(scores, number, step, context),
-    )
-    after, unmasked, _, edited = _unmask_branch(state, proposals, context)
-    return branches_of_round((next_anchor(after),), context)[0], unmasked, edited
+    first = _first_rows(scores, number, state)
+    outcome = _outcome(Proposals(state, positions, rows, candidates, scores, number, step, first), context, after)
+    return branches_of_round((next_anchor(outcome.branch),), context)[0], outcome.unmasked, outcome.edited
 
 
-def join_unmasked(steps: Sequence[UnmaskedTokens]) -> UnmaskedTokens:
-    """Return the unmasked tokens of several steps, at least one, as one record; `chosen` comes from the last step."""
+def joined(steps: Sequence[Tokens]) -> Tokens:
+    """Return the tokens of several steps, at least one, as one record, in the order of the steps."""
     if len(steps) == 1:
         return steps[0]
-    return UnmaskedTokens(
-        steps[-1].chosen,
-        np.concatenate([each.positions for each in steps]),
-        np.concatenate([each.tokens for each in steps]),
-        _concatenate([each.logprobs for each in steps]),
-        _concatenate([each.probabilities for each in steps]),
-        _concatenate([each.entropies for each in steps]),
-    )
-
-
-def _concatenate(parts: list[Float32 | None]) -> Float32 | None:
-    given = [part for part in parts if part is not None]
-    return np.concatenate(given) if len(given) == len(parts) else None
+    columns = {each.name: [getattr(step, each.name) for step in steps] for each in fields(steps[0])}
+    known: dict[str, Any] = {
+        name: None if parts[0] is None else np.concatenate(parts) for name, parts in columns.items()
+    }
+    return replace(steps[0], **known)
 
 
 def _rescore(
@@ -278,37 +293,39 @@ def _rescore(
     return tuple(after), result
 
 
-def _unmask_branch(
-    branch: Branch, proposals: Proposals, context: Context
-) -> tuple[Branch, UnmaskedTokens, Candidates, EditedTokens]:
-    """Return the normalized `branch` after a step, the unmasked tokens, the candidates [n] from which they were chosen,
-    and the edited tokens.
+def _outcome(proposals: Proposals, context: Context, after: Sequence[AfterUnmasking]) -> RoundOutcome:
+    outcome = _unmask_branch(proposals, context)
+    for change in after:
+        outcome = change(outcome, proposals, context)
+    return outcome
+
+
+def _unmask_branch(proposals: Proposals, context: Context) -> RoundOutcome:
+    """Return the result of a step: what the strategy unmasks, of what the grammar allows.
+
+    All sampled positions are `left`.
     """
-    positions, candidates = proposals.positions, proposals.candidates
+    branch, positions, candidates = proposals.branch, proposals.positions, proposals.candidates
     if proposals.first_rows is not None:
         longer, first = _with_first_of_next_block(branch, proposals.first_rows, proposals.step, context)
-        return longer, first, candidates, EditedTokens()
-    if branch.grammar is None or not len(positions):
-        chosen = _choose(branch, proposals, candidates, np.ones(len(positions), np.bool_), context)
+        return RoundOutcome(longer, first, positions, candidates)
+    if branch.grammar is None or proposals.rows is None or not len(positions):
+        chosen = _choose(proposals, candidates, np.ones(len(positions), np.bool_), context)
     else:
         run = ConstrainedRun(branch, branch.grammar, positions, proposals.rows, context.plan)
         while True:
-            chosen = _choose(branch, proposals, candidates, run.may_unmask(candidates), context)
+            chosen = _choose(proposals, candidates, run.may_unmask(candidates), context)
             if not run.extend(candidates, chosen):
                 break
             candidates = candidates_from_rows(run.rows, positions, context, step=proposals.step)
     unmasked = _unmasked_tokens(positions[chosen], candidates[chosen], chosen)
     written = with_tokens(branch, unmasked.positions, unmasked.tokens, unmasked.logprobs, context)
-    after, edited = normalize_branch(written, context), EditedTokens()
-    if proposals.edit_candidates is not None:
-        after, edited = edit_branch(branch, after, proposals.editable, proposals.edit_candidates, context)
-        after = normalize_branch(after, context) if len(edited) else after
-    return after, unmasked, candidates, edited
+    return RoundOutcome(normalize_branch(written, context), unmasked, positions, candidates)
 
 
-def _choose(branch: Branch, proposals: Proposals, candidates: Candidates, allowed: Bool, context: Context) -> Bool:
+def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool, context: Context) -> Bool:
     """Return which of the proposed and `allowed` [n] positions the strategy unmasks, [n], block by block."""
-    plan, positions = context.plan, proposals.positions
+    plan, branch, positions = context.plan, proposals.branch, proposals.positions
     chosen = np.zeros(len(positions), np.bool_)
     masked = ~branch.unmasked[positions] & allowed
     places = [slice(*np.searchsorted(positions, open_span(branch, block, plan))) for block in branch.active]
@@ -321,7 +338,7 @@ def _choose(branch: Branch, proposals: Proposals, candidates: Candidates, allowe
             rounds=block.rounds,
             leads=bool(branch.unmasked[: block.start].all()),
             memory=branch.memory,
-            round=proposals.view,
+            round=proposals.scores.view,
             branch=proposals.number,
         )
         for block, own in zip(branch.active, places, strict=True)

@@ -11,12 +11,45 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.runtime.decoding.edit import EditedTokens
-from lopa.runtime.decoding.round import Scores, UnmaskedTokens, strategy_step
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.extension import Extension, LoopState
+from lopa.runtime.decoding.round import (
+    AfterUnmasking,
+    EditedTokens,
+    RoundEnd,
+    Scores,
+    UnmaskedTokens,
+    scores_from_rows,
+    strategy_step,
+)
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.state.branch import Branch, stop_reason
+from lopa.runtime.state.answer_state import stop_reason
+from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_rows import BranchRows, rows_from_branch
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.pipeline import hands_over
+
+
+def speculation() -> Extension:
+    """Return the extension that accepts drafts of the strategy's next states."""
+    return Extension(candidates=_speculative_round)
+
+
+def _speculative_round(loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RoundEnd | None:
+    """Follow the strategy through the computed states, and draft its next states.
+
+    The first round of holes with several lengths, whose branches differ in length, is an ordinary one.
+    """
+    context, branches, steps = loop.context, loop.branches, loop.strategy_steps
+    if branches[0].layout != branches[-1].layout:
+        return None
+    scores = scores_from_rows(branches, packed, rows, steps + 1, context)
+    verified = verify(branches, scores, steps, context, loop.after_unmasking)
+    if any(map(len, packed.sampled)) or hands_over(branches[-1]):
+        steps += len(verified.states)
+    following = (*drafts(verified, scores, steps, context, loop.after_unmasking), verified.states[-1])
+    return RoundEnd(scores, rows, following, verified.states, verified.numbers, verified.unmasked, verified.edited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +66,13 @@ class Verified:
     """Tokens that each step edited."""
 
 
-def verify(branches: tuple[Branch, ...], scores: Scores, steps: int, context: Context) -> Verified:
+def verify(
+    branches: tuple[Branch, ...],
+    scores: Scores,
+    steps: int,
+    context: Context,
+    after: Sequence[AfterUnmasking] = (),
+) -> Verified:
     """Return the states that the strategy reaches with `branches`: drafts, then the anchor after the first `steps`
     steps."""
     chain = (branches[-1], *branches[:-1])
@@ -42,7 +81,7 @@ def verify(branches: tuple[Branch, ...], scores: Scores, steps: int, context: Co
     while at is not None:
         number = at - 1 if at else len(branches) - 1
         before = states[-1] if states else branches[-1]
-        state, written, replaced = strategy_step(scores, before, number, steps + len(states) + 1, context)
+        state, written, replaced = strategy_step(scores, before, number, steps + len(states) + 1, context, after)
         states.append(state)
         unmasked.append(written)
         edited.append(replaced)
@@ -60,7 +99,9 @@ def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
     return next((number for number in range(len(agree) - 1, at, -1) if agree[number]), None)
 
 
-def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> tuple[Branch, ...]:
+def drafts(
+    verified: Verified, scores: Scores, steps: int, context: Context, after: Sequence[AfterUnmasking] = ()
+) -> tuple[Branch, ...]:
     """Return drafts of the strategy's next states, assuming that the model's statistics stay the same.
 
     The strategy has made `steps` steps so far, including the steps of this round. A step that changes
@@ -68,17 +109,23 @@ def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> 
     """
     found = list[Branch]()
     anchor = state = verified.states[-1]
+    if _is_finished(anchor, context):
+        return ()
     while len(found) < context.plan.lookaheads:
         steps += 1
-        state, unmasked, edited = strategy_step(scores, state, verified.numbers[-1], steps, context)
+        state, unmasked, edited = strategy_step(scores, state, verified.numbers[-1], steps, context, after)
         if (
             not (len(unmasked) or len(edited))
-            or stop_reason(state, context.ends, finished_blocks=context.plan.edits) is not None
+            or _is_finished(state, context)
             or not _fits_anchor(state, anchor, context.plan)
         ):
             break
         found.append(state)
     return tuple(found)
+
+
+def _is_finished(state: Branch, context: Context) -> bool:
+    return stop_reason(state, context.ends, finished_blocks=context.plan.edits) is not None
 
 
 def _fits_anchor(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:

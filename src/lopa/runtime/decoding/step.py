@@ -6,8 +6,7 @@ import numpy as np
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.decoding.edit import EditedTokens
-from lopa.runtime.decoding.round import UnmaskedTokens
+from lopa.runtime.decoding.round import EditedTokens, UnmaskedTokens
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates

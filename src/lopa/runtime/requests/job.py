@@ -6,15 +6,25 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
-from lopa.runtime.decoding.decoding import SharingTest, Step, StopReason
+from lopa.runtime.decoding.cached_prompt import cached_prompt
+from lopa.runtime.decoding.extension import Extension
+from lopa.runtime.decoding.grammar_start import constraint
+from lopa.runtime.decoding.growing_holes import hole_filling
+from lopa.runtime.decoding.lopa_loop import LopaLoop
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.plan import GRAMMARS, DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.scoring.choice_scores import EncodedChoice
+from lopa.runtime.requests.running_loop import RequestLoop
+from lopa.runtime.scoring.scoring import Scoring
+from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.choice_scores import EncodedChoice
+from lopa.runtime.state.shared_rows import SharingTest
 from lopa.runtime.text.encoded_holes import EncodedHoles
 
 
@@ -134,3 +144,17 @@ class PreparedRequest:
                 remedy="call prepare again",
             )
         return self._job
+
+
+def loop_of_job(job: Job, manifest: Manifest, cached: int) -> RequestLoop:
+    """Return the loop of a request whose first `cached` prompt rows are in its cache."""
+    if job.choices is not None:
+        return Scoring(job.plan, manifest, job.prompt_ids, job.choices)
+    extensions: list[Extension] = [cached_prompt(cached)] if cached else []
+    if job.holes is not None:
+        extensions.append(hole_filling(job.holes, manifest.special_tokens.ends))
+    if job.grammar is not None:
+        extensions.append(constraint(job.grammar))
+    if job.budget is not None:
+        extensions.append(job.budget.extension())
+    return LopaLoop(job.plan, manifest, job.prompt_ids, extensions)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.state.answer_state import StopReason
 
 _LOG = logging.getLogger(__name__)
 

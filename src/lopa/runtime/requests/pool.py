@@ -15,22 +15,22 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import raise_if_from_handler
-from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.job import Job, loop_of_job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
+from lopa.runtime.requests.output_processor import OutputProcessor
 from lopa.runtime.requests.prefix_reuse import PrefixReuse, prefix_reuse
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.running_loop import RequestCache, RequestLoop, RunningLoop
 from lopa.runtime.requests.session_turns import SessionTurns
 from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.requests.status import PoolLoad
-from lopa.runtime.scoring.choice_scores import EncodedChoice
-from lopa.runtime.scoring.scoring import Scoring
-from lopa.runtime.sessions.sequential_session import SequentialSession
-from lopa.runtime.sessions.session import Session, next_request_number
+from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.batch import (
     MAX_PADDING,
     batch_from_rows,
@@ -43,14 +43,14 @@ from lopa.runtime.text.tokenizer import Tokenizer
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
-class _Running:
-    job: Job
-    decoding: Decoding | Scoring
-    answers: dict[RequestHandle, Answer]
-    cache_rows: int
-    """Rows in its prefix cache."""
-    prefix: SharedPrefix
+class _Running(RunningLoop):
+    """A request in the pool."""
+
+    def __init__(
+        self, job: Job, loop: RequestLoop, cache: RequestCache, outputs: dict[RequestHandle, OutputProcessor]
+    ) -> None:
+        super().__init__(loop, cache, job.sharing)
+        self.job, self.outputs = job, outputs
 
 
 @dataclass
@@ -87,7 +87,7 @@ class RequestPool:
         `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
         raise. Several pools may take `turns` on a session.
         """
-        self._session = SequentialSession(session)
+        self._session = session
         self._manifest, self._tokenizer, self._prefixes = manifest, tokenizer, prefixes
         self._turns = SessionTurns() if turns is None else turns
         self._own_errors: type[BaseException] = Exception
@@ -103,7 +103,7 @@ class RequestPool:
     def load(self) -> PoolLoad:
         """Return the load of the running requests and the store."""
         return PoolLoad(
-            cache_rows=sum(running.cache_rows for running in self._running),
+            cache_rows=sum(len(running.cache.positions) for running in self._running),
             prompt_rows=sum(len(running.job.prompt_ids) for running in self._running),
             stored_rows=self._prefixes.tokens,
             saved_rows=self._prefixes.tokens_found,
@@ -131,8 +131,8 @@ class RequestPool:
             self._round.prompt_rows += len(job.prompt_ids) - prefix.tokens
         if job.done:
             prefix.release()
-        elif prefix.tokens:
-            self._turns.run(partial(self._session.append_rows, running.decoding.request, prefix.rows()))
+        else:
+            self._turns.run(running.cache.load)
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
@@ -156,7 +156,7 @@ class RequestPool:
         rounds: list[tuple[_Running, PackedRows]] = []
         for running in self._running:
             with self._errors_end_request(running.job):
-                rounds.append((running, running.decoding.open_round()))
+                rounds.append((running, running.open_round()))
         return rounds
 
     def _run_group(
@@ -164,7 +164,7 @@ class RequestPool:
     ) -> list[tuple[_Running, PackedRows, Step | None]]:
         """Run the forward of `members` and return those without an error, with their steps. Scoring requests have no
         step."""
-        statistics = self._forward(members)
+        ticket, statistics = self._forward(members)
         finished: list[tuple[_Running, PackedRows, Step | None]] = []
         columns = columns_from_statistics(statistics, [packed for _, packed in members])
         for (running, packed), rows in zip(members, columns, strict=True):
@@ -172,9 +172,11 @@ class RequestPool:
                 finished.append((running, packed, self._finish_round(running, packed, rows, statistics.split)))
         # Devices that failed may lose these rows, so all requests commit theirs first.
         for running, packed, step in finished:
-            if step is not None and packed.commit and packed.is_final:
-                self._store_rows(running, packed, step.winner)
-        self._session.release()
+            if packed.commit:
+                self._store_rows(running, packed, step)
+        for running, _ in members:
+            running.cache.ticket = None
+        self._session.release(ticket)
         return finished
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
@@ -201,8 +203,8 @@ class RequestPool:
     def hand_out_ended(self) -> None:
         """Give every ended request its result. This does not use the session, so it works after the session failed."""
         for running in self._running:
-            if running.decoding.stop_reason is not None:
-                for handle, reason in running.job.ending_handles(running.decoding.stop_reason).handles:
+            if running.loop.answer.stop_reason is not None:
+                for handle, reason in running.job.ending_handles(running.loop.answer.stop_reason).handles:
                     self._hand_out_result(running, handle, reason)
 
     def close(self) -> None:
@@ -211,8 +213,8 @@ class RequestPool:
         The collector may call this at any time, as it closes iterators that were left.
         """
         for running in self._running:
-            running.prefix.release()
-            self._turns.later(partial(self._session.free, running.decoding.request))
+            running.cache.end_sharing()
+            self._turns.later(running.cache.release)
         self._running.clear()
 
     def _reuse(self, job: Job) -> PrefixReuse | None:
@@ -222,64 +224,40 @@ class RequestPool:
         return prefix_reuse(len(job.prompt_ids), job.plan, self._manifest.prediction_shift, job.cache_salt)
 
     def _start(self, job: Job, prefix: SharedPrefix) -> _Running:
-        decoding = self._scoring(job, job.choices) if job.choices is not None else self._decoding(job, prefix)
-        answers = {
-            handle: Answer(
-                decoding,
-                job.prompt_ids,
-                job.plan,
-                self._tokenizer,
-                drafts=job.drafts,
-                submitted=job.submitted,
-                reused_rows=prefix.tokens,
-                hole_ends=self._manifest.special_tokens.ends,
+        loop = loop_of_job(job, self._manifest, prefix.tokens)
+        ends = self._manifest.special_tokens.ends
+        outputs = {
+            handle: OutputProcessor(
+                loop, job.prompt_ids, self._tokenizer, drafts=job.drafts, submitted=job.submitted, hole_ends=ends
             )
             for handle in job.unfinished
         }
-        return _Running(job, decoding, answers, prefix.tokens, prefix)
+        return _Running(job, loop, RequestCache(self._session, prefix), outputs)
 
-    def _decoding(self, job: Job, prefix: SharedPrefix) -> Decoding:
-        return Decoding(
-            self._session,
-            next_request_number(),
-            job.prompt_ids,
-            job.plan,
-            self._manifest,
-            job.budget,
-            prompt_row=prefix.last,
-            cached=prefix.tokens,
-            sharing=job.sharing,
-            grammar=job.grammar,
-            holes=job.holes,
-        )
-
-    def _scoring(self, job: Job, choices: Sequence[EncodedChoice]) -> Scoring:
-        return Scoring(
-            self._session, next_request_number(), job.prompt_ids, choices, job.plan, self._manifest, job.sharing
-        )
-
-    def _forward(self, members: Sequence[tuple[_Running, PackedRows]]) -> Statistics:
+    def _forward(self, members: Sequence[tuple[_Running, PackedRows]]) -> tuple[Ticket, Statistics]:
+        """Return the statistics of a forward, and its ticket, which the members' caches have too."""
         batch = batch_from_rows(
             [packed for _, packed in members],
-            [running.decoding.request for running, _ in members],
+            [running.cache.number for running, _ in members],
             [running.job.plan.logits_temperature for running, _ in members],
         )
-        if self._observer is None:
-            return self._session.run(batch)
         began = time.perf_counter()
-        statistics = self._session.run(batch)
+        ticket = self._session.start(batch)
+        for running, _ in members:
+            running.cache.ticket = ticket
+        statistics = self._session.wait(ticket)
         self._round.forward_seconds += time.perf_counter() - began
-        self._round.rows += batch.padded_rows
-        self._round.real_rows += batch.input_ids.size
-        return statistics
+        if self._observer is not None:
+            self._round.rows += batch.padded_rows
+            self._round.real_rows += batch.input_ids.size
+        return ticket, statistics
 
     def _finish_round(
         self, running: _Running, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None
     ) -> Step | None:
         """Finish a request's round and return its step, or None for a scoring request."""
-        step = running.decoding.finish_round(packed, rows, split)
-        running.cache_rows = packed.prefix + packed.commit
-        if running.decoding.steps == 1:
+        step = running.finish_round(packed, rows, split)
+        if running.loop.steps == 1:
             prefilled = time.perf_counter()
             for handle in running.job.unfinished:
                 handle.timing.prefilled = prefilled
@@ -287,35 +265,28 @@ class RequestPool:
 
     def _put_events(self, running: _Running, step: Step | None) -> None:
         for handle in running.job.unfinished:
-            handle.put_events(running.answers[handle].events_from_step(step))
+            handle.put_events(running.outputs[handle].events_from_step(step))
 
-    def _store_rows(self, running: _Running, packed: PackedRows, winner: int) -> None:
+    def _store_rows(self, running: _Running, packed: PackedRows, step: Step | None) -> None:
         """Store the rows of finished blocks that the last forward computed and the request committed.
 
         A failure to read them affects no request. A device that failed fails again in its next forward.
         """
-        last = running.decoding.kept_row
-        request, window = running.decoding.request, packed.window_of(winner)
         try:
-            running.prefix.store(
-                packed.prefix,
-                packed.input_ids[packed.rows_to_commit(winner)],
-                lambda: self._session.read_rows(request, window, packed.commit),
-                None if last is None else last.copy(),
-            )
+            running.cache.store(packed, 0 if step is None else step.winner)
         except Exception as error:
             raise_if_from_handler(error)
             _LOG.debug("rows were not stored: %s", error)
-            running.prefix.release()
+            running.cache.end_sharing()
 
     def _remove_ended(self) -> None:
         """Release the caches of finished requests and give them their results. Single copies may end earlier."""
         gone = []
         for running in self._running:
-            ending_handles = running.job.ending_handles(running.decoding.stop_reason)
+            ending_handles = running.job.ending_handles(running.loop.answer.stop_reason)
             if ending_handles.is_all:
-                running.prefix.release()
-                self._turns.run(partial(self._session.free, running.decoding.request))
+                running.cache.end_sharing()
+                self._turns.run(running.cache.release)
                 gone.append(running)
             for handle, reason in ending_handles.handles:
                 self._hand_out_result(running, handle, reason)
@@ -344,7 +315,7 @@ class RequestPool:
 
     def _hand_out_result(self, running: _Running, handle: RequestHandle, reason: StopReason) -> None:
         with self._errors_end_request(running.job):
-            events = running.answers[handle].last_events(reason)
+            events = running.outputs[handle].last_events(reason, running.cache.reused)
             last = events[-1]
             assert isinstance(last, DoneEvent)
             self._report_end(running, running.job, handle, last.result)
@@ -368,9 +339,9 @@ class RequestPool:
                 error=error,
                 prompt_tokens=len(job.prompt_ids),
                 tokens=0 if result is None else result.tokens,
-                steps=0 if running is None else running.decoding.steps,
+                steps=0 if running is None else running.loop.steps,
                 seconds=time.perf_counter() - job.submitted,
-                first_text_seconds=None if running is None else running.answers[handle].first_text_seconds,
+                first_text_seconds=None if running is None else running.outputs[handle].first_text_seconds,
                 cancelled=handle.cancelled,
             )
         )

@@ -15,8 +15,8 @@ from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback,
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
-from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError, PromptTooLongError, raise_if_from_handler
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -28,9 +28,10 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.request import Prompt, Request, changed_config, check_cache_salt
 from lopa.runtime.row_sharing import FasterSharing, always
-from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.scoring.requested_choices import choices_from_option
+from lopa.runtime.state.choice_scores import EncodedChoice
 from lopa.runtime.state.context import check_editing
+from lopa.runtime.state.shared_rows import SharingTest
 from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.text_with_holes import TextWithHoles

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lopa.runtime.contract.candidate_list import TokenLogprob
-from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.scoring.choice_scores import ChoiceScores
+from lopa.runtime.state.answer_state import StopReason
+from lopa.runtime.state.choice_scores import ChoiceScores
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, ChoicesRefusedError, raise_if_from_handler
-from lopa.runtime.scoring.choice_scores import EncodedChoice
+from lopa.runtime.state.choice_scores import EncodedChoice
 from lopa.runtime.text.tokenizer import Tokenizer
 
 MAX_WINDOWS = 512

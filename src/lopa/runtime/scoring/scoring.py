@@ -9,41 +9,28 @@ Otherwise every window computes the prompt again, because its rows attend to the
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TOP_K, Float32, Int64
+from lopa.runtime.contract import TOP_K, Int64
 from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
-from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.errors import ChoicesRefusedError
 from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
-from lopa.runtime.scoring.choice_scores import ChoiceScores, EncodedChoice, scores_from_logprobs
-from lopa.runtime.state.branch import StopReason
+from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch_rows import attention_mask
+from lopa.runtime.state.choice_scores import ChoiceScores, EncodedChoice, scores_from_logprobs
 from lopa.runtime.state.layout import Layout, layout_of_prompt
 from lopa.runtime.state.packed_rows import PackedRows
-from lopa.runtime.state.shared_rows import SharingTest, with_shared_rows
 
 MAX_ROWS = 2048
-"""Maximum number of rows of a forward with several windows, about twice the prompt tokens that may join a round. A
+"""Maximum number of rows of a forward with several packed, about twice the prompt tokens that may join a round. A
 window always fits."""
 
 Beginning = tuple[int, ...]
 """Tokens of a choice before one of its tokens."""
-
-
-class Device(Protocol):
-    """The part of a session that a scoring request needs."""
-
-    @property
-    def device(self) -> str:
-        """Name of the device."""
-
-    def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the first `count` window rows of `branch` in the last forward to the request's prefix."""
 
 
 def end_of_canvas(prompt: int, longest: int, plan: DecodingPlan, max_positions: int) -> int:
@@ -58,33 +45,15 @@ def end_of_canvas(prompt: int, longest: int, plan: DecodingPlan, max_positions: 
 
 
 class Scoring:
-    """The state of one request between forwards. `stop_reason` is None until all choices have their scores."""
+    """The state of one request between forwards. It ends when all choices have their scores."""
 
-    kept_row: None = None
-    """A scoring request commits no rows, so it keeps none."""
-
-    def __init__(
-        self,
-        session: Device,
-        request: int,
-        prompt: Int64,
-        choices: Sequence[EncodedChoice],
-        plan: DecodingPlan,
-        manifest: Manifest,
-        sharing: SharingTest | None = None,
-    ) -> None:
-        """Begin with `prompt` [length] and at least one choice; `request` is an unused number in the session.
-
-        `sharing` decides whether equal rows of several windows are computed once; None means never.
-        """
-        self._session, self._prompt, self._choices, self._plan, self._sharing = session, prompt, choices, plan, sharing
-        self._manifest = manifest
-        self.request, self.prompt_length = request, len(prompt)
-        self._layout = layout_of_prompt(len(prompt), plan, manifest.prediction_shift)
+    def __init__(self, plan: DecodingPlan, manifest: Manifest, prompt: Int64, choices: Sequence[EncodedChoice]) -> None:
+        """Begin with `prompt` [length] and at least one choice."""
+        self.plan, self.model = plan, manifest
+        self._prompt, self._choices = prompt, choices
+        self.layout = layout_of_prompt(len(prompt), plan, manifest.prediction_shift)
         longest = max(len(choice.token_ids) for choice in choices)
         self._end = end_of_canvas(len(prompt), longest, plan, manifest.dimensions.max_positions)
-        self._cached = 0
-        """Number of the prompt's rows in the session's cache."""
         self._next_tokens = tokens_by_beginning(choices)
         self._waiting = list(self._next_tokens)
         self._found: dict[tuple[Beginning, int], float] = {}
@@ -92,83 +61,76 @@ class Scoring:
         self._best_candidates: dict[Beginning, tuple[TokenLogprob, ...]] = {}
         self.steps = 0
         """Number of forwards."""
-        self.scores: ChoiceScores | None = None
-        self.stop_reason: StopReason | None = None
+        self.answer = self._answer(None)
 
-    @property
-    def window_tokens(self) -> int:
-        """Number of positions of the canvas."""
-        return self._end - self.prompt_length
-
-    def open_round(self) -> PackedRows:
-        """Return the rows of the next forward."""
-        count = max(1, min(MAX_BRANCHES, MAX_ROWS // (self._end - self._cached)))
-        caches = self._plan.window != "full" and not self._cached and len(self._waiting) > count
-        packed = rows_of_beginnings(
+    def open_round(self, cached: Int64) -> PackedRows:
+        """Return the rows of the next forward; `cached` [P] are the positions of the cached rows."""
+        count = max(1, min(MAX_BRANCHES, MAX_ROWS // (self._end - len(cached))))
+        caches = self.plan.window != "full" and not len(cached) and len(self._waiting) > count
+        return rows_of_beginnings(
             self._prompt,
             self._waiting[:count],
-            slice(self._cached, self._end),
-            self._layout,
-            self._plan,
-            self._manifest,
-            commit=self._layout.first if caches else 0,
+            slice(len(cached), self._end),
+            self.layout,
+            self.plan,
+            self.model,
+            commit=self.layout.first if caches else 0,
         )
-        return packed if self._sharing is None else with_shared_rows(packed, self._sharing)
 
-    def finish_round(self, packed: PackedRows, rows: RowStatistics, _: ForwardSplit | None) -> None:
-        """Read probabilities from the statistics `rows` [C] of the `packed` rows from `open_round`.
+    def finish_round(self, _: PackedRows, rows: RowStatistics, *__: object) -> None:
+        """Read probabilities from the statistics `rows` [C] of the rows from `open_round`.
 
-        Raises NonFiniteAnswerError for statistics that are not finite, and ChoicesRefusedError if the statistics do not
-        contain a token.
+        Raises ChoicesRefusedError if the statistics do not contain a token.
         """
         self.steps += 1
-        check_statistics(rows, self._manifest.dimensions.vocab_size, device=self._session.device, step=self.steps)
-        if packed.commit:
-            self._session.commit(self.request, 0, packed.commit)
-            self._cached = packed.commit
         count = len(rows.entropy)
         for number, beginning in enumerate(self._waiting[:count]):
             row = rows[number]
             tokens = sorted(self._next_tokens[beginning])
-            logprobs = logprobs_of_tokens(row, tokens, self._plan.logits_temperature)
+            logprobs = logprobs_of_tokens(row, tokens, self.plan.logits_temperature)
             for token, logprob in zip(tokens, logprobs, strict=True):
                 if logprob is None:
                     raise self._missing(beginning, token)
                 self._found[beginning, token] = logprob
-            if self._plan.top_logprobs:
+            if self.plan.top_logprobs:
                 self._best_candidates[beginning] = candidates_from_row(
-                    row, self._plan.top_logprobs, (self._manifest.special_tokens.mask,)
+                    row, self.plan.top_logprobs, (self.model.special_tokens.mask,)
                 )
         del self._waiting[:count]
         if not self._waiting:
             of_choices = [self._logprobs_of(choice.token_ids) for choice in self._choices]
-            self.scores = scores_from_logprobs(self._choices, of_choices, self.window_tokens)
-            self.stop_reason = "choice"
+            self.answer = self._answer(scores_from_logprobs(self._choices, of_choices, self._canvas))
 
     def stop(self, reason: StopReason) -> None:
         """End the request from outside, e.g. at a time limit."""
-        self.stop_reason = reason
+        self.answer = replace(self.answer, stop_reason=reason)
 
-    def committed(self) -> Int64:
-        """Return the ids of the most probable choice; none before the end."""
-        return np.array([] if self.scores is None else self.scores.best.token_ids, np.int64)
+    def write_draft(self) -> None:
+        """Leave the answer as it is: without all scores there is none."""
 
-    def generated(self) -> Int64:
-        """Return the same as `committed`."""
-        return self.committed()
+    @property
+    def _canvas(self) -> int:
+        """Number of positions of the canvas."""
+        return self._end - len(self._prompt)
 
-    def logprobs(self) -> Float32 | None:
-        """Return the log-probability of each token of the most probable choice, or None if not requested."""
-        if not self._plan.logprobs:
-            return None
-        return np.array([] if self.scores is None else self.scores.best.token_logprobs, np.float32)
-
-    def top_logprobs(self) -> list[tuple[TokenLogprob, ...]] | None:
-        """Return the best candidates for each token of the most probable choice, or None if not requested."""
-        if not self._plan.top_logprobs:
-            return None
-        ids = self.committed().tolist()
-        return [self._best_candidates[tuple(ids[:place])] for place in range(len(ids))]
+    def _answer(self, scores: ChoiceScores | None) -> AnswerState:
+        """Return the most probable choice; an empty answer without `scores`."""
+        ids = () if scores is None else scores.best.token_ids
+        logprobs = () if scores is None else scores.best.token_logprobs
+        return AnswerState(
+            tokens=np.array(ids, np.int64),
+            unmasked=np.ones(len(ids), np.bool_),
+            start=0,
+            end=len(ids),
+            final=len(ids),
+            stop_reason=None if scores is None else "choice",
+            window_tokens=self._canvas,
+            token_logprobs=np.array(logprobs, np.float32) if self.plan.logprobs else None,
+            recorded=(lambda places, _: [self._best_candidates[ids[:place]] for place in places])
+            if self.plan.top_logprobs
+            else None,
+            scores=scores,
+        )
 
     def _logprobs_of(self, ids: Beginning) -> tuple[float, ...]:
         return tuple(self._found[ids[:place], token] for place, token in enumerate(ids))

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.strategy import Memory
-
-StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled", "choice"]
 
 
 class BlockState(Enum):
@@ -237,46 +234,6 @@ def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]
     """Return True if the answer has an unmasked end of text."""
     answer = slice(layout.prompt, None)
     return bool((is_end(tokens[answer], ends) & unmasked[answer]).any())
-
-
-def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
-    """Return the first `length` generated ids. If they contain any of `ends`, stop behind the first one."""
-    first = branch.layout.prompt
-    ids = branch.tokens[first : first + length]
-    found = is_end(ids, ends)
-    return ids[: int(np.argmax(found)) + 1] if found.any() else ids
-
-
-def stop_reason(branch: Branch, ends: tuple[int, ...], *, finished_blocks: bool = False) -> StopReason | None:
-    """Return why `branch` is finished, or None if it is not. With `finished_blocks` only text of such blocks counts."""
-    length = final_length(branch) if finished_blocks else unmasked_length(branch)
-    first = branch.layout.prompt
-    if is_end(branch.tokens[first : first + length], ends).any():
-        return "eos"
-    whole = first + length == len(branch.tokens) and len(branch.tokens) >= branch.layout.end
-    return "length" if whole else None
-
-
-def published_stop_reason(branches: tuple[Branch, ...], steps: int, context: Context) -> StopReason | None:
-    """Return why the published loop stops after `steps` steps with these branches, the anchor last; None if it does
-    not."""
-    if all(_published_is_done(branch, context) for branch in branches):
-        anchor = branches[-1]
-        ids = answer_ids(anchor, unmasked_length(anchor), context.answer_ends)
-        return "eos" if is_end(ids, context.answer_ends).any() else "length"
-    return "step_limit" if steps >= context.plan.step_limit else None
-
-
-def _published_is_done(branch: Branch, context: Context) -> bool:
-    """Return True if the published loop needs no further round for `branch` (section 4, point 3).
-
-    That loop also searches the prompt for the mask token, and then caches the last block once more (quirk 4). The loops
-    of Fast-dLLM and Dream, which keep the rows of the whole answer, do neither.
-    """
-    if branch.active or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
-        return False
-    masks_in_prompt = (branch.tokens[: branch.layout.prompt] == context.mask_token).any()
-    return branch.layout.whole or not branch.due or not masks_in_prompt
 
 
 def with_counted_masks(blocks: Blocks, unmasked: Bool) -> Blocks:

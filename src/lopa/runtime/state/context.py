@@ -1,6 +1,6 @@
 """The constants of a decode: plan, strategy and the model's special tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -8,9 +8,6 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.checked_stages import checked_strategy
-
-LLADA2 = "llada2-moe"
-"""Architecture whose published loops differ from SDAR's (docs/concepts/decoding.md, "Reference mode")."""
 
 
 class ModelSizes(Protocol):
@@ -72,10 +69,6 @@ class Context:
     """Token that stands for two masked positions; None if the model has none."""
     holes_grow: bool = False
     """True if the expand token may be written, because it lengthens the holes."""
-    only_answer_ends: tuple[int, ...] = ()
-    """Tokens that end the answer but not the decode."""
-    is_llada2: bool = False
-    """True if reference mode reproduces LLaDA2's published loops."""
 
     @cached_property
     def unwritten(self) -> tuple[int, ...]:
@@ -88,32 +81,22 @@ class Context:
             return (self.mask_token,)
         return (self.mask_token, self.expand_token)
 
-    @property
-    def answer_ends(self) -> tuple[int, ...]:
-        """Tokens behind which the answer is cut."""
-        return self.ends or self.only_answer_ends
-
 
 def context_from_model(plan: DecodingPlan, model: Model) -> Context:
     """Return the context in which `model` decodes a request by `plan`.
 
-    LLaDA2.0's published loop overwrites no unmasked token. LLaDA2.1's stops at an end of text only with eos_early_stop,
-    but its answer ends there. Raises BadInputError for editing with rows that predict the next position.
+    Raises BadInputError for editing with rows that predict the next position.
     """
-    tokens, is_llada2 = model.special_tokens, plan.reference and model.architecture == LLADA2
+    tokens = model.special_tokens
     check_editing(plan, model.prediction_shift)
-    ends = tokens.ends if plan.stop_at_eos else ()
-    goes_on = plan.reference and plan.edits and not plan.eos_early_stop
     return Context(
-        replace(plan, overwrites_unmasked=False) if is_llada2 else plan,
+        plan,
         checked_strategy(strategy_from_name(plan.strategy), model.dimensions.vocab_size),
         tokens.mask,
-        () if goes_on else ends,
+        tokens.ends if plan.stop_at_eos else (),
         model.prediction_shift,
         model.dimensions.vocab_size,
         expand_token=tokens.expand,
-        only_answer_ends=ends if goes_on else (),
-        is_llada2=is_llada2,
     )
 
 

@@ -159,9 +159,10 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
     order = np.concatenate([each.order for each in every])
     lengths = tuple(len(each.order) for each in every)
 
-    sampled = tuple(
-        _predicted(sampled_positions(branch, plan), each, shift) for branch, each in zip(branches, every, strict=True)
-    )
+    sampled = tuple(sampled_positions(branch, plan) for branch in branches)
+    if due.is_partial:
+        pairs = zip(sampled, every, strict=True)
+        sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
     editable = tuple(editable_positions(branch) for branch in branches) if plan.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
     groups = (sampled, editable) if editable else (sampled,)
@@ -217,11 +218,6 @@ def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Con
         mask = seen[:length, :length] if alike else attention_mask(each.order, branch.layout, context.plan)
         masks.append(mask.ravel())
     return masks[0] if len(masks) == 1 else np.concatenate(masks)
-
-
-def _predicted(sampled: Int64, rows: BranchRows, prediction_shift: int) -> Int64:
-    """Return the positions of `sampled` that the round's rows predict."""
-    return sampled[np.isin(sampled - prediction_shift, rows.order)] if rows.is_partial else sampled
 
 
 def _as_in_first_round(branch: Branch) -> Branch:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Receive
 
 from lopa.runtime.chat.prepared_chat import ids_from_chat
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import PreparationStoppedError
 from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.requests.handle import RequestHandle

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoding.step import Step
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.scoring.choice_scores import ChoiceScores
+from lopa.runtime.state.answer_state import StopReason
+from lopa.runtime.state.choice_scores import ChoiceScores
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 
 DecodeIds = Callable[[list[int]], str]

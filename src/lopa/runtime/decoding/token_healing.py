@@ -1,4 +1,4 @@
-"""Tokens that may be written at the edges of holes (lopa.runtime.text.encoded_holes)."""
+"""Token healing: tokens that may be written at the edges of holes (lopa.runtime.text.encoded_holes)."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.packed_rows import PackedRows
 
 
-def rows_at_seams(packed: PackedRows, rows: RowStatistics, holes: Sequence[Holes], plan: DecodingPlan) -> RowStatistics:
-    """Return the statistics `rows` [C] with only allowed candidates at the seams of the `holes` of each branch.
+def healed_rows(packed: PackedRows, rows: RowStatistics, holes: Sequence[Holes], plan: DecodingPlan) -> RowStatistics:
+    """Return the statistics `rows` [B, Q] with only allowed candidates at the seams of the `holes` of each branch.
 
     The other candidates get probability 0. If no candidate is allowed, the token of the given text remains. Logits keep
     the allowed candidates only.

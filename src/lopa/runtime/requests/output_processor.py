@@ -1,4 +1,4 @@
-"""The answer to one request during its decode: text, clock, events and result."""
+"""Output of one request during its rounds: text, clock, events and result."""
 
 import time
 from bisect import bisect_left
@@ -6,11 +6,11 @@ from bisect import bisect_left
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
-from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.filled_holes import FilledHoles, HoleText
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-from lopa.runtime.scoring.scoring import Scoring
+from lopa.runtime.requests.running_loop import RequestLoop
+from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.text.encoded_holes import EncodedHoles
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -18,38 +18,35 @@ from lopa.runtime.text.tokenizer import Tokenizer
 MASKED = "░"
 
 
-class Answer:
-    """Converter of a decode's rounds into events.
+class OutputProcessor:
+    """Converter of a loop's rounds into events.
 
     Call `events_from_step` after every round, and `last_events` once the decode has stopped or is abandoned.
     """
 
     def __init__(
         self,
-        decoding: Decoding | Scoring,
+        loop: RequestLoop,
         prompt_ids: Int64,
-        plan: DecodingPlan,
         tokenizer: Tokenizer,
         *,
         drafts: bool,
         submitted: float,
-        reused_rows: int = 0,
         hole_ends: tuple[int, ...] = (),
     ) -> None:
         """Store the arguments. The result's seconds count from `submitted`, a time on time.perf_counter's clock.
 
-        `reused_rows` is passed on to the result. If the decode fills holes, the text reaches from the first hole to the
-        last one. The tokens `hole_ends` end a hole.
+        If the loop fills holes, the text reaches from the first hole to the last one. The tokens `hole_ends` end a
+        hole.
         """
-        self._decoding = decoding
-        self._prompt_ids, self._plan = prompt_ids, plan
-        self._tokenizer, self._drafts = tokenizer, drafts
-        self._submitted, self._reused_rows = submitted, reused_rows
+        self._loop, self._plan = loop, loop.plan
+        self._prompt_ids, self._tokenizer, self._drafts = prompt_ids, tokenizer, drafts
+        self._submitted = submitted
         self._hole_ends = hole_ends
         self._hole_texts: tuple[HoleText, ...] = ()
         """Text of each hole that is begun, after the last round."""
-        self._time_limit = time.perf_counter() + plan.time_limit
-        self._stream = TextStream(tokenizer, () if plan.has_choices else plan.stop)
+        self._time_limit = time.perf_counter() + loop.plan.time_limit
+        self._stream = TextStream(tokenizer, () if loop.plan.has_choices else loop.plan.stop)
         self._text: list[str] = []
         self._characters = 0
         """Number of characters in `_text`."""
@@ -60,50 +57,48 @@ class Answer:
     @property
     def _holes(self) -> FilledHoles | None:
         """The holes with their current length; None without holes."""
-        if not isinstance(self._decoding, Decoding) or not isinstance(self._decoding.holes, EncodedHoles):
-            return None
-        return FilledHoles(self._decoding.holes, self._hole_ends)
-
-    @property
-    def _ended(self) -> bool:
-        """True if decoding has ended."""
-        return self._decoding.stop_reason is not None
+        holes = self._loop.answer.holes
+        return FilledHoles(holes, self._hole_ends) if isinstance(holes, EncodedHoles) else None
 
     def events_from_step(self, step: Step | None) -> list[Event]:
         """Return the events of a round: text that became final, and a draft if requested. This may end the request.
 
         A scoring request has no `step`, and no drafts.
         """
-        events = self._new_text()
-        if self._drafts and step is not None and isinstance(self._decoding, Decoding):
-            ids = self._decoding.generated()
-            unmasked = self._decoding.anchor.unmasked[self._decoding.prompt_length :][: len(ids)]
-            shown = unmasked if self._holes is None else self._decoding.anchor.unmasked[self._holes.positions]
-            events.append(DraftEvent(step.number, self._draft(ids, unmasked), int(np.count_nonzero(shown))))
+        answer = self._loop.answer
+        events = self._new_text(answer)
+        if self._drafts and step is not None:
+            unmasked = answer.unmasked[answer.start : answer.end]
+            shown = unmasked if self._holes is None else answer.unmasked[self._holes.positions]
+            draft = self._draft(answer.generated, unmasked)
+            events.append(DraftEvent(step.number, draft, int(np.count_nonzero(shown))))
         if self._stopped is not None:
-            self._decoding.stop("stop_string")
-        elif not self._ended and time.perf_counter() >= self._time_limit:
-            self._decoding.stop("time_limit")
-        elif not self._ended and self._decoding.steps >= self._plan.max_forwards:
-            self._decoding.stop("step_limit")
+            self._loop.stop("stop_string")
+        elif answer.stop_reason is not None:
+            pass
+        elif time.perf_counter() >= self._time_limit:
+            self._loop.stop("time_limit")
+        elif self._loop.steps >= self._plan.max_forwards:
+            self._loop.stop("step_limit")
         return events
 
-    def last_events(self, reason: StopReason) -> list[Event]:
+    def last_events(self, reason: StopReason, reused_rows: int) -> list[Event]:
         """Return the rest of the text and the result, with stop reason `reason`. It may be called only once. If no
-        round ran, the text consists of the tokens that the grammar forces.
+        round ran, the text consists of the tokens that the grammar forces. `reused_rows` is passed on to the result.
         """
-        if self._plan.anytime and reason in ("time_limit", "step_limit") and isinstance(self._decoding, Decoding):
-            self._decoding.write_draft()
-        events = [*self._new_text(), *self._text_events(self._stream.finish())]
-        return [*events, DoneEvent(self._result("stop_string" if self._stopped is not None else reason))]
+        if self._plan.anytime and reason in ("time_limit", "step_limit"):
+            self._loop.write_draft()
+        events = [*self._new_text(self._loop.answer), *self._text_events(self._stream.finish())]
+        reason = "stop_string" if self._stopped is not None else reason
+        return [*events, DoneEvent(self._result(self._loop.answer, reason, reused_rows))]
 
-    def _new_text(self) -> list[Event]:
-        """Return the text that became final since the last call."""
-        if self._holes is not None and isinstance(self._decoding, Decoding):
-            anchor = self._decoding.anchor
-            self._hole_texts = self._holes.texts(anchor.tokens, anchor.unmasked, self._tokenizer, self._plan.stop)
-            return self._text_events(self._holes.span_text(self._hole_texts)[self._characters :])
-        committed = self._decoding.committed()
+    def _new_text(self, answer: AnswerState) -> list[Event]:
+        """Return the text of `answer` that became final since the last call."""
+        holes = self._holes
+        if holes is not None:
+            self._hole_texts = holes.texts(answer.tokens, answer.unmasked, self._tokenizer, self._plan.stop)
+            return self._text_events(holes.span_text(self._hole_texts)[self._characters :])
+        committed = answer.committed
         events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
         self._pushed = len(committed)
         return events
@@ -136,41 +131,41 @@ class Answer:
             for run, is_unmasked in runs
         )
 
-    def _result(self, stop_reason: StopReason) -> GenerationResult:
-        decoding, texts = self._decoding, self._hole_texts
+    def _result(self, answer: AnswerState, stop_reason: StopReason, reused_rows: int) -> GenerationResult:
+        texts, holes, steps = self._hole_texts, self._holes, self._loop.steps
         if stop_reason == "length" and texts and all(hole.has_end for hole in texts):
             stop_reason = "eos"
         # ids up to the end of the stop string, if one ended the answer
-        answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
-        ids = decoding.generated() if self._plan.reference else answer
-        logprobs, top_logprobs = decoding.logprobs(), decoding.top_logprobs()
-        if self._holes is not None:
-            own = self._holes.positions - decoding.prompt_length
-            own = own[own < len(answer)]
-            ids = answer = answer[own]
+        final = answer.committed[: None if self._stream.stopped is None else self._stream.token_count]
+        ids = answer.generated if answer.returns_generated else final
+        logprobs, top_logprobs = answer.logprobs, answer.top_logprobs
+        if holes is not None:
+            own = holes.positions - answer.start
+            own = own[own < len(final)]
+            ids = final = final[own]
             logprobs = None if logprobs is None else logprobs[own]
             top_logprobs = None if top_logprobs is None else [top_logprobs[each] for each in own]
-        drafted = decoding.drafted if isinstance(decoding, Decoding) else None
+        drafted = answer.drafted
         return GenerationResult(
-            prompt_ids=tuple((self._prompt_ids if self._holes is None else self._holes.encoded.ids).tolist()),
+            prompt_ids=tuple((self._prompt_ids if holes is None else holes.encoded.ids).tolist()),
             token_ids=tuple(ids.tolist()),
             text="".join(self._text),
-            steps=decoding.steps,
-            tokens=len(answer),
-            window_tokens=decoding.window_tokens,
-            tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
+            steps=steps,
+            tokens=len(final),
+            window_tokens=answer.window_tokens,
+            tokens_per_forward=len(final) / steps if steps else 0.0,
             stop_reason=stop_reason,
             seconds=time.perf_counter() - self._submitted,
             plan=self._plan,
             seed=self._plan.seed,
             branches="auto" if self._plan.auto_branches else self._plan.branches,
             logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
-            reused_rows=self._reused_rows,
+            reused_rows=reused_rows,
             stop_string=self._stopped,
             top_logprobs=None if top_logprobs is None else tuple(top_logprobs[: len(ids)]),
-            scores=decoding.scores if isinstance(decoding, Scoring) else None,
-            holes=None if self._holes is None else tuple(hole.text for hole in texts),
-            filled_text=None if self._holes is None else self._holes.whole_text(texts),
+            scores=answer.scores,
+            holes=None if holes is None else tuple(hole.text for hole in texts),
+            filled_text=None if holes is None else holes.whole_text(texts),
             draft_probability=None
             if drafted is None or not len(drafted.tokens)
             else float(drafted.probabilities.mean()),

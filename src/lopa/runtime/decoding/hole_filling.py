@@ -1,0 +1,55 @@
+"""Filling of the holes of a text, of one length or the most probable of several."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.extension import Extension, LoopState, Start
+from lopa.runtime.decoding.round import RoundEnd
+from lopa.runtime.decoding.token_healing import healed_rows
+from lopa.runtime.state.answer_state import AnswerState
+from lopa.runtime.state.branch import Branch, first_branch
+from lopa.runtime.state.context import Context
+from lopa.runtime.state.holes import Holes
+from lopa.runtime.state.layout import layout_of_holes
+from lopa.runtime.state.packed_rows import PackedRows
+
+
+class HoleFilling:
+    """Filling of the holes of a text. With several lengths the first round compares them, one branch each."""
+
+    def __init__(self, lengths: Sequence[Holes]) -> None:
+        """Fill the holes of one of these `lengths`, ascending, at least one."""
+        self._lengths = tuple(lengths)
+
+    def extension(self) -> Extension:
+        """Return the extension of the loop."""
+        return Extension(start=self.start, rows=self.rows, answer=self.answer)
+
+    def start(self, context: Context, _: tuple[Branch, ...]) -> Start:
+        """Return a branch of each length, in which the holes are masked."""
+        plan, shift = context.plan, context.prediction_shift
+        layouts = [layout_of_holes(each.holes, plan, shift, in_turn=each.in_turn) for each in self._lengths]
+        pairs = zip(self._lengths, layouts, strict=True)
+        return context, tuple(first_branch(each.ids, layout, context) for each, layout in pairs)
+
+    def rows(self, loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
+        """Return the statistics with allowed tokens only at the edges of holes."""
+        lengths = self._lengths
+        if not lengths[0].seam_tokens:
+            return rows
+        per_branch = lengths if len(lengths) > 1 else lengths * len(loop.branches)
+        return healed_rows(packed, rows, per_branch, loop.context.plan)
+
+    def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
+        """Return the answer from the first hole to the last one, of the winner's length."""
+        if end is not None and len(self._lengths) > 1:
+            self._lengths = self._lengths[end.numbers[-1] : end.numbers[-1] + 1]
+        holes, layout = self._lengths[-1], loop.anchor.layout
+        return replace(
+            answer,
+            end=layout.end,
+            final=min(answer.final, layout.end - layout.prompt),
+            window_tokens=max(loop.window_tokens, sum(end - start for start, end in holes.holes)),
+            holes=holes,
+        )

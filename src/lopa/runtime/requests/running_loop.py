@@ -1,0 +1,197 @@
+"""The rounds of a request on a session: its loop, which decodes or scores, and its cache."""
+
+import time
+from typing import Protocol
+
+import numpy as np
+
+from lopa.runtime.contract import Int64
+from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
+from lopa.runtime.decoding.step import Step
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.requests.shared_prefix import SharedPrefix
+from lopa.runtime.sessions.session import Session, next_request_number
+from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.state.answer_state import AnswerState, StopReason
+from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
+from lopa.runtime.state.context import Model
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.packed_rows import PackedRows, check_rows
+from lopa.runtime.state.shared_rows import SharingTest, with_shared_rows
+
+
+class RequestCache:
+    """The only owner of a request's rows: those in the session, and the blocks that it shares with other requests.
+
+    A round calls `align` before its forward, then `with_last_row` and `commit`. `store` follows once all requests of
+    the forward have committed their rows.
+    """
+
+    def __init__(self, session: Session, prefix: SharedPrefix | None = None) -> None:
+        """Begin with the rows that `prefix` found, which `load` appends; None for an empty cache."""
+        self.session, self._prefix = session, prefix
+        self.number = next_request_number()
+        """Number of the request in the session."""
+        self.reused = 0 if prefix is None else prefix.tokens
+        """Number of prompt rows found instead of computed."""
+        self.positions = np.arange(self.reused)
+        """[P]: positions of the rows in the session, as the model counts them, in the cache's order."""
+        self._last = None if prefix is None else prefix.last
+        """[K]: statistics of the last committed row of finished blocks."""
+        self.ticket: Ticket | None = None
+        """Ticket of the last forward with the request's rows."""
+        self._last_predicts = None if self._last is None else self.reused
+        """Position that this row predicts."""
+
+    def load(self) -> None:
+        """Append the rows that were found to the session."""
+        if self._prefix is not None and self.reused:
+            self.session.append_rows(self.number, self._prefix.rows())
+
+    def align(self, packed: PackedRows, layout: Layout) -> None:
+        """Drop the cached rows that the `packed` rows of a round do not attend to.
+
+        Raises RuntimeError if the cache begins with other rows, or if no row predicts a sampled position. Without these
+        checks, wrong rows would cause wrong text.
+        """
+        if not np.array_equal(self.positions[: packed.prefix], packed.cached):
+            raise RuntimeError(
+                f"the cache holds the rows of {len(self.positions)} positions, expected those of the {packed.prefix} "
+                "that a round needs (this is a bug in lopa, please report it)"
+            )
+        check_rows(
+            packed,
+            prediction_shift=layout.prediction_shift,
+            unseen=layout.unseen,
+            kept_for=self._last_predicts,
+        )
+        if packed.prefix < len(self.positions):
+            self.session.shorten(self.number, packed.prefix)
+            self.positions = packed.cached
+
+    def with_last_row(self, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
+        """Return the statistics `rows` [C] of `packed` with those of the last committed row where it predicts."""
+        return fill_with_kept_row(rows, self._last, packed.from_kept_row)
+
+    def commit(self, packed: PackedRows, rows: RowStatistics, winner: int) -> None:
+        """Commit the finished rows of the branch `winner`, and keep the statistics of the last one from `rows`."""
+        if packed.commit:
+            self.session.commit(self._ticket(), self.number, packed.window_of(winner), packed.commit)
+            self.positions = np.concatenate([self.positions, packed.positions[packed.rows_to_commit(winner)]])
+        if packed.kept_columns:
+            column = packed.first_columns[winner]
+            self._last, self._last_predicts = rows[column], int(packed.column_positions[column])
+
+    def store(self, packed: PackedRows, winner: int) -> None:
+        """Store the finished blocks that the last forward computed, and that the request has committed."""
+        if self._prefix is None or not packed.is_final:
+            return
+        window, count = packed.window_of(winner), packed.commit
+        self._prefix.store(
+            packed.prefix,
+            packed.input_ids[packed.rows_to_commit(winner)],
+            lambda: self.session.read_rows(self._ticket(), self.number, window, count),
+            None if self._last is None else self._last.copy(),
+        )
+
+    def end_sharing(self) -> None:
+        """End the use of shared blocks, and store nothing more. This may be called more than once."""
+        if self._prefix is not None:
+            self._prefix.release()
+
+    def release(self) -> None:
+        """Free the rows in the session, after `end_sharing`, and a forward that an exception interrupted."""
+        self.release_forward()
+        self.session.free(self.number)
+
+    def release_forward(self) -> None:
+        """End the use of the last forward."""
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
+            self.session.release(ticket)
+
+    def _ticket(self) -> Ticket:
+        assert self.ticket is not None  # rows are committed and read after a forward
+        return self.ticket
+
+
+class RequestLoop(Protocol):
+    """The rounds of one request, without a session: LopaLoop or Scoring."""
+
+    plan: DecodingPlan
+    steps: int
+    """Number of rounds."""
+    layout: Layout
+    """Positions of the blocks."""
+    answer: AnswerState
+    """The answer after the last round."""
+
+    @property
+    def model(self) -> Model:
+        """Properties of the model."""
+
+    def open_round(self, cached: Int64) -> PackedRows:
+        """Return the rows whose statistics `finish_round` takes; `cached` [P] are the positions of the cached rows."""
+
+    def finish_round(
+        self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, seconds: dict[str, float]
+    ) -> Step | None:
+        """Process the statistics `rows` [C] of the round's `packed` rows, and return its step; None when scoring.
+
+        The rows of the step's winner are then committed, or those of branch 0 without a step.
+        """
+
+    def stop(self, reason: StopReason) -> None:
+        """End the request from outside, e.g. at a time limit."""
+
+    def write_draft(self) -> None:
+        """Write the last round's best tokens at its masked positions, after the end."""
+
+
+class RunningLoop:
+    """A loop with the cache of its request."""
+
+    def __init__(self, loop: RequestLoop, cache: RequestCache, sharing: SharingTest | None = None) -> None:
+        """Join `loop` and `cache`. `sharing` decides whether equal rows of several branches are computed once; None
+        means never."""
+        self.loop, self.cache, self._sharing = loop, cache, sharing
+        self._opened = self._forward_began = 0.0
+
+    def open_round(self) -> PackedRows:
+        """Return the rows of a round, and make the cache ready for their forward."""
+        self._opened = time.perf_counter()
+        packed = self.loop.open_round(self.cache.positions)
+        if self._sharing is not None:
+            packed = with_shared_rows(packed, self._sharing)
+        self.cache.align(packed, self.loop.layout)
+        self._forward_began = time.perf_counter()
+        return packed
+
+    def finish_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step | None:
+        """Process the statistics `rows` [C] of the round's `packed` rows, and commit the winner's rows.
+
+        The ticket of their forward has to be the cache's, and not released. `split` is the forward's time
+        by device, for the returned step. Raises NonFiniteAnswerError for statistics that are not finite; the loop is
+        then unchanged.
+        """
+        loop, cache, began = self.loop, self.cache, time.perf_counter()
+        seconds = {"windows": self._forward_began - self._opened, "forward": began - self._forward_began}
+        check_statistics(rows, loop.model.dimensions.vocab_size, device=cache.session.device, step=loop.steps + 1)
+        step = loop.finish_round(packed, cache.with_last_row(packed, rows), split, seconds)
+        committing = time.perf_counter()
+        cache.commit(packed, rows, 0 if step is None else step.winner)
+        seconds["commit"] = time.perf_counter() - committing
+        return step
+
+    def step(self) -> Step:
+        """Run one round in a forward of its own."""
+        packed = self.open_round()
+        batch = batch_from_rows([packed], [self.cache.number], [self.loop.plan.logits_temperature])
+        self.cache.release_forward()
+        self.cache.ticket = self.cache.session.start(batch)
+        statistics = self.cache.session.wait(self.cache.ticket)
+        (rows,) = columns_from_statistics(statistics, [packed])
+        step = self.finish_round(packed, rows, statistics.split)
+        assert step is not None
+        return step

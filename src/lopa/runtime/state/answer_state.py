@@ -1,0 +1,97 @@
+"""The answer of a request after a round: its final text, and why decoding stopped."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.contract.candidate_list import TokenLogprob
+from lopa.runtime.state.branch import Branch, final_length, is_end, unmasked_length
+from lopa.runtime.state.choice_scores import ChoiceScores
+from lopa.runtime.state.holes import Holes
+from lopa.runtime.strategy import Candidates
+
+StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled", "choice"]
+
+
+@dataclass(frozen=True)
+class AnswerState:
+    """The answer of a request after a round."""
+
+    tokens: Int64
+    """[positions]: token ids of the prompt and the answer, with the mask token at masked positions."""
+    unmasked: Bool
+    """[positions]: True for unmasked positions."""
+    start: int
+    """First position of the answer."""
+    end: int
+    """End of the generated positions, exclusive."""
+    final: int
+    """Number of generated positions whose tokens no later round changes, up to an end of text."""
+    stop_reason: StopReason | None
+    """None while decoding goes on."""
+    window_tokens: int
+    """Maximum number of generated positions so far; the paper counts these."""
+    token_logprobs: Float32 | None = None
+    """[positions]: log-probabilities of unmasked tokens, NaN for other positions; None if not requested."""
+    recorded: Callable[[Iterable[int], Iterable[bool]], list[tuple[TokenLogprob, ...]]] | None = None
+    """Returns the best candidates of positions whose tokens are known; None if not requested."""
+    holes: Holes | None = None
+    """The holes at their current length: the longest one until the first round has chosen; None without holes."""
+    returns_generated: bool = False
+    """True if the result has every generated position instead of the final ones, as in reference mode."""
+    drafted: Candidates | None = None
+    """[n]: tokens that were written at masked positions after a limit had ended the decode."""
+    scores: ChoiceScores | None = None
+    """Probabilities of given choices; None while they are unknown, and for a decode."""
+
+    @property
+    def committed(self) -> Int64:
+        """Final generated ids, including an end of text that ends the answer.
+
+        With holes they reach from the first hole to the last one, or to the first masked position.
+        """
+        return self.tokens[self.start : self.start + self.final]
+
+    @property
+    def generated(self) -> Int64:
+        """Every generated position, masked ones as the mask token. With holes, given tokens are among them."""
+        return self.tokens[self.start : self.end]
+
+    @property
+    def logprobs(self) -> Float32 | None:
+        """Log-probabilities of `generated`, NaN for masked ones, or None if not requested."""
+        return None if self.token_logprobs is None else self.token_logprobs[self.start :]
+
+    @property
+    def top_logprobs(self) -> list[tuple[TokenLogprob, ...]] | None:
+        """Best candidates of `generated`, none for masked ones, or None if not requested."""
+        if self.recorded is None or self.logprobs is None:
+            return None
+        return self.recorded(range(self.start, len(self.tokens)), ~np.isnan(self.logprobs))
+
+
+def answer_of_branch(
+    branch: Branch, ends: tuple[int, ...], window_tokens: int, *, finished_blocks: bool = False
+) -> AnswerState:
+    """Return the answer of the anchor `branch`, with `window_tokens` and its stop_reason."""
+    start, count, final = branch.layout.prompt, len(branch.tokens), unmasked_length(branch)
+    certain = final_length(branch) if finished_blocks else final
+    reason: StopReason | None = "length" if start + certain == count >= branch.layout.end else None
+    if branch.ended:
+        length = length_to_end(branch.tokens[start : start + final], ends)
+        final, reason = (final, reason) if length is None else (length, "eos" if length <= certain else None)
+    return AnswerState(branch.tokens, branch.unmasked, start, count, final, reason, window_tokens, branch.logprobs)
+
+
+def length_to_end(ids: Int64, ends: tuple[int, ...]) -> int | None:
+    """Return the number of `ids` up to the first one of `ends`, which is included, or None without one."""
+    found = is_end(ids, ends)
+    return int(found.argmax()) + 1 if found.any() else None
+
+
+def stop_reason(branch: Branch, ends: tuple[int, ...], *, finished_blocks: bool = False) -> StopReason | None:
+    """Return why `branch` is finished, or None if it is not. With `finished_blocks` only text of such blocks counts."""
+    return answer_of_branch(branch, ends, 0, finished_blocks=finished_blocks).stop_reason
