@@ -35,6 +35,8 @@ MEASUREMENTS = {
     "overhead": ("tools.serving.overhead", "Compare one chat with and without tools, by all endpoints."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
+    "step-trace": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
+    "host-time": ("tools.reports.host_time", "Measure a decoding step without its forward."),
     "rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
     "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
     "web": ("tools.reports.web", "Compare lopa-web in Node with Python on this CPU."),

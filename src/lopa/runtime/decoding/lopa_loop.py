@@ -19,13 +19,7 @@ from lopa.runtime.decoding.edit import editing
 from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.reference import ReferenceMode
 from lopa.runtime.decoding.remask import remaskable_positions, remasking
-from lopa.runtime.decoding.round import (
-    RoundEnd,
-    branch_again,
-    joined,
-    score_branches,
-    unmask,
-)
+from lopa.runtime.decoding.round import RoundEnd, branch_again, joined, score_branches, unmask
 from lopa.runtime.decoding.speculation import speculation
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan

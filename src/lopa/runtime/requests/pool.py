@@ -31,12 +31,7 @@ from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.answer_state import StopReason
-from lopa.runtime.state.batch import (
-    MAX_PADDING,
-    batch_from_rows,
-    columns_from_statistics,
-    groups_from_rows,
-)
+from lopa.runtime.state.batch import MAX_PADDING, batch_from_rows, columns_from_statistics, groups_from_rows
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.text.tokenizer import Tokenizer
 

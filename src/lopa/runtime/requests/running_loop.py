@@ -60,12 +60,8 @@ class RequestCache:
                 f"the cache holds the rows of {len(self.positions)} positions, expected those of the {packed.prefix} "
                 "that a round needs (this is a bug in lopa, please report it)"
             )
-        check_rows(
-            packed,
-            prediction_shift=layout.prediction_shift,
-            unseen=layout.unseen,
-            kept_for=self._last_predicts,
-        )
+        shift, unseen = layout.prediction_shift, layout.unseen
+        check_rows(packed, prediction_shift=shift, unseen=unseen, kept_for=self._last_predicts)
         if packed.prefix < len(self.positions):
             self.session.shorten(self.number, packed.prefix)
             self.positions = packed.cached
