@@ -21,6 +21,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
+from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.round import RoundOutcome, UnmaskedTokens
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
@@ -166,9 +167,8 @@ def test_the_expected_rows_match_the_next_round(
     config = decoder.config(
         branches="auto", block_size=16, skip_threshold=0.6, max_new_tokens=40, stop_at_eos=False, **options
     )
-    decoding = LoneDecode(
-        decoder.session, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget.extension()
-    )
+    asked = Extension(candidates=budget.candidates)
+    decoding = LoneDecode(decoder.session, np.array(prompt), plan_of(config), decoder.bundle.manifest, asked)
     shadows = back = 0
     while decoding.stop_reason is None:
         expected = [(window, prefix) for branches, window, prefix in calls if branches == 1]

@@ -12,6 +12,7 @@ from tests.plans import plan_of
 
 from lopa.runtime import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget
+from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy
@@ -42,7 +43,7 @@ def steps_of(
     decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
 ) -> Iterator[Step]:
     """Yield the steps of a decode one by one."""
-    extensions = () if budget is None else (budget.extension(),)
+    extensions = () if budget is None else (Extension(candidates=budget.candidates),)
     decoding = LoneDecode(decoder.session, np.array(prompt), plan, decoder.bundle.manifest, *extensions)
     try:
         while decoding.stop_reason is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.extension import Extension, LoopState
+from lopa.runtime.decoding.extension import LoopState
 from lopa.runtime.decoding.remask import remaskable_positions
 from lopa.runtime.decoding.round import RoundEnd, RoundOutcome, branch_again, score_branches, unmask
 from lopa.runtime.plan import MAX_AUTO_BRANCHES
@@ -49,10 +49,6 @@ class BranchBudget:
         self._tokens = [0.0] * MAX_AUTO_BRANCHES
         self._rounds = [0] * MAX_AUTO_BRANCHES
         """Observed tokens and rounds, by number of branches - 1."""
-
-    def extension(self) -> Extension:
-        """Return the extension of the loop."""
-        return Extension(candidates=self.candidates)
 
     def candidates(self, loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RoundEnd:
         """Return the end of a round, with the number of lookaheads that the yields of all branches suggest."""

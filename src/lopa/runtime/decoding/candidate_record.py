@@ -10,7 +10,7 @@ import numpy as np
 
 from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.extension import Extension, LoopState
+from lopa.runtime.decoding.extension import LoopState
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, Lookahead
@@ -26,10 +26,6 @@ class CandidateRecord:
         self._found: dict[int, tuple[TokenLogprob, ...]] = {}
         self._proposed: dict[int, tuple[TokenLogprob, ...]] = {}
         """Candidates of the lookahead positions of the next round, which may lose it."""
-
-    def extension(self) -> Extension:
-        """Return the extension of the loop."""
-        return Extension(answer=self.answer)
 
     def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
         """Record the tokens of a round, and return the answer with the best candidates of every position."""

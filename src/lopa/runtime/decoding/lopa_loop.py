@@ -168,10 +168,11 @@ class LopaLoop:
 
 def _extensions_of_plan(plan: DecodingPlan, model: Model) -> tuple[Extension, ...]:
     """Return the extensions for the options of `plan`."""
+    reference = ReferenceMode(plan, model)
     return (
-        *([ReferenceMode(plan, model).extension()] if plan.reference else []),
+        *([Extension(start=reference.start, answer=reference.answer)] if plan.reference else []),
         *([remasking()] if plan.remasks else []),
         *([editing()] if plan.edits else []),
         *([speculation()] if plan.speculative else []),
-        *([CandidateRecord(plan.top_logprobs).extension()] if plan.top_logprobs else []),
+        *([Extension(answer=CandidateRecord(plan.top_logprobs).answer)] if plan.top_logprobs else []),
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lopa.runtime.decoding.extension import Extension, LoopState, Start
+from lopa.runtime.decoding.extension import LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.answer_state import AnswerState, StopReason, length_to_end
@@ -20,10 +20,6 @@ class ReferenceMode:
         self._is_llada2 = model.architecture == LLADA2
         self._stops_early = self._is_llada2 and plan.eos_early_stop and not plan.edits
         self._ends = model.special_tokens.ends if plan.stop_at_eos else ()
-
-    def extension(self) -> Extension:
-        """Return the extension of the loop."""
-        return Extension(start=self.start, answer=self.answer)
 
     def start(self, context: Context, branches: tuple[Branch, ...]) -> Start:
         """Return the constants of the published loop.

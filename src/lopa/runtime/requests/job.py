@@ -156,5 +156,5 @@ def loop_of_job(job: Job, manifest: Manifest, cached: int) -> RequestLoop:
     if job.grammar is not None:
         extensions.append(constraint(job.grammar))
     if job.budget is not None:
-        extensions.append(job.budget.extension())
+        extensions.append(Extension(candidates=job.budget.candidates))
     return LopaLoop(job.plan, manifest, job.prompt_ids, extensions)
