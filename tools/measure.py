@@ -23,6 +23,8 @@ MEASUREMENTS = {
     "holes": ("tools.reports.holes", "Fill holes with several caches and numbers of branches."),
     "infill": ("tools.reports.infill", "Fill missing steps from both sides and from the left side only."),
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
+    "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
+    "host-time": ("tools.reports.host_time", "Measure a decoding step without its forward."),
     "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "conversation": (
@@ -35,8 +37,6 @@ MEASUREMENTS = {
     "overhead": ("tools.serving.overhead", "Compare one chat with and without tools, by all endpoints."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
-    "step-trace": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
-    "host-time": ("tools.reports.host_time", "Measure a decoding step without its forward."),
     "rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
     "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
     "web": ("tools.reports.web", "Compare lopa-web in Node with Python on this CPU."),

@@ -1,6 +1,6 @@
 """Trace of one decoding step: calls, functions, files, and how often control passes between files.
 
-Usage: python -m tools.measure step-trace BUNDLE [--branches N] [--list]
+Usage: python -m tools.measure step BUNDLE [--branches N] [--list]
 
 The step lies between the third and the fourth forward of a decode on the reference device. Sessions, the contract and
 the bundle are left out. The file runs on any commit since f64e9a4, as `python PATH/step_trace.py BUNDLE` in a checkout.

@@ -166,13 +166,18 @@ class LopaLoop:
         )
 
 
-def _extensions_of_plan(plan: DecodingPlan, model: Model) -> tuple[Extension, ...]:
+def _extensions_of_plan(plan: DecodingPlan, model: Model) -> list[Extension]:
     """Return the extensions for the options of `plan`."""
-    reference = ReferenceMode(plan, model)
-    return (
-        *([Extension(start=reference.start, answer=reference.answer)] if plan.reference else []),
-        *([remasking()] if plan.remasks else []),
-        *([editing()] if plan.edits else []),
-        *([speculation()] if plan.speculative else []),
-        *([Extension(answer=CandidateRecord(plan.top_logprobs).answer)] if plan.top_logprobs else []),
-    )
+    found: list[Extension] = []
+    if plan.reference:
+        mode = ReferenceMode(plan, model)
+        found.append(Extension(start=mode.start, answer=mode.answer))
+    if plan.remasks:
+        found.append(remasking())
+    if plan.edits:
+        found.append(editing())
+    if plan.speculative:
+        found.append(speculation())
+    if plan.top_logprobs:
+        found.append(Extension(answer=CandidateRecord(plan.top_logprobs).answer))
+    return found
