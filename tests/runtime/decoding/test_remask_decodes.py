@@ -40,7 +40,9 @@ def decoding_of(plan: DecodingPlan, shift: int) -> LoneDecode:
         prediction_shift=shift,
         special_tokens=SimpleNamespace(mask=MASK, ends=(END,), expand=None),
     )
-    return LoneDecode(NO_DEVICE, np.arange(10, 10 + PROMPT), plan, manifest)
+    decoding = LoneDecode(NO_DEVICE, np.arange(10, 10 + PROMPT), plan, manifest)
+    decoding.forward_is_given()
+    return decoding
 
 
 def random_rows(rng: np.random.Generator, packed: PackedRows, *, ends: float) -> RowStatistics:
