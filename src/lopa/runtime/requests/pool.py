@@ -126,7 +126,7 @@ class RequestPool:
             self._round.prompt_rows += len(job.prompt_ids) - prefix.tokens
         if job.done:
             prefix.release()
-        else:
+        elif prefix.tokens:
             self._turns.run(running.cache.load)
         self._round.joining_seconds += time.perf_counter() - began
 

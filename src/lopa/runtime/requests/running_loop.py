@@ -45,8 +45,8 @@ class RequestCache:
         """Position that this row predicts."""
 
     def load(self) -> None:
-        """Append the rows that were found to the session."""
-        if self._prefix is not None and self.reused:
+        """Append the rows that were found, at least one, to the session."""
+        if self._prefix is not None:
             self.session.append_rows(self.number, self._prefix.rows())
 
     def align(self, packed: PackedRows, layout: Layout) -> None:
