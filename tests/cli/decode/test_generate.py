@@ -92,7 +92,7 @@ def test_a_timeline_of_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
             lanes[names[event["tid"]]].append((event["args"]["step"], event["args"]["work"]))
     steps = range(1, int(result.stderr.split(" steps")[0].split()[-1]) + 1)
     assert list(lanes) == ["host", "cpu+cpu, stage 0", "cpu+cpu, stage 1"]
-    phases = ["windows", "forward", "select", "commit", "spawn"]
+    phases = ["windows", "forward", "select", "spawn", "commit"]
     assert lanes["host"] == [(step, phase) for step in steps for phase in phases]
     first, second = (lanes[f"cpu+cpu, stage {number}"] for number in (0, 1))
     assert first == second
