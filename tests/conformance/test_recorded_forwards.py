@@ -15,6 +15,7 @@ from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.tickets import Ticket
 
 PROBABILITY_TOLERANCE = 3e-5
 """Recorded probabilities are rounded to 1e-7; float32 kernels differ by a few 1e-6."""
@@ -26,17 +27,18 @@ class _AllRows:
     """Forwards of a session, which also record the statistics of every window row."""
 
     def __init__(self, session: Session) -> None:
-        self._session = SequentialSession(session)
+        self._session, self._sequential = session, SequentialSession(session)
         self.forwards: list[tuple[WindowBatch, Statistics]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def run(self, packed: PackedBatch) -> Statistics:
+    def start(self, packed: PackedBatch) -> Ticket:
         batch = padded_batch(packed).batch
         rows = np.broadcast_to(np.arange(batch.input_ids.shape[2]), batch.input_ids.shape)
-        self.forwards.append((batch, self._session.forward(dataclasses.replace(batch, logits_index=rows))))
-        return self._session.run(packed)
+        self.forwards.append((batch, self._sequential.forward(dataclasses.replace(batch, logits_index=rows))))
+        self._sequential.release()
+        return self._session.start(packed)
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
