@@ -7,8 +7,7 @@ from lopa.batch.plain_line import PROMPT_FIELDS, check_options, prompt_from_fiel
 from lopa.batch.result_fields import fields_of_result
 from lopa.runtime.checked_values import shown
 from lopa.runtime.engine import Engine
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, number_from_text
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import object_from_json
 
 SCORED_KIND = "math"
 """Kind whose answers are scored by number when the line has no `scoring`."""

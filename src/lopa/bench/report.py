@@ -12,8 +12,8 @@ from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.errors import errors_as_bad_input
 from lopa.runtime.files.output_file import inspect_output_path, write_atomically
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
 @dataclass(frozen=True)

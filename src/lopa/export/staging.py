@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from lopa.runtime.checked_values import check_callback, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, EngineFailedError, errors_as_bad_input, raise_if_from_handler
 from lopa.runtime.files.stamp import HeldFolder
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.hub.hub_bundle import folder_of_bundle

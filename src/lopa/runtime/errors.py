@@ -2,9 +2,14 @@
 
 import copy
 import copyreg
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
+
+_MAX_CHARACTERS = 300
+"""Maximum number of characters of a library's message."""
+_EXHAUSTED = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
 
 class LopaError(Exception):
@@ -161,6 +166,38 @@ def raise_if_from_handler(error: BaseException) -> None:
     """Raise `error` unchanged if a signal handler raised it, before it is converted or ignored."""
     if is_from_signal_handler(error):
         raise error
+
+
+@contextmanager
+def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
+    """Convert any exception of the block to a BadInputError with `received` and the exception's text.
+
+    Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any
+    error (RecursionError, MemoryError). A panic in a Rust extension raises an exception that is not derived from
+    Exception. If memory or files ran out, the error is the subclass ResourceExhaustedError.
+    """
+    try:
+        yield
+    except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise_if_from_handler(error)
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
+            raise ResourceExhaustedError(
+                f"{received}: {error_text(error)}",
+                expected="a process with enough memory, files and threads left",
+                remedy="free memory, close files, or raise the limits of this process (ulimit -a)",
+            ) from error
+        raise BadInputError(f"{received}: {error_text(error)}", expected=expected, remedy=remedy) from error
+
+
+def error_text(error: BaseException) -> str:
+    """Return a short, printable, non-empty description of an error."""
+    text = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, RecursionError):
+        text = "nested too deeply"
+    text = str(text)[:_MAX_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    return text or type(error).__name__
 
 
 def stopped_preparation() -> PreparationStoppedError:

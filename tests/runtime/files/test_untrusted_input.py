@@ -9,14 +9,8 @@ import msgspec
 import pytest
 import tokenizers
 
-from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.files.untrusted_input import (
-    bytes_from_file,
-    error_text,
-    errors_as_bad_input,
-    object_from_json,
-    value_from_json,
-)
+from lopa.runtime.errors import BadInputError, CheckFailedError, error_text, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, value_from_json
 from lopa.tiny import CHECKPOINT
 
 TEXTS = {"expected": "a small file", "remedy": "write another"}

@@ -13,8 +13,8 @@ from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
 from lopa.cli.batch.result_lines import PlainAnswerFormat
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.requests.request import Prompt, Request

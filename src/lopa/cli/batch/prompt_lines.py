@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import errors_as_bad_input
 
 STANDARD_INPUT = Path("-")
 MAX_LINE_BYTES = 16 * 2**20

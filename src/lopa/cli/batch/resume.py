@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 
 from lopa.cli.batch.openai_line import identity_of_openai_answer
 from lopa.cli.batch.prompt_lines import RawLine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.output_file import OutputPlace
-from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
+from lopa.runtime.files.untrusted_input import object_from_json
 
 _EXPECTED = "results of an earlier run with the same prompts, bundle and options"
 _REMEDY = "repeat the options of that run, or give another --output"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import errors_as_bad_input
 
 MAX_CHARACTERS = 16 * 2**20
 """Maximum characters of one prompt, more than any model has positions."""

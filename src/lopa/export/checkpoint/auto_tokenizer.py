@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from lopa.export.checkpoint.config import CONFIG_NAME
 from lopa.export.extra import export_extra_needed
 from lopa.export.json_file import json_object_from_file
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 _PIECES = (
     *("a", "The", "naïve", "e\u0301", "ﬁ", "Ｆull", "ß", "привет", "今天", "한국", "مرحبا", "👩‍👩‍👧", "🇩🇪", "\ue000"),

@@ -14,8 +14,7 @@ from lopa.export.checkpoint.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAM
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
 from lopa.export.json_file import json_object_from_file, shown
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.hub.hub_id import hub_id_from_path
 
 CHECKPOINT_NEEDED = f"a checkpoint folder in Hugging Face format: {CONFIG_NAME}, tokenizer and safetensors weights"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lopa.export.json_file import shown
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input, regular_file
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import regular_file
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes per number by the type's name in the format. Weights may have these types."""

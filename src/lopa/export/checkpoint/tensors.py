@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lopa.export.checkpoint.safetensors_header import TensorHeader, headers_from_file
 from lopa.export.json_file import json_object_from_file, shown
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from lopa.export.checkpoint.added_tokens import MAX_TOKEN_ID, added_tokens_from_checkpoint
 from lopa.export.json_file import json_object_from_file
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file
 
 VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"

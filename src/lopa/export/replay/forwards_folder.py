@@ -17,8 +17,7 @@ from lopa.export.replay.answered_forward import AnsweredForward, Array, Arrays, 
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.stored_floats import stored_dtype
-from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, MissingBackendError, errors_as_bad_input
 from lopa.runtime.install_hint import pip_install
 
 _BFLOAT16_BITS = stored_dtype("bfloat16")

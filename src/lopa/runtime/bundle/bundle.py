@@ -9,9 +9,9 @@ import msgspec
 
 from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, CpuForm, Dialect, Manifest, manifest_from_json
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.stamp import Stamp, changed_file, check_stamps, stamp_from_status
-from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 
 _REMEDY = "copy the bundle again, or export the checkpoint again"

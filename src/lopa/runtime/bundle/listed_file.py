@@ -2,9 +2,8 @@
 
 from pathlib import Path, PurePosixPath
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.stamp import Stamp, stamp_from_status
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
 def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Path:

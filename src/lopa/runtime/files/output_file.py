@@ -19,10 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lopa.runtime.errors import BadInputError, LopaError, OutputFailedError
+from lopa.runtime.errors import BadInputError, LopaError, OutputFailedError, error_text
 from lopa.runtime.files.deferred_signals import defer_signals
 from lopa.runtime.files.file_lock import FileIsLockedError, lock_file
-from lopa.runtime.files.untrusted_input import error_text
 
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""

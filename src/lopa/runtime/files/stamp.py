@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lopa.runtime.errors import BadInputError, LopaError, raise_if_from_handler
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input, raise_if_from_handler
 
 Stamp = tuple[int, ...]
 """Size in bytes, and the time of the last change of content in nanoseconds. A strict stamp also has the time of the

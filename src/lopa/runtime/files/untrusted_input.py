@@ -1,6 +1,5 @@
 """Bounded reading of untrusted files and JSON. Every failure is a BadInputError."""
 
-import errno
 import json
 import re
 import stat
@@ -12,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from lopa.runtime.errors import BadInputError, LopaError, ResourceExhaustedError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file, in bytes. A manifest of a 7B model takes a few hundred kilobytes, and the largest known
@@ -20,43 +19,10 @@ tokenizer about 20 MB.
 """
 _MAX_DEPTH = 200
 """Maximum levels of nested objects and lists. Printing many more may exceed Python's recursion limit."""
-_MAX_CHARACTERS = 300
-"""Maximum number of characters of a library's message."""
-_EXHAUSTED = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+_MAX_SHOWN = 300
+"""Maximum number of characters of a rejected value in an error."""
 
 Kind = TypeVar("Kind")
-
-
-@contextmanager
-def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
-    """Convert any exception of the block to a BadInputError with `received` and the exception's text.
-
-    Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any
-    error (RecursionError, MemoryError). A panic in a Rust extension raises an exception that is not derived from
-    Exception. If memory or files ran out, the error is the subclass ResourceExhaustedError.
-    """
-    try:
-        yield
-    except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise_if_from_handler(error)
-        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
-            raise ResourceExhaustedError(
-                f"{received}: {error_text(error)}",
-                expected="a process with enough memory, files and threads left",
-                remedy="free memory, close files, or raise the limits of this process (ulimit -a)",
-            ) from error
-        raise BadInputError(f"{received}: {error_text(error)}", expected=expected, remedy=remedy) from error
-
-
-def error_text(error: BaseException) -> str:
-    """Return a short, printable, non-empty description of an error."""
-    text = getattr(error, "strerror", None) or str(error)
-    if isinstance(error, RecursionError):
-        text = "nested too deeply"
-    text = str(text)[:_MAX_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    return text or type(error).__name__
 
 
 @contextmanager
@@ -133,7 +99,7 @@ def _rejected_value(text: bytes | str, message: str) -> str:
     value: Any = msgspec.json.decode(text)
     for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", match[1]):
         value = value[name or int(index)]
-    return "" if isinstance(value, list | dict) else f", where it has {repr(value)[:_MAX_CHARACTERS]}"
+    return "" if isinstance(value, list | dict) else f", where it has {repr(value)[:_MAX_SHOWN]}"
 
 
 def object_from_json(

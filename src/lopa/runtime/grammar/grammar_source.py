@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, LopaError, raise_if_from_handler
-from lopa.runtime.files.untrusted_input import error_text
+from lopa.runtime.errors import BadInputError, LopaError, error_text, raise_if_from_handler
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.exact_schema import exact_schema

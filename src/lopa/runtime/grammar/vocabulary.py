@@ -12,8 +12,7 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Bool
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer, tokenizer_from_definition
 from lopa.runtime.text.tokenizer import Tokenizer

@@ -11,8 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, raise_if_from_handler
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input, raise_if_from_handler
 from lopa.runtime.hub.hub_id import HubId, hub_id_from_uri
 from lopa.runtime.hub.snapshot import Snapshot, download_snapshot
 

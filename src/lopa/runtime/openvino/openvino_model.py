@@ -10,8 +10,7 @@ from typing import Any
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
 from lopa.runtime.contract.model_part import ModelPart
-from lopa.runtime.errors import BadInputError, MissingBackendError, raise_if_from_handler
-from lopa.runtime.files.untrusted_input import error_text
+from lopa.runtime.errors import BadInputError, MissingBackendError, error_text, raise_if_from_handler
 from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.openvino_library import openvino_core, openvino_module
 

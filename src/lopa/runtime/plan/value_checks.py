@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lopa.runtime.checked_values import check_float, check_int, invalid_value, is_unicode, shown
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import errors_as_bad_input
 from lopa.runtime.plan.choices import (
     MAX_BRANCHES,
     MAX_CHOICE_LENGTH,

@@ -6,8 +6,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import parse_device
-from lopa.runtime.errors import BadInputError, raise_if_from_handler
-from lopa.runtime.files.untrusted_input import error_text
+from lopa.runtime.errors import BadInputError, error_text, raise_if_from_handler
 from lopa.runtime.qnn.qnn_forward import QnnForward
 from lopa.runtime.qnn.qnn_library import qnn_module, sdk_version, session_options
 from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES, StoredQnnEngine

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.errors import EngineFailedError, LopaError, is_from_signal_handler
-from lopa.runtime.files.untrusted_input import error_text
+from lopa.runtime.errors import EngineFailedError, LopaError, error_text, is_from_signal_handler
 
 
 def engine_failure(device: str, error: BaseException, doing: str = "decoding") -> LopaError:

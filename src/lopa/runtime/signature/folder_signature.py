@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.errors import BadInputError, CheckFailedError, errors_as_bad_input
 from lopa.runtime.files.output_file import replace_file
 from lopa.runtime.files.stamp import Stamp, stamp_from_status
-from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.signature.envelope import envelope_from_json, json_from_envelope
 from lopa.runtime.signature.keys import Signer, Trust
 from lopa.runtime.signature.statement import digests_from_statement, statement_from_digests

@@ -19,8 +19,8 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, field_errors, raise_if_from_handler
-from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input, field_errors, raise_if_from_handler
+from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.functions import FUNCTION_NAMES, template_functions
 from lopa.runtime.template.run import TemplateRun

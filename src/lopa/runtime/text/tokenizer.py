@@ -14,8 +14,8 @@ import tokenizers
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors
 from lopa.runtime.checked_values import is_unicode, shown
-from lopa.runtime.errors import BadInputError, PromptTooLongError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
+from lopa.runtime.errors import BadInputError, PromptTooLongError, errors_as_bad_input
+from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.template.text import get_marks
 from lopa.runtime.text.chat_template import NO_KWARGS, check_template, is_markup, text_from_messages
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING

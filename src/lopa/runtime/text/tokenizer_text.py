@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import tokenizers
 
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.text.tokenizer_parts import (
     MAX_GROWTH,
     PartError,

@@ -15,8 +15,8 @@ from lopa.runtime.errors import (
     MissingBackendError,
     PromptTooLongError,
     QueueFullError,
+    errors_as_bad_input,
 )
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.requests.request import Request

@@ -7,8 +7,7 @@ from pathlib import Path
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import is_unicode, shown
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import config_text
 from lopa.serve.triton.groups import InstanceGroup

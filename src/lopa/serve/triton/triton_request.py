@@ -5,8 +5,8 @@ from typing import Any
 
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.checked_values import check_bool
-from lopa.runtime.errors import FieldError, field_errors
-from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json, value_from_json
+from lopa.runtime.errors import FieldError, errors_as_bad_input, field_errors
+from lopa.runtime.files.untrusted_input import object_from_json, value_from_json
 from lopa.runtime.requests.request import Prompt
 from lopa.serve.openai.body_options import BodyOptions
 from lopa.serve.openai.request import AnswerRequest, StreamOptions, apply_limits, check_deadline, messages_from_field
