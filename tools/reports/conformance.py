@@ -39,7 +39,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import LopaError
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.shared_rows import SharingTest

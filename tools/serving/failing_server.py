@@ -15,7 +15,7 @@ from tests.runtime.failing_device import FailingDevice, Failure
 import lopa.runtime.decoder
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 

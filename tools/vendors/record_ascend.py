@@ -28,7 +28,7 @@ from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.parallel.session_thread import SessionThread
+from lopa.runtime.multi_device.session_thread import SessionThread
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import LendingSession, open_session
 from tools.cli_errors import exit_on_error

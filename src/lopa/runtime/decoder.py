@@ -23,7 +23,7 @@ from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
-from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job, PreparedRequest

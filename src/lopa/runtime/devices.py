@@ -7,7 +7,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.parallel.branch_session import STALL_SECONDS, BranchParallelSession
+from lopa.runtime.multi_device.branch_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.sessions.cpu_cores import check_devices, cores_from_device
 from lopa.runtime.sessions.session import Session, open_session
 

@@ -33,7 +33,7 @@ from lopa.runtime.errors import (
 )
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job, PreparedRequest

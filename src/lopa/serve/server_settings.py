@@ -14,7 +14,7 @@ from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.devices import MAX_THREADS
 from lopa.runtime.engine import MAX_NUM_SEQS, MAX_PREFIX_CACHE_TOKENS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.sessions.cpu_cores import check_devices

@@ -18,7 +18,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
 

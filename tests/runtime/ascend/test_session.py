@@ -34,7 +34,7 @@ from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
 GOLDEN = Path(__file__).parent / "traces_of_calls.json"

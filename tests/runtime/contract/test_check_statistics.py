@@ -16,7 +16,7 @@ from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.text.tokenizer import Tokenizer

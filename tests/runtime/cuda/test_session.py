@@ -36,7 +36,7 @@ from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]

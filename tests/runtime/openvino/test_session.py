@@ -22,13 +22,13 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.generation_config import GenerationConfig, branch_choice, merged_options
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.openvino import openvino_model as model
 from lopa.runtime.openvino import openvino_session as session
 from lopa.runtime.openvino import rounding_choice as choice
 from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.openvino_library import openvino_core
 from lopa.runtime.openvino.openvino_model import settings
-from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 openvino = pytest.importorskip("openvino")

@@ -15,7 +15,7 @@ from lopa.cli.main import main
 from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, DevicesLostError
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.sessions.typed_session import TypedSession

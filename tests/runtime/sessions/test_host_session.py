@@ -20,7 +20,7 @@ from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 
@@ -43,7 +43,7 @@ def session(request: pytest.FixtureRequest, bundle: Bundle) -> Iterator[Session]
 
 
 one_device = pytest.mark.parametrize("session", ["cpu", "numpy"], indirect=True)
-"""Mark for behavior that differs on several devices (tests/runtime/parallel/test_branch_session.py)."""
+"""Mark for behavior that differs on several devices (tests/runtime/multi_device/test_branch_session.py)."""
 
 
 @pytest.fixture

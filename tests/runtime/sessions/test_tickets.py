@@ -15,7 +15,7 @@ from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.verify.paired_session import PairedSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import EngineFailedError
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session

@@ -30,7 +30,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.bucket import MAX_GRAPHS
 from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, BuildFlags, target_of_device

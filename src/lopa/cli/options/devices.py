@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from lopa.cli.program.grouped_option import DEVICE, option
 from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DIGITS = 6

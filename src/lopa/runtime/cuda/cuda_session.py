@@ -2,7 +2,7 @@
 
 With a plan in the bundle, every shape bucket is a CUDA graph. Other shapes, and all shapes without a plan, run without
 graphs. Pipeline stages (cuda:0+cuda:1) keep their caches on the host and are implemented in
-lopa.runtime.parallel.pipeline_session.
+lopa.runtime.multi_device.pipeline_session.
 """
 
 from collections.abc import Sequence

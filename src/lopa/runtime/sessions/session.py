@@ -117,7 +117,7 @@ class PipelineFactory(Protocol):
         """Open a session like SessionFactory. `timeline` records when the stages work, unless it is None."""
 
 
-PIPELINE = "lopa.runtime.parallel.pipeline_session"
+PIPELINE = "lopa.runtime.multi_device.pipeline_session"
 """Module with a PipelineFactory named `open_session`."""
 
 _numbers = itertools.count(1)

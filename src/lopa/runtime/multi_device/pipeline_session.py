@@ -13,7 +13,7 @@ from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.device_families import stages_of_device, uses_all_cores
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.parallel.pipeline_forward import PipelinedForward, PipelineStage
+from lopa.runtime.multi_device.pipeline_forward import PipelinedForward, PipelineStage
 from lopa.runtime.sessions.cpu_cores import cores_from_device
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest

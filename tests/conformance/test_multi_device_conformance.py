@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.recorded import comparisons_of_file, trace_files
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
 DEVICES = (2, 3, 4, 8)

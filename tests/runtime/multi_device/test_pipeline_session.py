@@ -22,8 +22,8 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError, EngineFailedError
-from lopa.runtime.parallel import pipeline_session
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device import pipeline_session
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import Session, open_session
 

@@ -28,8 +28,8 @@ from lopa.runtime.contract.batch_parts import (
 from lopa.runtime.contract.forward import DeviceTime, ForwardSplit
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, DevicesLostError
-from lopa.runtime.parallel.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
-from lopa.runtime.parallel.session_thread import SessionThread
+from lopa.runtime.multi_device.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
+from lopa.runtime.multi_device.session_thread import SessionThread
 from lopa.runtime.sessions.session import LendingSession, Session, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 

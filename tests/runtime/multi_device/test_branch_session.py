@@ -29,7 +29,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.contract.batch_parts import split_branches
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 
