@@ -35,7 +35,7 @@ Use = Callable[[Decoder, Values], Any]
 """Function that gives options to a front end and returns the config, or otherwise the value of the single option."""
 
 RIGHT: Values = {
-    "profile": "none", "strategy": "threshold", "branches": 2, "temperature": 0.5, "top_k": 3, "seed": 7,
+    "preset": "none", "strategy": "threshold", "branches": 2, "temperature": 0.5, "top_k": 3, "seed": 7,
     "stop": ("#",), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
     "choices": ("yes", (5, 6)), "strategy_options": {"gamma": 0.3}, "alignment": "absolute", "window": "block_causal",
     "cache": "none", "max_new_tokens": 3, "editing_threshold": 1.0,
@@ -56,7 +56,7 @@ OBJECTS: list[Any] = [{"a": 1}, object()]
 WRONG: Mapping[str, list[Any]] = {
     "seed": [True, 1.0, np.float64(1), "7", [7], -1, 2**63],
     "branches": [True, 2.0, "many", "2", [2], np.array([1, 2]), 0, 65, -1],
-    "profile": [True, 5, "", "No name", "A", "x" * 33, ["none"]],
+    "preset": [True, 5, "", "No name", "A", "x" * 33, ["none"]],
     "strategy": [True, 5, "", "beam", ["lopa"], np.array(["lopa", "d2f"])],
     "stop": [True, 5, "#", ("",), ("a", 5), ["caf\udce9"], ["a"] * 65, ["a" * 1025]],
     "temperature": [True, np.True_, "1", [1], -1.0, math.nan, math.inf, 1e-300, 1e300, 10**400],
@@ -260,7 +260,7 @@ def test_every_option_is_read_from_text(use: Callable[..., GenerationConfig], tm
         each, value = OPTION_TABLE[name], right_value(OPTION_TABLE[name])
         value = value[:1] if name == "choices" else value
         assert getattr(use(name, text_of(name, value, tmp_path)), name) == value, name
-        wrong = ["", "No name"] if name == "profile" else [""] if name in ("stop", "choices", "regex") else ["", "beam"]
+        wrong = ["", "No name"] if name == "preset" else [""] if name in ("stop", "choices", "regex") else ["", "beam"]
         for text in wrong if use is server_default or each.kind is not bool else []:
             with pytest.raises((BadInputError, click.UsageError)) as caught:
                 use(name, text)

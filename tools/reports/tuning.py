@@ -47,7 +47,7 @@ class _Choice:
 @click.option("--tunings", type=click.IntRange(min=1), default=20, show_default=True, help="Number of tunings.")
 @click.option("--new-questions", type=click.IntRange(min=0), default=0, help="Number of further questions.")
 def main(bundle: Path, evaluation: Path, tunings: int, new_questions: int) -> None:
-    """Tune BUNDLE several times on halves of EVAL, and judge the profile balanced on the other halves."""
+    """Tune BUNDLE several times on halves of EVAL, and judge the preset balanced on the other halves."""
     items = [item for item in eval_set_from_jsonl(evaluation) if item.kind == SCORED_KIND]
     if new_questions:
         items += made_questions(items, new_questions)
@@ -70,7 +70,7 @@ def _tune_and_judge(decoder: Decoder, items: Sequence[EvalItem], number: int) ->
     half = mixed[: len(mixed) // 2]
     decodes = TuningDecodes(half)
     tuned = TuningRun(decoder, decodes, questions=len(half), seed=number, max_loss=0.03).run()
-    chosen = next(row for row in tuned.profiles if row.profile == BALANCED)
+    chosen = next(row for row in tuned.presets if row.preset == BALANCED)
     judged = TuningDecodes(mixed[len(half) :])
     questions = range(len(mixed) - len(half))
     names = ("control", "chosen")

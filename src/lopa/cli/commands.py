@@ -37,7 +37,7 @@ GROUPS = {
         "qnn": "Compile an engine for Qualcomm NPUs.",
     },
     "Measure": {
-        "tune": "Find the fastest decoding options of a bundle that keep its score, and save them as profiles.",
+        "tune": "Find the fastest decoding options of a bundle that keep its score, and save them as presets.",
         "bench": "Measure quality, speed, cost of a forward, start-up and scaling.",
     },
     "Set up": {

@@ -36,7 +36,7 @@ def card_text(manifest: Manifest, repository: str, license_id: str | None) -> st
                 "lopa-export's runtime. It decodes with LoPA (arXiv 2512.16229) without torch.",
                 f"| property | value |\n|---|---|\n{table}",
                 _quantization(manifest),
-                _profiles(manifest),
+                _presets(manifest),
                 "## Use\n\n```sh\n"
                 f'lopa-export generate hf://{repository} "PROMPT"\nlopa-export serve hf://{repository}\n```\n\n'
                 f'```python\nfrom lopa import Decoder\n\nwith Decoder.open("hf://{repository}") as decoder:\n'
@@ -96,10 +96,10 @@ def _quantization(manifest: Manifest) -> str:
     return f"## Quantization\n\n| part | value |\n|---|---|\n{table}"
 
 
-def _profiles(manifest: Manifest) -> str:
-    if not manifest.profiles:
+def _presets(manifest: Manifest) -> str:
+    if not manifest.presets:
         return ""
     rows = "\n".join(
-        f"| {name} | {', '.join(each.devices)} | {each.measured} |" for name, each in manifest.profiles.items()
+        f"| {name} | {', '.join(each.devices)} | {each.measured} |" for name, each in manifest.presets.items()
     )
-    return f"## Profiles\n\nMeasured by `lopa-export tune`.\n\n| profile | device | measured |\n|---|---|---|\n{rows}"
+    return f"## Presets\n\nMeasured by `lopa-export tune`.\n\n| preset | device | measured |\n|---|---|---|\n{rows}"

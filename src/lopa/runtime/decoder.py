@@ -147,7 +147,7 @@ class Decoder:
         return self.resolve(config).plan
 
     def resolve(self, config: GenerationConfig | None = None) -> ResolvedOptions:
-        """Return how this decoder decodes `config` (None: without options): plan, branches with a reason, and profile.
+        """Return how this decoder decodes `config` (None: without options): plan, branches with a reason, and preset.
 
         Options without a value take the bundle's default, then the model's, then the package's. Defaults of bundle and
         model that contradict `config` are dropped. Raises BadInputError for an invalid combination.

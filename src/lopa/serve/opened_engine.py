@@ -34,7 +34,7 @@ def opened_engine(
         grammar_limits=GrammarLimits(),
         **opening,
     ) as decoder:
-        settings.check_defaults(decoder.bundle.manifest.defaults, decoder.bundle.manifest.profiles)
+        settings.check_defaults(decoder.bundle.manifest.defaults, decoder.bundle.manifest.presets)
         warm_up(decoder, warn)
         with Engine(
             decoder,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from lopa.runtime.bundle.manifest import Profile
+from lopa.runtime.bundle.manifest import Preset
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
 from lopa.serve.setting import SettingsRecord, float_setting, int_setting
@@ -34,16 +34,14 @@ class ServeLimits(SettingsRecord):
     stall_seconds: float = float_setting(30.0, _STALL, flag="stall", is_advanced=True, is_http=True)
     keep_alive_seconds: float = float_setting(15.0, _KEEP_ALIVE, flag="keep_alive", is_advanced=True, is_http=True)
 
-    def check_defaults(
-        self, defaults: Mapping[str, Any], profiles: Mapping[str, Profile] = MappingProxyType({})
-    ) -> None:
-        """Raise BadInputError for a decoding option, by default or in a profile, that requests are not allowed to use.
+    def check_defaults(self, defaults: Mapping[str, Any], presets: Mapping[str, Preset] = MappingProxyType({})) -> None:
+        """Raise BadInputError for a decoding option, by default or in a preset, that requests are not allowed to use.
 
         The default `max_new_tokens` is not checked, because it is reduced to `max_tokens` if it is larger.
         """
         self._check_branches("default", defaults)
-        for name, profile in profiles.items():
-            self._check_branches(f"profile {name} with", profile.options)
+        for name, preset in presets.items():
+            self._check_branches(f"preset {name} with", preset.options)
 
     def _check_branches(self, source: str, options: Mapping[str, Any]) -> None:
         branches = options.get("branches", 1)

@@ -1,4 +1,4 @@
-"""lopa-export tune as users run it: result, saved profiles, resume, time limit, text without answers, errors."""
+"""lopa-export tune as users run it: result, saved presets, resume, time limit, text without answers, errors."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def figures(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
     }
 
 
-def test_tune_saves_profiles_that_a_request_uses(bundle: Path, questions: Path, tmp_path: Path) -> None:
+def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, tmp_path: Path) -> None:
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     done = lopa_export(
         "tune", bundle, "--eval", questions, "--threads", 1, "-o", out, "--plot", plot, "--save", "--seed", 3
@@ -67,21 +67,21 @@ def test_tune_saves_profiles_that_a_request_uses(bundle: Path, questions: Path, 
     assert found["is_complete"]
     rows = {row["config"]: row for row in found["rows"]}
     assert rows["threshold 0.3"]["verdict"] == "lower"
-    profiles = {row["profile"]: row for row in found["profiles"]}
-    assert set(profiles) == {"fast", "balanced", "exact"}
-    chosen = {row["config"] for row in found["profiles"]} - {"defaults"}  # the defaults, if nothing is faster
+    presets = {row["preset"]: row for row in found["presets"]}
+    assert set(presets) == {"fast", "balanced", "exact"}
+    chosen = {row["config"] for row in found["presets"]} - {"defaults"}  # the defaults, if nothing is faster
     assert chosen
     assert {rows[config]["questions"] for config in chosen} == {40}
     manifest = Bundle.open(bundle).manifest
-    assert manifest.defaults == {"profile": "balanced"}
-    assert manifest.profiles["balanced"].options == profiles["balanced"]["options"]
-    assert manifest.plan().strategy == profiles["balanced"]["options"]["strategy"]
-    assert profiles["exact"]["options"]["strategy"] == "vanilla"
+    assert manifest.defaults == {"preset": "balanced"}
+    assert manifest.presets["balanced"].options == presets["balanced"]["options"]
+    assert manifest.plan().strategy == presets["balanced"]["options"]["strategy"]
+    assert presets["exact"]["options"]["strategy"] == "vanilla"
     text = lopa_export("generate", bundle, "Question: 1 + 1?\nAnswer:", "--max-new-tokens", 8)
-    assert "profile balanced, 1 branch" in text.stderr
-    slow = lopa_export("generate", bundle, "Question: 1 + 1?\nAnswer:", "--max-new-tokens", 8, "--profile", "exact")
-    assert "profile exact" in slow.stderr
-    assert "profile" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
+    assert "preset balanced, 1 branch" in text.stderr
+    slow = lopa_export("generate", bundle, "Question: 1 + 1?\nAnswer:", "--max-new-tokens", 8, "--preset", "exact")
+    assert "preset exact" in slow.stderr
+    assert "preset" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
     assert "requests now decode with balanced" in done.stdout
 
 
@@ -133,7 +133,7 @@ def test_a_short_budget_keeps_the_defaults(bundle: Path, questions: Path, tmp_pa
     assert "the time is over before all candidates were compared: --resume --budget MINUTES continues" in done.stderr
     assert "nothing to save, the defaults stay" in done.stderr
     assert not report(tmp_path / "o")["is_complete"]
-    assert not Bundle.open(bundle).manifest.profiles
+    assert not Bundle.open(bundle).manifest.presets
 
 
 def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Path, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
         assert (done.returncode, message in done.stderr) == (2, True), (arguments, done.stderr)
 
 
-def test_the_default_profile_is_used_by_python(bundle: Path, questions: Path) -> None:
+def test_the_default_preset_is_used_by_python(bundle: Path, questions: Path) -> None:
     assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--save", "--quiet").returncode == 0
     with Decoder.open(bundle, threads=1) as decoder:
-        assert decoder.resolve(decoder.config()).profile == "balanced"
-        assert decoder.plan(decoder.config(profile="none")).strategy == "lopa"
+        assert decoder.resolve(decoder.config()).preset == "balanced"
+        assert decoder.plan(decoder.config(preset="none")).strategy == "lopa"

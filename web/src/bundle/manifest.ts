@@ -178,7 +178,7 @@ const MANIFEST = record(
     webgpu_graph: nullable(record(GRAPH)),
     plugins: list(name, 4096),
     defaults: map(anything),
-    profiles: map(anything),
+    presets: map(anything),
     chat_template: nullable(text(100_000)),
   },
 );

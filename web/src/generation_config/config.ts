@@ -90,7 +90,7 @@ const CHECKS: Readonly<Record<string, Check>> = {
 
 /** Options of Python that this package lacks. */
 const ONLY_IN_PYTHON = [
-  ...["profile", "tokens_per_step", "factor", "kl_threshold", "alg", "steps", "alg_temp", "strategy_options"],
+  ...["preset", "tokens_per_step", "factor", "kl_threshold", "alg", "steps", "alg_temp", "strategy_options"],
   ...["entropy_threshold", "distance_penalty", "remask_threshold", "remask_limit", "editing_threshold"],
   ...["editing_limit", "json_schema", "regex", "grammar", "choices", "reasoning_budget", "logprobs", "top_logprobs"],
   ...["deduplicate_rows", "speculative", "eos_early_stop", "max_forwards", "anytime"],

@@ -49,7 +49,7 @@ export function planFromOptions(options: GenerationOptions, manifest: Manifest, 
   const requested = checkedOptions(options as Options, A_REQUEST);
   const { add_bos: _, ...decoding } = manifest.decoding;
   const own = checkedOptions(decoding, "a bundle");
-  const { profile: __, ...ownerDefaults } = manifest.defaults ?? {};
+  const { preset: __, ...ownerDefaults } = manifest.defaults ?? {};
   const defaults = checkedOptions(ownerDefaults, "a bundle's defaults");
   return resolve({ ...applicableDefaults(own, defaults, requested), ...requested }, own, device);
 }

@@ -10,11 +10,11 @@ from typing import Any
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import NO_PROFILE, GenerationConfig
+from lopa.runtime.generation_config import NO_PRESET, GenerationConfig
 from lopa.runtime.plan import DecodingPlan
 
 CONTROL = "defaults"
-"""Name of the bundle's own options without a profile."""
+"""Name of the bundle's own options without a preset."""
 _THRESHOLDS = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6)
 _LOOKAHEAD_THRESHOLDS = (0.95, 0.9, 0.8)
 _BRANCHES = (2, 4, 8)
@@ -33,19 +33,19 @@ class Candidate:
 
     def config(self, decoder: Decoder) -> GenerationConfig:
         """Return these options with all defaults filled in. Raises BadInputError if the bundle forbids them."""
-        config = decoder.config(**{"profile": NO_PROFILE, **self.options})
+        config = decoder.config(**{"preset": NO_PRESET, **self.options})
         return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 
 def control_candidate(decoder: Decoder) -> Candidate:
-    """Return the bundle's own options without a profile."""
-    strategy = decoder.resolve(GenerationConfig(profile=NO_PROFILE)).options["strategy"]
+    """Return the bundle's own options without a preset."""
+    strategy = decoder.resolve(GenerationConfig(preset=NO_PRESET)).options["strategy"]
     return Candidate(CONTROL, {"strategy": strategy})
 
 
 def first_candidates(decoder: Decoder) -> list[Candidate]:
     """Return the candidates of strategy, thresholds and branches that the bundle supports on this device."""
-    plan = decoder.plan(GenerationConfig(profile=NO_PROFILE))
+    plan = decoder.plan(GenerationConfig(preset=NO_PRESET))
     return distinct_candidates(decoder, _sliding_candidates() if plan.slides else _block_candidates(plan))
 
 

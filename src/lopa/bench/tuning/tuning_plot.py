@@ -7,7 +7,7 @@ _FRONT, _GREY = "C0", "0.6"
 
 
 def png_from_tuning(report: TuningReport) -> bytes:
-    """Draw a PNG file. Bars are 95 % intervals of the scores. The Pareto front is bold, and profiles are labelled."""
+    """Draw a PNG file. Bars are 95 % intervals of the scores. The Pareto front is bold, and presets are labelled."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
@@ -26,7 +26,7 @@ def png_from_tuning(report: TuningReport) -> bytes:
                 elinewidth=0.6,
                 capsize=2,
             )
-    names = {row.config: row.profile for row in report.profiles}
+    names = {row.config: row.preset for row in report.presets}
     for row in rows:
         if row.config in names or row.difference is None:
             label = f"{names[row.config]}: {row.config}" if row.config in names else row.config

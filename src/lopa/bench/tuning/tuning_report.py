@@ -37,10 +37,10 @@ class TuningRow:
 
 
 @dataclass(frozen=True)
-class ProfileRow:
-    """A profile, timed once more in turns with the control."""
+class PresetRow:
+    """A preset, timed once more in turns with the control."""
 
-    profile: str
+    preset: str
     config: str
     options: dict[str, Any]
     tokens_per_second: float
@@ -66,12 +66,12 @@ class TuningReport:
     control: dict[str, Any]
     """Options of the bundle's defaults, the control."""
     max_loss: float
-    """Allowed loss of the profile `fast`, as a share of the score."""
+    """Allowed loss of the preset `fast`, as a share of the score."""
     is_complete: bool
     """False if the time limit ended the search."""
     decodes: int
     seconds: float
     rows: tuple[TuningRow, ...]
-    profiles: tuple[ProfileRow, ...]
+    presets: tuple[PresetRow, ...]
     outcomes: tuple[KeptOutcome, ...] = ()
     """All outcomes, which a resumed run reuses."""

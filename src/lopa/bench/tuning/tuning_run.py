@@ -1,4 +1,4 @@
-"""One tuning run: search on a bundle, then on further precisions of it, and the timing of the chosen profiles."""
+"""One tuning run: search on a bundle, then on further precisions of it, and the timing of the chosen presets."""
 
 import random
 import statistics
@@ -18,7 +18,7 @@ from lopa.bench.tuning.candidates import (
 )
 from lopa.bench.tuning.ladder import PILOT_QUESTIONS, Ladder, Measured, Verdict
 from lopa.bench.tuning.tuning_decodes import TuningDecodes
-from lopa.bench.tuning.tuning_report import ProfileRow, TuningRow
+from lopa.bench.tuning.tuning_report import PresetRow, TuningRow
 from lopa.runtime.decoder import Decoder
 
 BALANCED, FAST, EXACT = "balanced", "fast", "exact"
@@ -30,8 +30,8 @@ class Tuned:
     """Result of a tuning run."""
 
     rows: tuple[TuningRow, ...]
-    profiles: tuple[ProfileRow, ...]
-    others: Mapping[str, ProfileRow]
+    presets: tuple[PresetRow, ...]
+    others: Mapping[str, PresetRow]
     """Further bundles by name that are faster than the control at a score that is not lower, with `balanced` options.
     """
     is_complete: bool
@@ -58,11 +58,11 @@ class TuningRun:
         self._exact: str | None = None
 
     def run(self) -> Tuned:
-        """Search, and time the chosen profiles."""
+        """Search, and time the chosen presets."""
         self._add(self._decoder, [control_candidate(self._decoder)])
         is_complete = self._climb_all()
         others = self._other_bundles() if is_complete else {}
-        return Tuned(self._rows(), tuple(self._profiles(is_complete=is_complete)), others, is_complete)
+        return Tuned(self._rows(), tuple(self._presets(is_complete=is_complete)), others, is_complete)
 
     def _climb_all(self) -> bool:
         """Search in all lists of candidates. Return False if time ran out."""
@@ -80,7 +80,7 @@ class TuningRun:
             return self._decodes.measure([self._exact], self._questions)
         return True
 
-    def _other_bundles(self) -> dict[str, ProfileRow]:
+    def _other_bundles(self) -> dict[str, PresetRow]:
         """Compare the balanced options on the other bundles with the control, and return the bundles that pass."""
         chosen = self._candidates[self._ladder.balanced or CONTROL][1]
         found = {}
@@ -91,7 +91,7 @@ class TuningRun:
             ladder.climb([name])
             self._ladder.rungs += ladder.rungs
             if ladder.balanced is not None:
-                found[bundle] = self._profile_row(BALANCED, name)
+                found[bundle] = self._preset_row(BALANCED, name)
         return found
 
     def _add(self, decoder: Decoder, candidates: Sequence[Candidate], bundle: str = "") -> list[str]:
@@ -101,24 +101,24 @@ class TuningRun:
             self._decodes.add(each.name, decoder, each.config(decoder))
         return [each.name for each in candidates]
 
-    def _profiles(self, *, is_complete: bool) -> list[ProfileRow]:
-        """Return the profiles. The defaults are balanced if a complete search found nothing faster."""
+    def _presets(self, *, is_complete: bool) -> list[PresetRow]:
+        """Return the presets. The defaults are balanced if a complete search found nothing faster."""
         balanced = self._ladder.balanced
         if balanced is None and is_complete:
             balanced = CONTROL
         chosen = {FAST: self._ladder.fast or balanced, BALANCED: balanced, EXACT: self._exact}
         if balanced is None:
             return []
-        return [self._profile_row(profile, name) for profile, name in chosen.items() if name is not None]
+        return [self._preset_row(preset, name) for preset, name in chosen.items() if name is not None]
 
-    def _profile_row(self, profile: str, name: str) -> ProfileRow:
+    def _preset_row(self, preset: str, name: str) -> PresetRow:
         """Time a configuration once more in turns with the control, since the first timings lie far apart."""
         table = self._decodes.table
         both = [each for each in self._questions if each in table[name] and each in table[CONTROL]][:_TIMED_QUESTIONS]
         timed = self._decodes.time_again(list(dict.fromkeys([CONTROL, name])), both)
         rate, control = _rate(timed[name]), _rate(timed[CONTROL])
-        return ProfileRow(
-            profile=profile,
+        return PresetRow(
+            preset=preset,
             config=name,
             options=dict(self._candidates[name][1].options),
             tokens_per_second=rate,

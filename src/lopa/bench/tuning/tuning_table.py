@@ -1,11 +1,11 @@
-"""Tables of a tuning report: the compared configurations, and the profiles."""
+"""Tables of a tuning report: the compared configurations, and the presets."""
 
 from lopa.bench.table import MISSING, Table, table_from_records
-from lopa.bench.tuning.tuning_report import ProfileRow, TuningReport, TuningRow
+from lopa.bench.tuning.tuning_report import PresetRow, TuningReport, TuningRow
 
 
 def tables_from_tuning(report: TuningReport) -> list[Table]:
-    """Return a table of the configurations that were compared, the fastest first, and one of the profiles."""
+    """Return a table of the configurations that were compared, the fastest first, and one of the presets."""
     compared = [row for row in report.rows if row.verdict is not None or row.difference is None or row.on_front]
     bundles = {row.bundle for row in compared}
     columns = {
@@ -31,10 +31,10 @@ def tables_from_tuning(report: TuningReport) -> list[Table]:
             columns,
         ),
         table_from_records(
-            f"Profiles, timed again in turns with the defaults ({report.decodes} decodes in all)",
-            report.profiles,
+            f"Presets, timed again in turns with the defaults ({report.decodes} decodes in all)",
+            report.presets,
             {
-                "profile": lambda row: row.profile,
+                "preset": lambda row: row.preset,
                 "options": lambda row: options_text(row),
                 "tokens/s": lambda row: f"{row.tokens_per_second:.0f}",
                 "times the defaults (95 %)": _speed,
@@ -43,8 +43,8 @@ def tables_from_tuning(report: TuningReport) -> list[Table]:
     ]
 
 
-def options_text(row: ProfileRow) -> str:
-    """Return the options of a profile, as on a command line."""
+def options_text(row: PresetRow) -> str:
+    """Return the options of a preset, as on a command line."""
     return " ".join(f"{name}={value}" for name, value in row.options.items())
 
 
@@ -58,6 +58,6 @@ def _points(row: TuningRow) -> str:
     return f"{100 * row.difference.mean:+.1f}, {100 * row.difference.low:+.1f}"
 
 
-def _speed(row: ProfileRow) -> str:
+def _speed(row: PresetRow) -> str:
     interval = row.speed_interval
     return f"{row.speed:.2f}" + ("" if interval is None else f" ({interval.low:.2f}-{interval.high:.2f})")

@@ -66,9 +66,9 @@ class LineReader:
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
         if manifest.defaults or manifest.chat_template is not None:
             bundle["manifest"] = [manifest.defaults, manifest.chat_template]
-        if manifest.profiles:
-            profiles = {name: profile.options for name, profile in manifest.profiles.items()}
-            bundle["profiles"] = [self.resolved.profile, profiles]
+        if manifest.presets:
+            presets = {name: preset.options for name, preset in manifest.presets.items()}
+            bundle["presets"] = [self.resolved.preset, presets]
         chat = None if self.chat is None else asdict(self.chat)
         config = {**self.resolved.config.requested(), **drawn}
         return hashlib.sha256(json.dumps([bundle, config, chat], sort_keys=True).encode()).digest()

@@ -53,8 +53,8 @@ class ChatSession:
             _print_notice(_NO_TEMPLATE)
         if messages.on_terminal:
             _print_notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
-        if self._resolved.profile is not None:
-            _print_notice(f"profile {self._resolved.profile}")
+        if self._resolved.preset is not None:
+            _print_notice(f"preset {self._resolved.preset}")
         with interrupts_as_exceptions():
             for text in messages:
                 if text == "/quit":

@@ -303,11 +303,11 @@ def _summary(result: GenerationResult) -> str:
 
 
 def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: bool) -> str:
-    """Return seed, profile and number of branches with the reason. The seed is left out unless it matters."""
+    """Return seed, preset and number of branches with the reason. The seed is left out unless it matters."""
     choice = resolved.branches
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
     seed = f"seed {resolved.config.seed}, " if drawn or resolved.plan.temperature > 0 else ""
-    profile = "" if resolved.profile is None else f"profile {resolved.profile}, "
-    return f"{seed}{profile}{counted}: {choice.reason}"
+    preset = "" if resolved.preset is None else f"preset {resolved.preset}, "
+    return f"{seed}{preset}{counted}: {choice.reason}"

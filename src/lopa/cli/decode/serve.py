@@ -58,11 +58,11 @@ _LOG_GROUP = "Log and traces"
 @device_option
 @setting_options(*_SETTINGS)
 @option(
-    "--profile",
+    "--preset",
     metavar="NAME",
     group=QUALITY,
     show_default="the bundle's",
-    help="Profile of BUNDLE for requests that name none: fast, balanced, exact, or none.",
+    help="Preset of BUNDLE for requests that name none: fast, balanced, exact, or none.",
 )
 @defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
 @chat_template_option
@@ -97,7 +97,7 @@ def command(
     port: int,
     model: str | None,
     trusted_keys: tuple[Path, ...],
-    profile: str | None,
+    preset: str | None,
     defaults: tuple[str, ...],
     chat_template: str | None,
     access_log: bool | None,
@@ -135,7 +135,7 @@ def command(
     metrics = ServeMetrics(name)
     reason = f"opening {name} on {', '.join(settings.devices)}"  # without the path, which clients need not know
     pending = PendingService(limits=settings, metrics=metrics, keys=keys, reason=reason)
-    default_values = {**defaults_from_texts(defaults), **({} if profile is None else {"profile": profile})}
+    default_values = {**defaults_from_texts(defaults), **({} if preset is None else {"preset": preset})}
     own = {"defaults": default_values, "chat_template": chat_template, "trusted_keys": trusted_keys or None}
     remove_verbose_handler()
     with (
@@ -154,16 +154,16 @@ def command(
             _LOG.warning("listening on %s without authentication (see --api-keys)", url)
         # These checks are quick. All others run while the server answers.
         checked = edit_bundle(Bundle.open(bundle), defaults=default_values, chat_template=chat_template)
-        settings.check_defaults(checked.manifest.defaults, checked.manifest.profiles)
+        settings.check_defaults(checked.manifest.defaults, checked.manifest.presets)
 
         def open_service() -> Service:
             with ExitStack() as opening:
                 decoder, engine = opening.enter_context(
                     opened_engine(checked.path, settings, _LOG.warning, metrics, **own)
                 )
-                used = decoder.resolve().profile
+                used = decoder.resolve().preset
                 if used is not None:
-                    _LOG.info("requests without options use profile %s", used)
+                    _LOG.info("requests without options use preset %s", used)
                 metrics.watch(engine)
                 decode_ids, call_format = decoder.tokenizer.decode, settings.call_format
                 service = Service(engine, name, decode_ids, settings, metrics, keys, call_format=call_format)

@@ -1,4 +1,4 @@
-"""lopa-export tune: finds the fastest decoding options that keep the score, and saves them as profiles."""
+"""lopa-export tune: finds the fastest decoding options that keep the score, and saves them as presets."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ from lopa.bench.tuning.ladder import PILOT_QUESTIONS
 from lopa.bench.tuning.tuning_decodes import TuningDecodes
 from lopa.bench.tuning.tuning_plot import png_from_tuning
 from lopa.bench.tuning.tuning_questions import reference_prompts, scored_questions
-from lopa.bench.tuning.tuning_report import ProfileRow, TuningReport
+from lopa.bench.tuning.tuning_report import PresetRow, TuningReport
 from lopa.bench.tuning.tuning_run import BALANCED, Tuned, TuningRun, control_options
 from lopa.bench.tuning.tuning_table import tables_from_tuning
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
@@ -29,7 +29,7 @@ from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.defaults import defaults_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle, write_manifest
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Profile
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Preset
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import checked_defaults
@@ -64,7 +64,7 @@ _EXPECTED_RUNGS = 4
     help="Prompts without answers, as JSON lines. The score is then the agreement with the model's own answer at one "
     "token per step.",
 )
-@option("--save", is_flag=True, help="Put the profiles into BUNDLE, which then decodes with balanced by default.")
+@option("--save", is_flag=True, help="Put the presets into BUNDLE, which then decodes with balanced by default.")
 @option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of questions.")
 @option(
     "--budget",
@@ -78,7 +78,7 @@ _EXPECTED_RUNGS = 4
     type=click.FloatRange(min=0, max=100),
     default=3.0,
     metavar="POINTS",
-    help="Points of score that the profile fast may lose, with 90 % confidence.",
+    help="Points of score that the preset fast may lose, with 90 % confidence.",
 )
 @option(
     "--precisions",
@@ -111,7 +111,7 @@ def command(
     """Find the fastest decoding options of BUNDLE on this device whose score is not lower than with its defaults.
 
     Each configuration answers 8 questions. Then the fastest ones answer all questions, until one is not lower than the
-    defaults: it is the profile balanced. The profile fast may lose --max-loss points. The profile exact has the tokens
+    defaults: it is the preset balanced. The preset fast may lose --max-loss points. The preset exact has the tokens
     of one token per step. One request is decoded at a time.
     """
     path, items = _questions(evaluation, reference_text, limit)
@@ -160,7 +160,7 @@ def command(
             decodes=decodes.count,
             seconds=decodes.seconds,
             rows=tuned.rows,
-            profiles=tuned.profiles,
+            presets=tuned.presets,
             outcomes=() if kept is None else kept.outcomes,
         )
         other_bundles = {name: each.bundle for name, each in others.items()}
@@ -169,7 +169,7 @@ def command(
         kept.finish()
     _print_result(tuned, resumable=output is not None)
     if save:
-        _save(decoder.bundle, tuned.profiles, devices)
+        _save(decoder.bundle, tuned.presets, devices)
         for name, row in tuned.others.items():
             _save(other_bundles[name], [row], devices)
 
@@ -234,8 +234,8 @@ def _warn_if_busy(machine: Machine) -> None:
 
 
 def _print_result(tuned: Tuned, *, resumable: bool) -> None:
-    for row in tuned.profiles:
-        click.echo(f"{row.profile}: {row.config}: {row.measured}", err=True)
+    for row in tuned.presets:
+        click.echo(f"{row.preset}: {row.config}: {row.measured}", err=True)
     for name, row in tuned.others.items():
         click.echo(f"bundle {name} with {BALANCED}: {row.measured}", err=True)
     if not tuned.is_complete:
@@ -243,14 +243,14 @@ def _print_result(tuned: Tuned, *, resumable: bool) -> None:
         click.echo(f"the time is over before all candidates were compared: {more}", err=True)
 
 
-def _save(bundle: Bundle, rows: tuple[ProfileRow, ...] | list[ProfileRow], devices: tuple[str, ...]) -> None:
+def _save(bundle: Bundle, rows: tuple[PresetRow, ...] | list[PresetRow], devices: tuple[str, ...]) -> None:
     if not rows:
         click.echo(f"{bundle.path}: nothing to save, the defaults stay", err=True)
         return
-    profiles = {
-        row.profile: Profile(options=checked_defaults(row.options), devices=list(devices), measured=row.measured)
+    presets = {
+        row.preset: Preset(options=checked_defaults(row.options), devices=list(devices), measured=row.measured)
         for row in rows
     }
-    write_manifest(edit_bundle(bundle, defaults={"profile": BALANCED}, profiles=profiles))
-    text = defaults_text(profiles[BALANCED].options)
-    click.echo(f"{bundle.path}: profiles {', '.join(profiles)}; requests now decode with {BALANCED}: {text}")
+    write_manifest(edit_bundle(bundle, defaults={"preset": BALANCED}, presets=presets))
+    text = defaults_text(presets[BALANCED].options)
+    click.echo(f"{bundle.path}: presets {', '.join(presets)}; requests now decode with {BALANCED}: {text}")

@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Profile, check_defaults, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Preset, check_defaults, manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import replace_file
 from lopa.runtime.generation_config import (
     DEFAULT_OPTIONS,
-    NO_PROFILE,
+    NO_PRESET,
     checked_defaults,
     defaults_beside,
     options_from_defaults,
 )
 
-CHAT_TEMPLATE, PROFILES = "chat_template", "profiles"
-"""Names that `unset` takes to restore the exported chat template, and to remove the profiles."""
+CHAT_TEMPLATE, PRESETS = "chat_template", "presets"
+"""Names that `unset` takes to restore the exported chat template, and to remove the presets."""
 
-_PROFILE = "profile"
+_PRESET = "preset"
 
 
 def edit_bundle(
@@ -35,27 +35,27 @@ def edit_bundle(
     defaults: Mapping[str, Any] | None = None,
     unset: Sequence[str] = (),
     chat_template: str | None = None,
-    profiles: Mapping[str, Profile] | None = None,
+    presets: Mapping[str, Preset] | None = None,
 ) -> Bundle:
-    """Return `bundle` with `defaults` added, the defaults named in `unset` removed, and `chat_template` and `profiles`
+    """Return `bundle` with `defaults` added, the defaults named in `unset` removed, and `chat_template` and `presets`
     set if they are not None. No file is written. An older default that conflicts with a new one is dropped. Raises
     BadInputError for invalid options, and for a name in `unset` that is not set.
     """
     manifest = bundle.manifest
     given = options_from_defaults(checked_defaults(defaults or {}))
     _check_unset(manifest, unset)
-    if profiles is None:
-        profiles = {} if PROFILES in unset else manifest.profiles
+    if presets is None:
+        presets = {} if PRESETS in unset else manifest.presets
     kept = {name: value for name, value in manifest.default_options.items() if name not in (*unset, *given)}
-    if not _is_profile_kept(kept.get(_PROFILE), profiles, given):
-        kept.pop(_PROFILE, None)
+    if not _is_preset_kept(kept.get(_PRESET), presets, given):
+        kept.pop(_PRESET, None)
     together = checked_defaults({**defaults_beside(manifest.decoding.options(), kept, given), **given})
     template = None if CHAT_TEMPLATE in unset else manifest.chat_template
     edited = msgspec.structs.replace(
         manifest,
         defaults={name: together[name] for name in DEFAULT_OPTIONS if name in together},
         chat_template=template if chat_template is None else chat_template,
-        profiles=dict(profiles),
+        presets=dict(presets),
     )
     check_defaults(edited)
     return replace(bundle, manifest=edited)
@@ -72,16 +72,16 @@ def write_manifest(bundle: Bundle) -> None:
     replace_file(path, text)
 
 
-def _is_profile_kept(name: str | None, profiles: Mapping[str, Profile], given: Mapping[str, Any]) -> bool:
-    """Return True if the default profile still exists, and sets none of the `given` options."""
-    if name is None or name == NO_PROFILE:
+def _is_preset_kept(name: str | None, presets: Mapping[str, Preset], given: Mapping[str, Any]) -> bool:
+    """Return True if the default preset still exists, and sets none of the `given` options."""
+    if name is None or name == NO_PRESET:
         return True
-    return name in profiles and not set(profiles[name].options) & set(given)
+    return name in presets and not set(presets[name].options) & set(given)
 
 
 def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
     template = [] if manifest.chat_template is None else [CHAT_TEMPLATE]
-    names = [*manifest.defaults, *template, *([PROFILES] if manifest.profiles else [])]
+    names = [*manifest.defaults, *template, *([PRESETS] if manifest.presets else [])]
     for name in unset:
         if name not in names:
             raise BadInputError(

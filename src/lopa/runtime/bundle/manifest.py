@@ -19,8 +19,8 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import (
     DEFAULT_DEVICES,
     DEFAULT_OPTIONS,
-    NO_PROFILE,
-    PROFILE_NAME,
+    NO_PRESET,
+    PRESET_NAME,
     GenerationConfig,
     ResolvedOptions,
     checked_defaults,
@@ -60,7 +60,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**48)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
-ProfileName = Annotated[str, Meta(pattern=rf"^{PROFILE_NAME}\Z")]
+PresetName = Annotated[str, Meta(pattern=rf"^{PRESET_NAME}\Z")]
 DefaultValues = Annotated[
     dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
     Meta(max_length=len(DEFAULT_OPTIONS)),
@@ -271,7 +271,7 @@ class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
 
 
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Decoding options that were measured on a device (lopa.bench.tuning)."""
 
     options: DefaultValues
@@ -341,8 +341,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     bodies."""
     defaults: DefaultValues = msgspec.field(default_factory=dict)
     """Options of GenerationConfig set by the bundle's owner. They override the options of `decoding`."""
-    profiles: Annotated[dict[ProfileName, Profile], Meta(max_length=16)] = msgspec.field(default_factory=dict)
-    """Options by name, which a request or a default selects with the option `profile`."""
+    presets: Annotated[dict[PresetName, Preset], Meta(max_length=16)] = msgspec.field(default_factory=dict)
+    """Options by name, which a request or a default selects with the option `preset`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     """Chat template set by the bundle's owner. It overrides tokenizer_config.json."""
 
@@ -358,37 +358,37 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         """Return `defaults` as options of GenerationConfig."""
         return options_from_defaults(self.defaults)
 
-    def profile_for(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> str | None:
-        """Return the name of the profile that decodes a request on `devices`, or None.
+    def preset_for(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> str | None:
+        """Return the name of the preset that decodes a request on `devices`, or None.
 
-        A profile by default applies only to devices like those it was measured on, and to requests without a strategy.
-        Raises BadInputError for a profile that the bundle does not have.
+        A preset by default applies only to devices like those it was measured on, and to requests without a strategy.
+        Raises BadInputError for a preset that the bundle does not have.
         """
-        name = self.default_options.get("profile") if config.profile is None else config.profile
-        if name is None or name == NO_PROFILE:
+        name = self.default_options.get("preset") if config.preset is None else config.preset
+        if name is None or name == NO_PRESET:
             return None
-        profile = self.profiles.get(name)
-        if profile is None:
+        preset = self.presets.get(name)
+        if preset is None:
             raise BadInputError(
-                f"unknown profile {name!r}",
-                expected="one of " + ", ".join([*self.profiles, NO_PROFILE]) if self.profiles else "no profile",
-                remedy="choose one of these" if self.profiles else "measure profiles: lopa-export tune BUNDLE --save",
+                f"unknown preset {name!r}",
+                expected="one of " + ", ".join([*self.presets, NO_PRESET]) if self.presets else "no preset",
+                remedy="choose one of these" if self.presets else "measure presets: lopa-export tune BUNDLE --save",
             )
-        by_default = config.profile is None
-        if by_default and (config.strategy is not None or config.reference or not profile.fits(devices)):
+        by_default = config.preset is None
+        if by_default and (config.strategy is not None or config.reference or not preset.fits(devices)):
             return None
         return name
 
     def resolve(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> ResolvedOptions:
         """Return the value of every option of a request on devices that share its branches.
 
-        The defaults are those of the bundle, replaced by those of its profile if it has one. Raises BadInputError for
+        The defaults are those of the bundle, replaced by those of its preset if it has one. Raises BadInputError for
         conflicting options.
         """
-        name = self.profile_for(config, devices)
-        profile = {} if name is None else options_from_defaults(self.profiles[name].options)
-        merged = merged_options(config, own=self.decoding.options(), defaults={**self.default_options, **profile})
-        options = {**merged, "profile": name}
+        name = self.preset_for(config, devices)
+        preset = {} if name is None else options_from_defaults(self.presets[name].options)
+        merged = merged_options(config, own=self.decoding.options(), defaults={**self.default_options, **preset})
+        options = {**merged, "preset": name}
         return ResolvedOptions(config, options, plan_from_options(options, devices), tuple(devices))
 
     def plan(self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES) -> DecodingPlan:
@@ -513,16 +513,16 @@ def _find_token_errors(manifest: Manifest) -> Reasons:
 
 
 def check_defaults(manifest: Manifest) -> None:
-    """Raise BadInputError for defaults and profiles that make every request fail."""
-    for name, profile in manifest.profiles.items():
-        if name == NO_PROFILE or "profile" in profile.options:
+    """Raise BadInputError for defaults and presets that make every request fail."""
+    for name, preset in manifest.presets.items():
+        if name == NO_PRESET or "preset" in preset.options:
             raise BadInputError(
-                f"profile {name!r} with the options {', '.join(profile.options)}",
-                expected=f"another name than {NO_PROFILE}, and options other than profile",
+                f"preset {name!r} with the options {', '.join(preset.options)}",
+                expected=f"another name than {NO_PRESET}, and options other than preset",
                 remedy="run lopa-export tune BUNDLE --save again",
             )
-    manifest.profile_for(GenerationConfig())
-    for options in (manifest.defaults, *(profile.options for profile in manifest.profiles.values())):
+    manifest.preset_for(GenerationConfig())
+    for options in (manifest.defaults, *(preset.options for preset in manifest.presets.values())):
         if options:
             check_default_options(
                 options,

@@ -24,17 +24,17 @@ from lopa.runtime.generation_config.defaults import checked_defaults, options_fr
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, ResolvedOptions, plan_from_options, resolve
-from lopa.runtime.plan.value_checks import NO_PROFILE, PROFILE_NAME
+from lopa.runtime.plan.value_checks import NO_PRESET, PRESET_NAME
 
 __all__ = [
     "DEFAULT_DEVICES",
     "DEFAULT_OPTIONS",
-    "NO_PROFILE",
+    "NO_PRESET",
     "NULLABLE",
     "OPTIONS",
     "OPTION_TABLE",
     "PACKAGE_DEFAULTS",
-    "PROFILE_NAME",
+    "PRESET_NAME",
     "BranchChoice",
     "GenerationConfig",
     "GenerationOptions",

@@ -17,7 +17,7 @@ from lopa.runtime.plan.value_checks import (
     check_grammar,
     checked_branches,
     checked_choices,
-    checked_profile,
+    checked_preset,
     checked_schema,
     checked_strategy_options,
 )
@@ -38,9 +38,9 @@ class GenerationConfig(OptionFields[None]):
     """
 
     # fmt: off
-    profile: str | None = option(QUALITY, advanced=False, check=checked_profile,
+    preset: str | None = option(QUALITY, advanced=False, check=checked_preset,
         documented_default="the bundle's own on a device of the same kind, unless a strategy is given",
-        help="Profile of the bundle, whose options replace its defaults: fast, balanced or exact after `lopa-export "
+        help="Preset of the bundle, whose options replace its defaults: fast, balanced or exact after `lopa-export "
         "tune --save`, or none.")
     strategy: StrategyName | None = option(QUALITY, advanced=False, default="lopa", check=_checked_strategy,
         help="Strategy that chooses the tokens to unmask in a step. LoPA and D2F: lopa (lookahead branches) or d2f "

@@ -23,7 +23,7 @@ class GenerationOptions(TypedDict, total=False):
     top_logprobs: int | None
     special_tokens: bool
     max_forwards: int | None
-    profile: str | None
+    preset: str | None
     strategy: StrategyName | None
     branches: int | Literal["auto"] | None
     speculative: bool | None

@@ -35,9 +35,9 @@ class ResolvedOptions:
     """Names of the devices that share the branches."""
 
     @property
-    def profile(self) -> str | None:
-        """Name of the bundle's profile that applies, or None."""
-        name: str | None = self.options["profile"]
+    def preset(self) -> str | None:
+        """Name of the bundle's preset that applies, or None."""
+        name: str | None = self.options["preset"]
         return name
 
     @cached_property

@@ -25,10 +25,10 @@ from lopa.runtime.plan.choices import (
 from lopa.runtime.plan.frozen_options import FrozenOptions
 
 MAX_STRATEGY_OPTIONS = 64
-PROFILE_NAME = r"[a-z][a-z0-9_-]{0,31}"
-"""Regular expression of a profile's name."""
-NO_PROFILE = "none"
-"""Value of the option `profile` that selects no profile."""
+PRESET_NAME = r"[a-z][a-z0-9_-]{0,31}"
+"""Regular expression of a preset's name."""
+NO_PRESET = "none"
+"""Value of the option `preset` that selects no preset."""
 
 
 def checked_seed(seed: Any) -> int:
@@ -38,11 +38,11 @@ def checked_seed(seed: Any) -> int:
     return check_int("seed", seed, min=0, max=2**63 - 1)
 
 
-def checked_profile(name: Any) -> str:
-    """Return the name of a profile. The bundle determines which ones exist."""
-    if not isinstance(name, str) or not re.fullmatch(PROFILE_NAME, name):
-        expected = f"the name of a profile of the bundle, or {NO_PROFILE}"
-        raise invalid_value("profile", name, expected, "set profile to one of these")
+def checked_preset(name: Any) -> str:
+    """Return the name of a preset. The bundle determines which ones exist."""
+    if not isinstance(name, str) or not re.fullmatch(PRESET_NAME, name):
+        expected = f"the name of a preset of the bundle, or {NO_PRESET}"
+        raise invalid_value("preset", name, expected, "set preset to one of these")
     return str(name)
 
 

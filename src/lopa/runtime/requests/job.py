@@ -43,7 +43,7 @@ class Job:
 
     prompt_ids: Int64
     resolved: ResolvedOptions
-    """Requested options and their values, with the number of branches, its reason and the profile."""
+    """Requested options and their values, with the number of branches, its reason and the preset."""
     budget: BranchBudget | None
     sharing: SharingTest | None
     """Rule for computing equal rows of several branches once; None to compute them separately."""
@@ -126,7 +126,7 @@ class PreparedRequest:
 
     @property
     def resolved(self) -> ResolvedOptions:
-        """Requested options and their values, with the number of branches, its reason and the profile."""
+        """Requested options and their values, with the number of branches, its reason and the preset."""
         return self._job.resolved
 
     @property

@@ -1,4 +1,4 @@
-"""Profiles over HTTP: the default one, named ones, unknown ones, and limits of the operator."""
+"""Presets over HTTP: the default one, named ones, unknown ones, and limits of the operator."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ from tests.serve.test_answers import QUESTIONS
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle, write_manifest
-from lopa.runtime.bundle.manifest import Profile
+from lopa.runtime.bundle.manifest import Preset
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "balanced": {"strategy": "threshold", "skip_threshold": 0.95, "unmask_first_masked": True},
@@ -27,8 +27,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def tuned(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("tuned") / "tuned"))
-    profiles = {name: Profile(options=each, devices=["cpu"], measured="80 %") for name, each in OPTIONS.items()}
-    write_manifest(edit_bundle(Bundle.open(folder), defaults={"profile": "balanced"}, profiles=profiles))
+    presets = {name: Preset(options=each, devices=["cpu"], measured="80 %") for name, each in OPTIONS.items()}
+    write_manifest(edit_bundle(Bundle.open(folder), defaults={"preset": "balanced"}, presets=presets))
     return folder
 
 
@@ -42,13 +42,13 @@ def server(tuned: Path) -> Iterator[Server]:
     ("requested", "options"),
     [
         ({}, OPTIONS["balanced"]),
-        ({"profile": "fast"}, OPTIONS["fast"]),
-        ({"profile": "wide", "branches": 2}, {**OPTIONS["wide"], "branches": 2}),
-        ({"profile": "none"}, {"profile": "none"}),
+        ({"preset": "fast"}, OPTIONS["fast"]),
+        ({"preset": "wide", "branches": 2}, {**OPTIONS["wide"], "branches": 2}),
+        ({"preset": "none"}, {"preset": "none"}),
         ({"strategy": "eb"}, {"strategy": "eb"}),
     ],
 )
-def test_a_request_names_a_profile(
+def test_a_request_names_a_preset(
     server: Server, tuned: Path, requested: dict[str, Any], options: dict[str, Any]
 ) -> None:
     answer: Any = server.client.completions.create(
@@ -60,26 +60,26 @@ def test_a_request_names_a_profile(
     assert (choice.text, choice.model_extra["lopa"]["steps"]) == (expected.text, expected.steps)
 
 
-def test_the_log_names_the_default_profile(server: Server) -> None:
-    assert any("requests without options use profile balanced" in line for line in server.head)
+def test_the_log_names_the_default_preset(server: Server) -> None:
+    assert any("requests without options use preset balanced" in line for line in server.head)
 
 
-def test_the_operator_chooses_another_profile_for_all(tuned: Path) -> None:
-    with serving(tuned, "--profile", "fast") as other, Decoder.open(tuned, threads=1) as decoder:
+def test_the_operator_chooses_another_preset_for_all(tuned: Path) -> None:
+    with serving(tuned, "--preset", "fast") as other, Decoder.open(tuned, threads=1) as decoder:
         answer: Any = other.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=40)
         expected = decoder.generate(QUESTIONS[0], max_new_tokens=40, **OPTIONS["fast"])
     assert answer.choices[0].text == expected.text
-    assert any("requests without options use profile fast" in line for line in other.head)
+    assert any("requests without options use preset fast" in line for line in other.head)
 
 
-def test_an_unknown_profile_is_a_bad_request(server: Server) -> None:
-    with pytest.raises(openai.BadRequestError, match="unknown profile 'none-such'") as caught:
-        server.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"profile": "none-such"}})
-    assert caught.value.param in ("lopa", "lopa.profile")
+def test_an_unknown_preset_is_a_bad_request(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError, match="unknown preset 'none-such'") as caught:
+        server.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"preset": "none-such"}})
+    assert caught.value.param in ("lopa", "lopa.preset")
 
 
-def test_a_profile_beyond_the_operator_s_limits_stops_the_server_at_start(tuned: Path) -> None:
+def test_a_preset_beyond_the_operator_s_limits_stops_the_server_at_start(tuned: Path) -> None:
     command = [sys.executable, "-m", "lopa.cli.main", "serve", str(tuned), "--port", "0", "--max-branches", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT)
     assert done.returncode == 2
-    assert "profile wide with branches 3 exceeds --max-branches 2" in done.stderr
+    assert "preset wide with branches 3 exceeds --max-branches 2" in done.stderr
