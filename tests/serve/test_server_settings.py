@@ -107,10 +107,15 @@ def test_values_of_other_types_are_refused(value: Any) -> None:
                 from_ray(name, value)
 
 
-def test_null_means_the_default_of_a_setting_without_one() -> None:
-    assert from_ray("max_tokens", "null").max_tokens is None
-    assert settings_from_parameters({"threads": "null"}).threads is None
-    refusal(from_ray, "max_num_seqs", "null")
+def test_null_is_a_text_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of keys may have this name; without its keys, everybody could use the server."""
+    monkeypatch.chdir(tmp_path)
+    Path("null").write_text("sk-1\n")
+    for settings in (from_command("api_keys", "null"), from_ray("api_keys", "null")):
+        assert settings.api_keys is not None
+        assert settings.api_keys.resolve() == tmp_path / "null"
+    for name in ("max_tokens", "threads", "max_num_seqs"):
+        refusal(from_ray, name, "null")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class ServerSetting:
 
     def read(self, name: str, value: Any) -> Any:
         """Return the checked value of a value or a text. Raises BadInputError that begins with `name`."""
-        if self.default is None and (value is None or value == "null"):  # as in YAML
+        if self.default is None and value is None:
             return None
         return self.check(name, value)
 

@@ -11,7 +11,7 @@ from tests.runtime.sequential import sequential
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.batch_parts import rows_are_shared
-from lopa.runtime.contract.packed_batch import packed_batch
+from lopa.runtime.contract.packed_batch import PackedBatch, packed_batch
 from lopa.runtime.sessions.session import open_session
 
 
@@ -56,6 +56,22 @@ def test_different_positions_or_masks_are_not_shared() -> None:
     batch.window_mask[1, 1, 6, 2] = False
     assert rows_are_shared(packed_batch(batch), 1, 4)
     assert not rows_are_shared(packed_batch(batch), 1, 8)
+
+
+@pytest.mark.parametrize(("lengths", "shared"), [([4, 2, 1], False), ([4, 6, 5], True), ([4, 6, 3], False)])
+def test_windows_of_other_lengths_may_share_rows(lengths: list[int], *, shared: bool) -> None:
+    numbers = np.concatenate([np.arange(length) for length in lengths])
+    batch = PackedBatch(
+        requests=(1,),
+        temperature=np.ones(1, np.float32),
+        slots=np.zeros(3, np.int64),
+        lengths=np.array(lengths),
+        input_ids=numbers + 5,
+        position_ids=numbers,
+        mask=np.concatenate([np.tri(length, dtype=np.bool_).ravel() for length in lengths]),
+        sampled_rows=np.zeros(1, np.int64),
+    )
+    assert rows_are_shared(batch, 0, 4) is shared
 
 
 def test_engine_computes_equal_values_for_shared_rows_only(tiny_bundle: Path) -> None:

@@ -105,8 +105,10 @@ def rows_are_shared(batch: PackedBatch, slot: int, count: int) -> bool:
     first: tuple[Int64, Int64, Bool] | None = None
     for window in np.flatnonzero(batch.slots == slot):
         start, length, begin = batch.starts[window], batch.lengths[window], begins[window]
+        if length < count:
+            return False
         mask = batch.mask[begin : begin + count * length].reshape(-1, length)
-        if length < count or mask[:, count:].any():
+        if mask[:, count:].any():
             return False
         rows = batch.input_ids[start : start + count], batch.position_ids[start : start + count], mask[:, :count]
         first = first or rows
