@@ -84,7 +84,7 @@ def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[
     with Engine(decoder, max_num_seqs=2) as engine:
         first, second = (result_of(engine.submit(prompt, config)) for _ in range(2))
     assert first == expected
-    assert second.reused_rows > 0
+    assert second.cached_tokens > 0
     assert second == with_stored_prompt(expected, second)
     assert second.steps == expected.steps - 1
 

@@ -100,7 +100,7 @@ class Side:
         seconds, processor_seconds = time.perf_counter() - began, time.process_time() - computing
         while self.engine.status.running:  # the last round is reported after the result
             time.sleep(0.001)
-        computed = len(ids) - result.reused_rows
+        computed = len(ids) - result.cached_tokens
         return Turn(len(ids), computed, self._counter.rows - rows, seconds, processor_seconds, result.token_ids)
 
 

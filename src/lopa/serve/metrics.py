@@ -96,8 +96,8 @@ class ServeMetrics:
     def request_admitted(self, report: AdmissionReport) -> None:
         """Record the queueing time of a request."""
         self._queue.labels(self._model).observe(report.queue_seconds)
-        self._reused.labels(self._model).inc(report.reused_rows)
-        self._hits.labels(self._model).inc(report.reused_rows > 0)
+        self._reused.labels(self._model).inc(report.cached_tokens)
+        self._hits.labels(self._model).inc(report.cached_tokens > 0)
 
     def request_ended(self, report: EndReport) -> None:
         """Record the cost of a request that ended."""

@@ -98,7 +98,7 @@ def test_a_scenario_is_read_with_its_files(folder: Path) -> None:
         ("arrivals", {"process": "poisson", "variation": 2}, "with a variation"),
         ("arrivals", {"process": "bursty", "variation": 0.5}, "variation"),
         ("prompts", {"different": 0}, "different"),
-        ("stored_rows", 100, "block_causal"),
+        ("prefix_cache_tokens", 100, "block_causal"),
         ("retry", {"times": 0, "after_seconds": 1}, "times"),
         ("failures", {"mean_seconds_between": 0, "repair_seconds": 1, "again": True}, "mean_seconds_between"),
         ("failures", {"mean_seconds_between": 5, "repair_seconds": 1}, "again"),

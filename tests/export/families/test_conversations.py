@@ -111,12 +111,12 @@ def turns_match(decoder: Decoder, plain: Decoder, rng: np.random.Generator, toke
             for each, handle in zip(turn, handles, strict=True):
                 found = result_of(handle)
                 expected = alone(plain, each.ids, each.config)
-                assert found == with_stored_prompt(expected, found), (each.config, found.reused_rows)
-                each.reused += found.reused_rows
+                assert found == with_stored_prompt(expected, found), (each.config, found.cached_tokens)
+                each.reused += found.cached_tokens
                 each.ids = [*each.ids, *found.token_ids, *user_ids(rng, decoder)]
                 if rng.random() < 0.3:
                     each.config = some_options(rng, decoder)
-        assert engine.status.saved_rows == sum(each.reused for each in conversations)
+        assert engine.status.prefix_hit_tokens == sum(each.reused for each in conversations)
         return engine.status
 
 
@@ -125,15 +125,15 @@ def test_random_conversations(family: Bundle) -> None:
     processor, and so decides near-ties otherwise."""
     rng = np.random.default_rng(3)
     with Decoder.open(family.path, threads=1) as decoder, Decoder.open(family.path, threads=1) as plain:
-        assert turns_match(decoder, plain, rng, 10**6).saved_rows > 200
-        assert turns_match(decoder, plain, rng, 128).stored_rows <= 128
+        assert turns_match(decoder, plain, rng, 10**6).prefix_hit_tokens > 200
+        assert turns_match(decoder, plain, rng, 128).prefix_cached_tokens <= 128
 
 
 @pytest.mark.parametrize("devices", [("cpu:0", "cpu:1"), ("cpu+cpu",)], ids="+".join)
 def test_several_devices(sdar: Bundle, devices: tuple[str, ...]) -> None:
     rng = np.random.default_rng(1)
     with Decoder.open(sdar.path, devices, threads=1) as decoder, Decoder.open(sdar.path, threads=1) as plain:
-        assert turns_match(decoder, plain, rng, 10**6).saved_rows > 200
+        assert turns_match(decoder, plain, rng, 10**6).prefix_hit_tokens > 200
 
 
 def test_a_growing_conversation_reuses_all_finished_blocks(family: Bundle) -> None:
@@ -149,8 +149,8 @@ def test_a_growing_conversation_reuses_all_finished_blocks(family: Bundle) -> No
             while len(ids) < LONGEST:
                 found = result_of(engine.submit(ids, config))
                 assert found == with_stored_prompt(alone(plain, ids, config), found)
-                assert found.reused_rows % size == 0
-                assert found.reused_rows >= before
+                assert found.cached_tokens % size == 0
+                assert found.cached_tokens >= before
                 # The last rows of an answer are not committed. At least its first block is.
                 before = (len(ids) // size + 1) * size
                 ids = [*ids, *found.token_ids, *[mask] * 3, 7, 8, 9, 10]
@@ -158,7 +158,7 @@ def test_a_growing_conversation_reuses_all_finished_blocks(family: Bundle) -> No
                 other = [11 if each == mask else each for each in ids]
                 again = result_of(engine.submit(other, config))
                 assert again == with_stored_prompt(alone(plain, other, config), again)
-        assert found.reused_rows > LONGEST / 2
+        assert found.cached_tokens > LONGEST / 2
 
 
 def test_a_small_cache_evicts_the_oldest_conversation(two_layer_diffcoder: Bundle) -> None:
@@ -173,7 +173,7 @@ def test_a_small_cache_evicts_the_oldest_conversation(two_layer_diffcoder: Bundl
                 found = result_of(engine.submit(prompts[number], config))
                 assert found == expected[number]
                 # Two prompts of 40 fit, and the older one goes, its last blocks first.
-                reused.append(found.reused_rows)
+                reused.append(found.cached_tokens)
             assert engine.status.evicted_blocks > 0
     assert reused == [0, 0, 40, 0, 40, 0, 40, 0]
 
@@ -191,4 +191,4 @@ def test_equal_ids_in_two_models_are_not_mixed(two_layer_diffcoder: Bundle, tmp_
             for reused in (0, 56):
                 found = [result_of(each.submit(ids, config)) for each in (first, second)]
                 assert found == expected
-                assert [each.reused_rows for each in found] == [reused, reused]
+                assert [each.cached_tokens for each in found] == [reused, reused]

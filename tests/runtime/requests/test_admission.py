@@ -114,7 +114,7 @@ def test_long_prompts_join_one_by_one_while_something_runs(
     assert [rows for rows in seen.prompt_rows if rows][:5] == [first, 300, 301, 302, 303]
     joined = [number for number, rows in enumerate(seen.prompt_rows) if rows][:5]
     assert np.diff(joined).tolist() == [3, 4, 4, 4]  # each round adds 100 rows, and an unused remainder expires
-    assert engine.status.stored_rows == (0 if window == "full" else first + sum(map(len, long)))
+    assert engine.status.prefix_cached_tokens == (0 if window == "full" else first + sum(map(len, long)))
 
 
 def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -75,7 +75,7 @@ def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: 
     assert sum(each.requests for each in noted.rounds) == len(steps)
     assert max(each.requests for each in noted.rounds) == 4
     assert all(0 < each.seconds_outside < each.seconds for each in noted.rounds)
-    computed = sum(each.prompt_tokens - each.reused_rows for each in noted.admissions)
+    computed = sum(each.prompt_tokens - each.cached_tokens for each in noted.admissions)
     assert sum(each.prompt_rows for each in noted.rounds) == computed
     assert Counter(each.prompt_tokens for each in noted.admissions) == Counter(len(r.prompt_ids) for r in results)
     waits = [each.queue_seconds for each in noted.admissions]
@@ -197,7 +197,9 @@ def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> 
     engine = Engine(cached, max_num_seqs=2, queue_limit=5)
     idle = engine.status
     assert (idle.running, idle.waiting, idle.max_num_seqs, idle.queue_limit) == (0, 0, 2, 5)
-    assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.stored_rows, idle.saved_rows) == (0,) * 5
+    assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.prefix_cached_tokens, idle.prefix_hit_tokens) == (
+        0,
+    ) * 5
     assert idle.cache_rows_limit == 2 * engine.decoder.bundle.manifest.dimensions.max_positions
     assert (idle.draining, idle.closed, idle.failure) == (False, False, None)
     first = engine.submit(prompt, config)
@@ -208,15 +210,15 @@ def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> 
     session.wait_until_stalled()  # in the second round
     status = engine.status
     assert (status.running, status.waiting, status.rounds) == (2, 1, 1)
-    assert status.cache_rows == status.prompt_rows == status.stored_rows == len(prompt)
+    assert status.cache_rows == status.prompt_rows == status.prefix_cached_tokens == len(prompt)
     session.allow(100)
     first.result(WAIT)
     assert engine.drain(WAIT)
     engine.close()
     again = engine.status
     assert (again.running, again.waiting, again.cache_rows, again.prompt_rows) == (0, 0, 0, 0)
-    assert again.stored_rows == 3 * len(prompt) - 3
-    assert (again.draining, again.closed, again.saved_rows) == (True, True, 0)
+    assert again.prefix_cached_tokens == 3 * len(prompt) - 3
+    assert (again.draining, again.closed, again.prefix_hit_tokens) == (True, True, 0)
 
 
 class WatchedSession:
@@ -257,9 +259,9 @@ def test_prompts_found_in_the_store_are_reported(decoder: Decoder, prompt: tuple
     with Engine(decoder, observer=noted) as engine:
         results = [result_of(engine.submit(prompt, config)) for _ in range(3)]
     assert results == [results[0]] * 3
-    assert [each.reused_rows for each in noted.admissions] == [0, len(prompt), len(prompt)]
+    assert [each.cached_tokens for each in noted.admissions] == [0, len(prompt), len(prompt)]
     assert sum(each.prompt_rows for each in noted.rounds) == len(prompt)
-    assert engine.status.saved_rows == 2 * len(prompt)
+    assert engine.status.prefix_hit_tokens == 2 * len(prompt)
 
 
 def test_only_the_newest_draft_is_stored(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -118,13 +118,13 @@ def test_the_next_turn_computes_only_new_rows(tiny_bundle: Path, options: dict[s
                 for _ in range(4):
                     before, found = session.rows, result_of(engine.submit(ids, config))
                     seen.append(session.rows - before)
-                    assert found.reused_rows % 8 == 0
+                    assert found.cached_tokens % 8 == 0
                     if kept and len(seen) > 1:  # more than the prompt before, and whole blocks of its answer
-                        assert len(ids) - 34 < found.reused_rows <= len(ids) - 4
+                        assert len(ids) - 34 < found.cached_tokens <= len(ids) - 4
                     else:
-                        assert not found.reused_rows
+                        assert not found.cached_tokens
                     ids = [*ids, *found.token_ids, 5, 6, 7, 8]
-            counts.append((first, ids, seen, engine.status.saved_rows))
+            counts.append((first, ids, seen, engine.status.prefix_hit_tokens))
         (_, plain, without, _), (_, cached, with_cache, saved) = counts
         assert plain == cached
         assert saved > 60
@@ -171,11 +171,11 @@ def test_salts_separate_requests(tiny_bundle: Path) -> None:
             config = decoder.config(**{**BLOCKS, "alignment": alignment}, max_new_tokens=4)
             with Engine(decoder) as engine:
                 reused = [
-                    engine.submit_many([Request(prompt, config, salt)])[0].result(WAIT).reused_rows
+                    engine.submit_many([Request(prompt, config, salt)])[0].result(WAIT).cached_tokens
                     for salt in (None, "a", "b", "a", None)
                 ]
                 copies = engine.submit_many([Request(prompt, config, salt) for salt in ("c", "d", "c")])
-                shared = [handle.result(WAIT).reused_rows for handle in copies]
+                shared = [handle.result(WAIT).cached_tokens for handle in copies]
             assert reused[:3] == [0, 0, 0]
             assert reused[3] == reused[4] > 0
             assert shared == [0, 0, 0]
@@ -202,7 +202,7 @@ def test_engines_share_nothing(tiny_bundle: Path, export_tiny: Callable[..., Pat
             found = [[result_of(each.submit(prompt, config)) for each in (first, second)] for _ in range(2)]
     assert found == [expected, expected]
     whole = (len(prompt) - 1) // 8 * 8
-    assert [[each.reused_rows for each in turn] for turn in found] == [[0, 0], [whole, whole]]
+    assert [[each.cached_tokens for each in turn] for turn in found] == [[0, 0], [whole, whole]]
 
 
 def test_a_cancelled_request_leaves_its_finished_blocks(tiny_bundle: Path) -> None:
@@ -220,11 +220,11 @@ def test_a_cancelled_request_leaves_its_finished_blocks(tiny_bundle: Path) -> No
             short = decoder.config(config, max_new_tokens=8)
             again = result_of(engine.submit(prompt, short))
             assert again == alone_in(tiny_bundle, prompt, short)
-            assert again.reused_rows == (len(prompt) - 1) // 8 * 8
+            assert again.cached_tokens == (len(prompt) - 1) // 8 * 8
             # Its blocks are not in use anymore, so that others can take their space.
             other = tuple(each + 1 for each in prompt)
             assert result_of(engine.submit(other, short)) == alone_in(tiny_bundle, other, short)
-            assert result_of(engine.submit(other, short)).reused_rows == again.reused_rows
+            assert result_of(engine.submit(other, short)).cached_tokens == again.cached_tokens
             assert engine.status.evicted_blocks > 0
 
 
@@ -244,8 +244,8 @@ def test_closing_while_blocks_are_in_use(tiny_bundle: Path) -> None:
         gate.open()
         engine.close()
         assert [handle.result(WAIT).stop_reason for handle in handles] == ["cancelled", "cancelled"]
-        assert engine.status.stored_rows > 0
-        assert not engine._pool._prefixes._unused_tokens - engine.status.stored_rows
+        assert engine.status.prefix_cached_tokens > 0
+        assert not engine._pool._prefixes._unused_tokens - engine.status.prefix_cached_tokens
 
 
 def test_rows_that_cannot_be_read_are_not_stored(tiny_bundle: Path) -> None:
@@ -257,10 +257,10 @@ def test_rows_that_cannot_be_read_are_not_stored(tiny_bundle: Path) -> None:
         with Engine(decoder) as engine:
             session.broken = True
             assert result_of(engine.submit(prompt, config)) == expected
-            assert engine.status.stored_rows == 0
+            assert engine.status.prefix_cached_tokens == 0
             session.broken = False
             assert result_of(engine.submit(prompt, config)) == expected
-            assert engine.status.stored_rows > 0
+            assert engine.status.prefix_cached_tokens > 0
 
 
 class RecordingObserver:
@@ -274,7 +274,7 @@ class RecordingObserver:
         self.computed += report.prompt_rows
 
     def request_admitted(self, report: Any) -> None:
-        self.reused += report.reused_rows
+        self.reused += report.cached_tokens
 
     def request_ended(self, report: Any) -> None: ...
 
@@ -290,6 +290,6 @@ def test_reports_add_up(tiny_bundle: Path) -> None:
             assert engine.drain(WAIT)
             status = engine.status
     assert noted.evicted == status.evicted_blocks > 0
-    assert noted.reused == status.saved_rows > 0
+    assert noted.reused == status.prefix_hit_tokens > 0
     assert noted.computed == 6 * 60 - noted.reused
     assert 0 < status.prefix_hits < 6

@@ -123,7 +123,7 @@ def test_a_stored_prompt_does_not_change_scores(decoder: Decoder) -> None:
     expected = alone(decoder, PROMPT, config)
     with Engine(decoder) as engine:
         engine.submit(PROMPT, window="block_causal", max_new_tokens=8).result(WAIT)
-        assert engine.status.stored_rows > 0
+        assert engine.status.prefix_cached_tokens > 0
         assert_same_scores(engine.submit(PROMPT, config).result(WAIT), expected)
 
 

@@ -111,7 +111,7 @@ class Replica:
         self._max_num_batched_tokens = scenario.max_num_batched_tokens
         self._waiting: deque[SimulatedRequest] = deque()
         self._running: list[SimulatedRequest] = []
-        self._prompts = PromptRows(scenario.stored_rows)
+        self._prompts = PromptRows(scenario.prefix_cache_tokens)
         self._failed = 0.0
         self._start()
 

@@ -129,7 +129,7 @@ class Scenario(_Part, frozen=True):
     arrivals: Arrivals = Arrivals()
     prompts: Prompts | None = None
     """Distribution of prompts, or None for the recorded prompts with equal weights."""
-    stored_rows: Annotated[int, Meta(ge=0, le=2**30)] = 0
+    prefix_cache_tokens: Annotated[int, Meta(ge=0, le=2**30)] = 0
     """Prompt rows that a replica caches for later requests."""
     max_num_batched_tokens: Count = MAX_NUM_BATCHED_TOKENS
     retry: Retry | None = None
@@ -197,9 +197,9 @@ def _reasons_against_material(
     for branches in scenario.branches:
         if branches not in decodes.counts:
             yield f"branches {branches}", f"recorded numbers: {', '.join(map(str, decodes.counts))}"
-    if scenario.stored_rows and decodes.window != "block_causal":
+    if scenario.prefix_cache_tokens and decodes.window != "block_causal":
         yield (
-            f"stored_rows {scenario.stored_rows} with decodes whose window is {decodes.window!r}",
+            f"prefix_cache_tokens {scenario.prefix_cache_tokens} with decodes whose window is {decodes.window!r}",
             "0, or decodes with window 'block_causal', whose prompt rows can be reused",
         )
     if table is not None and table.costs.weights_sha256 != decodes.weights_sha256:

@@ -38,7 +38,7 @@ class AdmissionReport:
     queue_seconds: float
     """Seconds since submission."""
     prompt_tokens: int
-    reused_rows: int
+    cached_tokens: int
     """Prompt rows found in the prefix cache instead of computed."""
 
 

@@ -82,15 +82,15 @@ class OutputProcessor:
             self._loop.stop("step_limit")
         return events
 
-    def last_events(self, reason: StopReason, reused_rows: int) -> list[Event]:
+    def last_events(self, reason: StopReason, cached_tokens: int) -> list[Event]:
         """Return the rest of the text and the result, with stop reason `reason`. It may be called only once. If no
-        round ran, the text consists of the tokens that the grammar forces. `reused_rows` is passed on to the result.
+        round ran, the text consists of the tokens that the grammar forces. `cached_tokens` is passed on to the result.
         """
         if self._plan.anytime and reason in ("time_limit", "step_limit"):
             self._loop.write_draft()
         events = [*self._new_text(self._loop.answer), *self._text_events(self._stream.finish())]
         reason = "stop_string" if self._stopped is not None else reason
-        return [*events, DoneEvent(self._result(self._loop.answer, reason, reused_rows))]
+        return [*events, DoneEvent(self._result(self._loop.answer, reason, cached_tokens))]
 
     def _new_text(self, answer: AnswerState) -> list[Event]:
         """Return the text of `answer` that became final since the last call."""
@@ -131,7 +131,7 @@ class OutputProcessor:
             for run, is_unmasked in runs
         )
 
-    def _result(self, answer: AnswerState, stop_reason: StopReason, reused_rows: int) -> GenerationResult:
+    def _result(self, answer: AnswerState, stop_reason: StopReason, cached_tokens: int) -> GenerationResult:
         texts, holes, steps = self._hole_texts, self._holes, self._loop.steps
         if stop_reason == "length" and texts and all(hole.has_end for hole in texts):
             stop_reason = "eos"
@@ -160,7 +160,7 @@ class OutputProcessor:
             seed=self._plan.seed,
             branches="auto" if self._plan.auto_branches else self._plan.branches,
             logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
-            reused_rows=reused_rows,
+            cached_tokens=cached_tokens,
             stop_string=self._stopped,
             top_logprobs=None if top_logprobs is None else tuple(top_logprobs[: len(ids)]),
             scores=answer.scores,

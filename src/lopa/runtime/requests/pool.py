@@ -100,8 +100,8 @@ class RequestPool:
         return PoolLoad(
             cache_rows=sum(len(running.cache.positions) for running in self._running),
             prompt_rows=sum(len(running.job.prompt_ids) for running in self._running),
-            stored_rows=self._prefixes.tokens,
-            saved_rows=self._prefixes.tokens_found,
+            prefix_cached_tokens=self._prefixes.tokens,
+            prefix_hit_tokens=self._prefixes.tokens_found,
             prefix_hits=self._prefixes.hits,
             evicted_blocks=self._prefixes.evictions,
             rounds=self._rounds,

@@ -37,7 +37,7 @@ class GenerationResult:
     seed: int = 0
     branches: int | Literal["auto"] = 1
     logprobs: tuple[float, ...] | None = None
-    reused_rows: int = field(default=0, compare=False)
+    cached_tokens: int = field(default=0, compare=False)
     """Prompt rows found in the prefix cache instead of computed, which depends on earlier requests."""
     stop_string: str | None = None
     """Text of `stop` that ended the answer, or None."""

@@ -13,9 +13,9 @@ class PoolLoad:
     """Rows in prefix caches: prompts and finished blocks."""
     prompt_rows: int = 0
     """Number of prompt tokens of running requests."""
-    stored_rows: int = 0
+    prefix_cached_tokens: int = 0
     """Rows in the prefix cache, which later requests may use."""
-    saved_rows: int = 0
+    prefix_hit_tokens: int = 0
     """Prompt rows found in the prefix cache instead of computed, since the pool was made."""
     prefix_hits: int = 0
     """Requests that found such rows, since the pool was made."""
@@ -45,9 +45,9 @@ class EngineStatus:
     """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers."""
     prompt_rows: int
     """Number of prompt tokens of running decodes."""
-    stored_rows: int
+    prefix_cached_tokens: int
     """Rows in the prefix cache, which later requests may use."""
-    saved_rows: int
+    prefix_hit_tokens: int
     """Prompt rows found in the prefix cache instead of computed, since the engine was made."""
     prefix_hits: int
     """Requests that found such rows, since the engine was made."""

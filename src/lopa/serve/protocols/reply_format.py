@@ -79,7 +79,7 @@ def token_counts(choices: Sequence[Choice], copies: int) -> tuple[int, int, int,
     prompts = choices[::copies]
     return (
         sum(len(choice.result.prompt_ids) for choice in prompts),
-        sum(choice.result.reused_rows for choice in prompts),
+        sum(choice.result.cached_tokens for choice in prompts),
         sum(choice.result.tokens for choice in choices),
         sum(choice.reasoning_tokens for choice in choices),
     )

@@ -171,7 +171,7 @@ def _response_attributes(
         names.RESPONSE_MODEL: trace.model,
         names.FINISH_REASONS: reasons or None,
         names.INPUT_TOKENS: sum(len(result.prompt_ids) for result in of_prompts),
-        names.CACHED_TOKENS: sum(result.reused_rows for result in of_prompts),
+        names.CACHED_TOKENS: sum(result.cached_tokens for result in of_prompts),
         names.OUTPUT_TOKENS: tokens,
         names.REASONING_TOKENS: trace.reasoning_tokens or None,
         names.STEPS: steps,
@@ -200,7 +200,7 @@ def _no_attributes(_: GenerationResult) -> dict[str, Any]:
 
 
 def _prefill_attributes(result: GenerationResult) -> dict[str, Any]:
-    return {names.INPUT_TOKENS: len(result.prompt_ids), names.CACHED_TOKENS: result.reused_rows}
+    return {names.INPUT_TOKENS: len(result.prompt_ids), names.CACHED_TOKENS: result.cached_tokens}
 
 
 def _decode_attributes(result: GenerationResult) -> dict[str, Any]:
