@@ -116,6 +116,27 @@ def size_of(view: Any) -> int:
     raise AssertionError(view)
 
 
+class Raising(float):
+    """An object whose methods raise."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise Boom(name)
+
+    def __len__(self) -> int:
+        raise Boom("length")
+
+    def __repr__(self) -> str:
+        raise Boom("repr")
+
+    __ge__ = __float__ = __iter__ = __array__ = boom
+
+
+class Count(int):
+    """A number that does not compare with others."""
+
+    __lt__ = __gt__ = boom
+
+
 INVALID: list[tuple[str, Any, str]] = [
     ("rescore", lambda rows, *_: rows, "RowStatistics"),
     ("rescore", lambda rows, *_: (rows[:1], None), "topk_ids array"),
@@ -154,6 +175,20 @@ INVALID: list[tuple[str, Any, str]] = [
     ("lookaheads", lambda view, *_: view.candidates.confidences[:2], "array"),
     ("lookaheads", lambda *_: 0, "0"),
     ("lookaheads", lambda *_: None, "None"),
+    # results whose check or later use would raise
+    ("rescore", lambda *_: (Raising(), None), "a value of type tuple"),
+    ("rescore", changed("entropy", np.ma.masked_array), "entropy masked_array"),
+    ("rescore", lambda rows, *_: (dataclasses.replace(rows, logits=rows.entropy), None), "logits|\\(RowStatistics"),
+    ("branch_confidence", lambda *_: 10**400, "1000"),
+    ("branch_confidence", lambda *_: Raising(1.0), "a value of type Raising"),
+    ("eligible", lambda block, _: np.ma.array(np.ones(size_of(block), bool)), "masked_array"),
+    ("threshold", lambda *_: Raising(), "a value of type Raising"),
+    ("rank", lambda block, _: np.ma.array(np.ones(size_of(block))), "masked_array"),
+    ("cut", lambda *_: Raising(1.0), "a value of type Raising"),
+    ("minimum", lambda *_: Count(1), "1"),
+    ("edit", lambda view, _: np.ma.array(np.ones(size_of(view), bool)), "masked_array"),
+    ("lookaheads", lambda *_: np.ma.array([0, 1], mask=[True, False]), "masked_array"),
+    ("lookaheads", lambda *_: np.array([], "U1"), "array"),
 ]
 EXPECTED = {
     "rescore": "RowStatistics of the given shapes and types",

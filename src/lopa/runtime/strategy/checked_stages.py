@@ -1,5 +1,6 @@
 """Checks of the stages that installed and registered strategies bring. Built-in strategies run without them."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,9 @@ from lopa.runtime.strategy.views import BranchView, Memory, RemaskView
 _MAX_LOGPROB = 0.05
 """Largest log-probability that rounding of float16 may produce."""
 _REMEDY = "correct the package of this strategy, or choose another strategy"
+_WHOLE = frozenset({bool, int, *(np.dtype(code).type for code in np.typecodes["AllInteger"])})
+_REAL = _WHOLE | {float, *(np.dtype(code).type for code in np.typecodes["Float"])}
+"""Types of numbers. Instances of subclasses are rejected, as their methods may do anything."""
 
 
 def checked_strategy(strategy: Strategy, vocab_size: int) -> Strategy:
@@ -55,11 +59,15 @@ def errors_of_strategy(name: str, stage: str) -> Iterator[None]:
 def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *arguments: Any) -> Any:
     with errors_of_strategy(name, stage):
         result = function(*arguments)
-    if stage == "rescore":
-        problem, expected = _problem_of_rows(result, arguments[0], vocab_size), _ROWS
-    else:
-        expected, is_valid = _CHECKS[stage]
-        problem = None if is_valid(result, *arguments[:-1]) else shown(result)
+    expected, problem = _ROWS if stage == "rescore" else _CHECKS[stage][0], None
+    try:
+        if stage == "rescore":
+            problem = _problem_of_rows(result, arguments[0], vocab_size)
+        elif not _CHECKS[stage][1](result, *arguments[:-1]):
+            problem = shown(result)
+    except Exception as error:  # methods of the result, e.g. its comparisons, may raise any error
+        raise_if_from_handler(error)
+        problem = shown(result)
     if problem is None:
         return result
     raise StrategyFailedError(f"strategy {name}: {stage} returned {problem}", expected=expected, remedy=_REMEDY)
@@ -77,7 +85,7 @@ def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str |
         return f"the memory {shown(memory)}"
     for field in ("topk_ids", "topk_logprobs", "entropy", *(["logits"] if found.logits is not None else [])):
         value, given = getattr(found, field), getattr(rows, field)
-        if not isinstance(value, np.ndarray) or (value.dtype, value.shape) != (given.dtype, given.shape):
+        if type(value) is not np.ndarray or (value.dtype, value.shape) != (given.dtype, given.shape):
             return f"{field} {shown(value)}"
     problem = statistics_problem(found, vocab_size) if len(rows.entropy) else None
     if problem is not None:
@@ -90,16 +98,16 @@ def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str |
 
 def _is_array(value: Any, kinds: str, like: Any) -> bool:
     """Return True if `value` is an array of `like`'s shape without NaN, of one of numpy's `kinds` of types."""
-    is_alike = isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.shape == like.shape
+    is_alike = type(value) is np.ndarray and value.dtype.kind in kinds and value.shape == like.shape
     return bool(is_alike and not np.isnan(value).any())
 
 
 def _is_count(value: Any, *_: object) -> bool:
-    return isinstance(value, (int, np.integer)) and bool(value >= 0)
+    return type(value) in _WHOLE and bool(value >= 0)
 
 
 def _is_confidence(value: Any, _: BranchView) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and bool(np.isfinite(value))
+    return type(value) in _REAL and math.isfinite(value)
 
 
 def _may_be_remasked(value: Any, view: RemaskView) -> bool:
@@ -107,7 +115,7 @@ def _may_be_remasked(value: Any, view: RemaskView) -> bool:
 
 
 def _are_indices(value: Any, branch: BranchView, count: int) -> bool:
-    if not isinstance(value, np.ndarray) or value.ndim != 1 or (value.size and value.dtype.kind not in "iu"):
+    if type(value) is not np.ndarray or value.ndim != 1 or (value.size and value.dtype.kind not in "iu"):
         return False
     inside = (value >= 0) & (value < len(branch.positions))
     return len(np.unique(value)) == len(value) <= count and bool(inside.all())
