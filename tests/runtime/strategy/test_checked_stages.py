@@ -17,7 +17,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy import STRATEGIES, Candidates, EditView, RemaskView, Strategy, register_strategy, strategies
 from lopa.runtime.strategy.checked_stages import checked_strategy
-from lopa.runtime.strategy.strategy import STAGES
+from lopa.runtime.strategy.strategy import STAGES, no_threshold
 
 LOPA = STRATEGIES["lopa"]
 NAN = float("nan")
@@ -76,6 +76,35 @@ def test_an_exception_is_named_as_the_strategys(decoder: Decoder, prompt: tuple[
         run_stage(stage, decoder, prompt, strategy)
     assert caught.value.received == f"strategy mine: {stage} raised Boom('no such luck')"
     assert isinstance(caught.value.__cause__, Boom)
+
+
+WRITES: list[tuple[str, Callable[..., Any]]] = [
+    ("rescore", lambda rows, *_: rows.entropy),
+    ("rescore", lambda _, positions, *__: positions),
+    ("branch_confidence", lambda branch, _: branch.candidates.tokens),
+    ("branch_confidence", lambda branch, _: branch.positions),
+    ("eligible", lambda block, _: block.masked),
+    ("threshold", lambda block, _: block.candidates.probabilities),
+    ("rank", lambda block, _: block.round.positions[-1]),
+    ("rank", lambda block, _: block.round.candidates[-1].confidences),
+    ("cut", lambda ranked, *_: ranked),
+    ("minimum", lambda block, _: block.positions),
+    ("edit", lambda view, _: view.tokens),
+    ("remask", lambda view, _: view.probabilities),
+    ("lookaheads", lambda branch, *_: branch.candidates.entropies),
+]
+
+
+@pytest.mark.parametrize(("stage", "array"), WRITES)
+def test_a_stage_cannot_write_to_its_arguments(
+    decoder: Decoder, prompt: tuple[int, ...], stage: str, array: Callable[..., Any]
+) -> None:
+    def write(*arguments: Any) -> Any:
+        array(*arguments)[:] = 0
+
+    strategy = mine(**{stage: write}, **({"threshold": no_threshold} if stage == "cut" else {}))
+    with pytest.raises(StrategyFailedError, match=f"strategy mine: {stage} raised ValueError.*read-only"):
+        run_stage(stage, decoder, prompt, strategy)
 
 
 @pytest.mark.parametrize(("name", "options"), [("lopa", {}), ("lopa", REMASKS), ("credit", {}), ("klass", {})])

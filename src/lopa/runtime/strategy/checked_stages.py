@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics, statistics_probl
 from lopa.runtime.errors import StrategyFailedError, raise_if_from_handler
 from lopa.runtime.strategy.strategies import STRATEGIES
 from lopa.runtime.strategy.strategy import STAGES, Strategy, identity
-from lopa.runtime.strategy.views import BranchView, Memory, RemaskView
+from lopa.runtime.strategy.views import BlockView, BranchView, Candidates, EditView, Memory, RemaskView, RoundView
 
 _MAX_LOGPROB = 0.05
 """Largest log-probability that rounding of float16 may produce."""
@@ -23,11 +23,15 @@ _WHOLE = frozenset({bool, int, *(np.dtype(code).type for code in np.typecodes["A
 _REAL = _WHOLE | {float, *(np.dtype(code).type for code in np.typecodes["Float"])}
 """Types of numbers. Instances of subclasses are rejected, as their methods may do anything."""
 
+_VIEWS = (BlockView, BranchView, Candidates, EditView, RemaskView, RoundView, RowStatistics)
+"""Types of arguments of stages that hold arrays. A memory belongs to its strategy and is passed as it is."""
+
 
 def checked_strategy(strategy: Strategy, vocab_size: int) -> Strategy:
     """Return `strategy` with stages that raise StrategyFailedError for their exceptions and for invalid results.
 
-    A built-in strategy is returned unchanged. Token ids have to be below `vocab_size`.
+    Their arguments hold read-only arrays, so that a stage that writes to them fails. A built-in strategy is returned
+    unchanged. Token ids have to be below `vocab_size`.
     """
     if strategy.name in STRATEGIES:
         return strategy
@@ -58,7 +62,7 @@ def errors_of_strategy(name: str, stage: str) -> Iterator[None]:
 
 def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *arguments: Any) -> Any:
     with errors_of_strategy(name, stage):
-        result = function(*arguments)
+        result = function(*map(_read_only, arguments))
     expected, problem = _ROWS if stage == "rescore" else _CHECKS[stage][0], None
     try:
         if stage == "rescore":
@@ -71,6 +75,17 @@ def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *
     if problem is None:
         return result
     raise StrategyFailedError(f"strategy {name}: {stage} returned {problem}", expected=expected, remedy=_REMEDY)
+
+
+def _read_only(value: Any) -> Any:
+    """Return `value` with read-only views in place of its arrays, which the decode uses again."""
+    if isinstance(value, np.ndarray):
+        view = value.view()
+        view.flags.writeable = False
+        return view
+    if isinstance(value, _VIEWS):
+        return type(value)(**{field.name: _read_only(getattr(value, field.name)) for field in fields(value)})
+    return tuple(map(_read_only, value)) if isinstance(value, tuple) else value
 
 
 _ROWS = "(rows, memory): RowStatistics of the given shapes and types, log-probabilities descending; a Memory or None"
