@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.strategy.failing import FAILING, register_failing_strategies
 
 from lopa.batch.row_answers import ANSWER_FIELDS, answers_to_rows
 from lopa.runtime import Decoder
@@ -49,6 +50,16 @@ def test_rows_have_the_answers_of_a_decoder(engine: Engine, tiny_bundle: Path) -
             )
             assert answer["error"] == ""
             assert tuple(answer) == ANSWER_FIELDS
+
+
+def test_a_failing_strategy_ends_only_its_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_failing_strategies(monkeypatch)
+    rows = [{"prompt": PROMPTS[0], "lopa": {"strategy": each}} for each in ("lopa", *FAILING, "lopa")]
+    first, *failed, last = answers_to_rows(engine, rows, {"max_new_tokens": 8})
+    assert first["token_ids"] == last["token_ids"] != []
+    assert [each["error"].split(" raised ")[0] for each in failed] == [
+        f"strategy {name}: {stage}" for name, stage in FAILING.items()
+    ]
 
 
 def test_a_bad_row_gets_an_error_and_the_others_answers(engine: Engine) -> None:

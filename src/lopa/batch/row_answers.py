@@ -7,7 +7,7 @@ from lopa.batch.plain_line import PROMPT_FIELDS, check_options, prompt_from_fiel
 from lopa.batch.result_fields import fields_of_result
 from lopa.runtime.checked_values import shown
 from lopa.runtime.engine import Engine
-from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 
@@ -38,18 +38,18 @@ def answers_to_rows(
 
     A row has a "prompt", "prompt_ids" or "messages", and may have decoding options by name in its column OPTIONS_FIELD,
     which replace `options` for this row. Values of None count as missing, and other columns are ignored. A row that
-    cannot be used gets an error. Raises the engine's errors if its device fails.
+    cannot be used, or whose strategy fails, gets an error. Raises the engine's errors if its device fails.
     """
     return [_answer(each) for each in [_submit(engine, row, options) for row in rows]]
 
 
-def _submit(engine: Engine, row: Mapping[str, Any], options: Mapping[str, Any]) -> RequestHandle | BadInputError:
+def _submit(engine: Engine, row: Mapping[str, Any], options: Mapping[str, Any]) -> RequestHandle | LopaError:
     try:
         with errors_as_bad_input("the row cannot be used", expected="a prompt and options", remedy="correct the row"):
             prompt = prompt_from_fields({name: row[name] for name in PROMPT_FIELDS if row.get(name) is not None})
             own = {name: value for name, value in _own_options(row).items() if value is not None}
             return engine.submit(prompt, GenerationConfig.from_mapping({**options, **own}))
-    except BadInputError as error:
+    except REQUEST_ERRORS as error:
         return error
 
 
@@ -63,11 +63,11 @@ def _own_options(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return found or {}
 
 
-def _answer(outcome: RequestHandle | BadInputError) -> dict[str, Any]:
+def _answer(outcome: RequestHandle | LopaError) -> dict[str, Any]:
     try:
-        if isinstance(outcome, BadInputError):
+        if isinstance(outcome, LopaError):
             raise outcome
         fields = fields_of_result(outcome.result(), prompt_ids=False)
-    except BadInputError as error:
+    except REQUEST_ERRORS as error:
         return {**dict.fromkeys(ANSWER_FIELDS), "error": str(error)}
     return {**{name: fields.get(name) for name in ANSWER_FIELDS}, "error": ""}

@@ -18,7 +18,13 @@ from lopa.runtime.checked_values import check_callback, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, errors_as_bad_input, raise_if_from_handler
+from lopa.runtime.errors import (
+    REQUEST_ERRORS,
+    EngineFailedError,
+    LopaError,
+    errors_as_bad_input,
+    raise_if_from_handler,
+)
 from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -290,7 +296,7 @@ class Decoder:
 
     def handles(
         self,
-        prompts: Iterable[Prompt | Request | BadInputError],
+        prompts: Iterable[Prompt | Request | LopaError],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -467,19 +473,19 @@ class Decoder:
     def _join(
         self,
         pool: RequestPool,
-        prompt: Prompt | Request | BadInputError,
+        prompt: Prompt | Request | LopaError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
         """Return the handle of a prompt that joined the pool, or that failed at once."""
         try:
-            if isinstance(prompt, BadInputError):
+            if isinstance(prompt, LopaError):
                 raise prompt
             with errors_as_bad_input(
                 "an invalid prompt", expected="text or ids, and a config", remedy="correct the prompt or its config"
             ):
                 job = self._job(prompt, config, on_step=on_step)
-        except BadInputError as error:
+        except REQUEST_ERRORS as error:
             raise_if_from_handler(error)
             handle = RequestHandle()
             handle.put_error(error)

@@ -127,6 +127,10 @@ class StrategyFailedError(LopaError):
     continue."""
 
 
+REQUEST_ERRORS = (BadInputError, StrategyFailedError)
+"""Errors that end one request of a batch. Other errors end the whole batch."""
+
+
 class EngineFailedError(LopaError):
     """A device failed during a forward, which ends every running request (exit code 3)."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
+from tests.runtime.strategy.failing import FAILING, register_failing_strategies
 
 GOOD = json.dumps({"prompt": PROMPT, "max_new_tokens": 16})
 SHORT = ("--max-new-tokens", 16)
@@ -61,6 +62,29 @@ def test_a_line_may_have_an_id_and_options_of_its_own(tiny_bundle: Path, tmp_pat
     assert first["token_ids"] == last["token_ids"]
     alone = lopa_export("generate", tiny_bundle, PROMPT, "--strategy", "d2f", "--max-new-tokens", 8)
     assert alone.stdout == short["text"] + "\n"
+
+
+def test_a_failing_strategy_ends_only_its_line(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_failing_strategies(monkeypatch)
+    lines = [{"prompt": PROMPT, "max_new_tokens": 8, "strategy": each} for each in ("lopa", *FAILING, "lopa")]
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8}
+    openai = [
+        {"custom_id": name, "method": "POST", "url": "/v1/completions", "body": {**body, "lopa": {"strategy": name}}}
+        for name in FAILING
+    ]
+    prompts = jsonl(tmp_path / "in.jsonl", *lines, *openai, lines[0])
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--parallel", 2)
+    first, *failed, other, reply, other_reply, last = answers(result.stdout)
+    assert first["token_ids"] == other["token_ids"] == last["token_ids"] != []
+    for found, (name, stage) in zip(failed, FAILING.items(), strict=True):
+        assert found["error"].startswith(f"strategy {name}: {stage} raised ZeroDivisionError")
+    for found in (reply, other_reply):
+        assert found["response"]["status_code"] == 500
+        assert found["error"]["code"] == "server_error"
+    assert "7 prompts, 4 errors, " in result.stderr
+    assert result.returncode == 2
 
 
 BAD = {

@@ -15,6 +15,7 @@ from typing import Self
 import pytest
 from tests.chat_bundles import with_chat_template
 from tests.cli.command import lopa_export
+from tests.runtime.strategy.failing import register_failing_strategies
 
 from lopa.cli.decode.conversation import Conversation
 
@@ -47,6 +48,13 @@ def test_without_a_template_each_message_is_continued_alone(tiny_bundle: Path) -
     assert (done.returncode, done.stdout) == (0, 2 * generated(tiny_bundle, f"{QUESTION}\nAnswer:"))
     assert "no chat template" in done.stderr
     assert len(re.findall(r"tokens per forward, [\d.]+ s", done.stderr)) == 2
+
+
+def test_a_failing_strategy_ends_only_its_answer(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_failing_strategies(monkeypatch)
+    done = chat(tiny_bundle, "one\ntwo\n", "--strategy", "fails_in_a_step", "--max-new-tokens", 8)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("error: strategy fails_in_a_step: branch_confidence raised ZeroDivisionError") == 2
 
 
 def test_turns_use_the_template_and_can_be_undone(chat_bundle: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.cli.files.trace_file import StepCallbacks
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import REQUEST_ERRORS, LopaError
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.request import Request
 from lopa.runtime.requests.result import GenerationResult
@@ -26,7 +26,7 @@ def decode_lines(
     progress: BatchProgress,
     source: str,
 ) -> None:
-    """Answer `lines` of the file `source`. The answer to a bad line is its error, which is also printed.
+    """Answer `lines` of the file `source`. The answer to a line that fails is its error, which is also printed.
 
     If a device fails, the results so far are written and its error is raised.
     """
@@ -34,7 +34,7 @@ def decode_lines(
     numbers: dict[int, int] = {}
     """Line numbers of the running requests, by the position of the request."""
 
-    def requests() -> Iterator[Request | BadInputError]:
+    def requests() -> Iterator[Request | LopaError]:
         positions = count()
         for line in lines:
             read = reader.request_line(line)
@@ -58,7 +58,7 @@ def decode_lines(
             results: list[GenerationResult] = [each.result(0) for each in ended]
             answer = read.format.from_handles(ended)
             progress.add(results)
-        except BadInputError as error:
+        except REQUEST_ERRORS as error:
             answer = read.format.from_error(error)
             progress.print(f"error: {source} line {read.line.number}: {error}")
             progress.add(error)

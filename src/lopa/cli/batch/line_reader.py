@@ -13,7 +13,7 @@ from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
 from lopa.cli.batch.result_lines import PlainAnswerFormat
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.plan import GRAMMARS
@@ -38,7 +38,7 @@ class RequestLine:
     """A line of a file of prompts with its requests or error and the format of its answer."""
 
     line: RawLine
-    requests: Sequence[Request | BadInputError]
+    requests: Sequence[Request | LopaError]
     format: AnswerFormat
 
 
@@ -90,7 +90,7 @@ class LineReader:
                 prompt, options = parse_plain_line(value)
                 config = GenerationConfig.from_mapping(self._options(options)) if options else self.resolved.config
                 return RequestLine(line, [Request(self.prompt(prompt), config)], answer_format)
-        except BadInputError as error:
+        except REQUEST_ERRORS as error:
             return RequestLine(line, [error], answer_format)
 
     def prompt(self, given: Prompt) -> Prompt:

@@ -10,7 +10,7 @@ import msgspec
 
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.errors import BadInputError, FieldError
+from lopa.runtime.errors import BadInputError, FieldError, LopaError
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.serve.http.api_error import ApiError, api_error_from
 from lopa.serve.openai.body_options import LOPA_FIELD, MESSAGES
@@ -81,7 +81,7 @@ class OpenAIAnswerFormat:
     """The request, or None for an invalid line."""
 
     def from_handles(self, handles: Sequence[RequestHandle]) -> dict[str, Any]:
-        """Return a response with status 200 and the body of the server's reply. Raises BadInputError."""
+        """Return a response with status 200 and the body of the server's reply. Raises the request's error."""
         assert self.requested is not None
         fingerprint = fingerprint_from_manifest(self.manifest)
         context = ReplyContext(
@@ -91,13 +91,13 @@ class OpenAIAnswerFormat:
         body = reply.body([choice_from_handle(each, self.decode_ids) for each in handles])
         return self._line_of(200, json.loads(msgspec.json.encode(body)), None)  # it may hold raw JSON of the model
 
-    def from_error(self, error: BadInputError) -> dict[str, Any]:
+    def from_error(self, error: LopaError) -> dict[str, Any]:
         """Return a response with the status and body of the server's reply to the error."""
         found = self._api_error(error)
         body = found.body if self.endpoint != MESSAGES else anthropic_error(found, f"req_{self._name}")
-        return self._line_of(found.status, body, {"code": "invalid_request_error", "message": str(error)})
+        return self._line_of(found.status, body, {"code": found.body["error"]["type"], "message": str(error)})
 
-    def _api_error(self, error: BadInputError) -> ApiError:
+    def _api_error(self, error: LopaError) -> ApiError:
         """Return the error in the line's own field names."""
         if self.requested is None:
             return api_error_from(error)

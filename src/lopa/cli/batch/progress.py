@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from lopa.cli.batch.resume import KeptResults
 from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.progress_bars import ProgressBars
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import LopaError
 from lopa.runtime.requests.result import GenerationResult
 
 _LINE_SECONDS = 10.0
@@ -44,10 +44,10 @@ class BatchProgress(ProgressBars):
             self._printed = now
             click.echo(self._line(now - self._began), err=True)
 
-    def add(self, outcome: Sequence[GenerationResult] | BadInputError) -> None:
+    def add(self, outcome: Sequence[GenerationResult] | LopaError) -> None:
         """Count the outcome of a line."""
         self._results += 1
-        if isinstance(outcome, BadInputError):
+        if isinstance(outcome, LopaError):
             self._errors += 1
         else:
             self._tokens += sum(result.tokens for result in outcome)

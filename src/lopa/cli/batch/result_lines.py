@@ -6,7 +6,7 @@ from typing import Any
 
 from lopa.batch.result_fields import fields_of_result
 from lopa.cli.batch.prompt_lines import RawLine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import LopaError
 from lopa.runtime.requests.handle import RequestHandle
 
 
@@ -20,11 +20,11 @@ class PlainAnswerFormat:
     """True to include the token ids of the prompt."""
 
     def from_handles(self, handles: Sequence[RequestHandle]) -> dict[str, Any]:
-        """Return the fields that identify the line, then the fields of its one result. Raises BadInputError."""
+        """Return the fields that identify the line, then the fields of its one result. Raises the request's error."""
         (handle,) = handles
         return {**self._names(), **fields_of_result(handle.result(0), prompt_ids=self.prompt_ids)}
 
-    def from_error(self, error: BadInputError) -> dict[str, Any]:
+    def from_error(self, error: LopaError) -> dict[str, Any]:
         """Return the fields that identify the line, and the error's text."""
         return {**self._names(), "error": str(error)}
 

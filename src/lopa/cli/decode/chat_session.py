@@ -15,7 +15,7 @@ from lopa.cli.program.verbosity import quiet
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, OutputFailedError
+from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
 from lopa.runtime.requests.request import Prompt
@@ -61,7 +61,7 @@ class ChatSession:
                     break
                 try:
                     self._handle(text)
-                except (BadInputError, OutputFailedError) as error:
+                except (*REQUEST_ERRORS, OutputFailedError) as error:
                     self._refused = True
                     click.echo(f"error: {error}", err=True)
         return 2 if self._refused and not messages.on_terminal else 0
