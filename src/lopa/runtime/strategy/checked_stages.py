@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,10 +81,10 @@ def _read_only(value: Any) -> Any:
     """Return `value` with read-only views in place of its arrays, which the decode uses again."""
     if isinstance(value, np.ndarray):
         view = value.view()
-        view.flags.writeable = False
+        view.setflags(write=False)
         return view
     if isinstance(value, _VIEWS):
-        return type(value)(**{field.name: _read_only(getattr(value, field.name)) for field in fields(value)})
+        return type(value)(**{name: _read_only(each) for name, each in vars(value).items()})
     return tuple(map(_read_only, value)) if isinstance(value, tuple) else value
 
 
