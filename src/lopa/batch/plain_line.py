@@ -7,7 +7,7 @@ from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
 from lopa.runtime.requests.request import Prompt
-from lopa.serve.openai.prompts import check_messages, check_prompt_ids, check_prompt_text, normalize_messages
+from lopa.serve.openai.prompts import check_prompt_ids, check_prompt_text, messages_from_field
 
 PROMPT_FIELDS = ("prompt", "prompt_ids", "messages")
 _REMEDY = "correct the line"
@@ -41,7 +41,7 @@ def prompt_from_fields(value: Mapping[str, Any]) -> Prompt:
             remedy=_REMEDY,
         )
     if "messages" in value:
-        return Chat(normalize_messages(check_messages(value["messages"])))
+        return Chat(messages_from_field(value["messages"]))
     if "prompt_ids" in value:
         return check_prompt_ids(value["prompt_ids"])
     return check_prompt_text(value["prompt"])

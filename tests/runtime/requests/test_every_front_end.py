@@ -20,6 +20,7 @@ from lopa.cli.commands import cli
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.request import Prompt, Request
 from lopa.runtime.requests.request_preparation import RequestPreparation
@@ -369,3 +370,12 @@ def test_what_is_particular_about_a_request_matters(bench: Bench) -> None:
     for name in ("special tokens in a chat", "no reasoning", "reasoning", "template arguments", "tools"):
         assert seen(name).ids != plain[Chat].ids, name
     assert seen("special tokens in a text").ids != plain[str].ids
+
+
+@pytest.mark.parametrize("front_end", sorted(FORMS["messages"] - {"command", "chat"}))
+def test_every_front_end_refuses_an_unknown_role(bench: Bench, front_end: str) -> None:
+    chat = Chat(MESSAGES)
+    object.__setattr__(chat, "messages", [MESSAGES[0], {"role": "x", "content": "a"}])  # Chat would refuse it
+    with pytest.raises((BadInputError, AssertionError), match="unknown role x|status.* 400"):
+        SEND[front_end](bench, Case(chat, LENGTH))
+    assert not bench.jobs

@@ -199,7 +199,7 @@ def test_deeply_nested_messages() -> None:
 
 @pytest.mark.parametrize("messages", [None, 5, {"role": "user", "content": "x"}, iter([])])
 def test_messages_that_are_not_a_list(messages: Any) -> None:
-    with pytest.raises(BadInputError, match="chat "):
+    with pytest.raises(BadInputError, match="invalid messages"):
         text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
 
 

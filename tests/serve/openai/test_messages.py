@@ -10,7 +10,7 @@ from tests.runtime.text.test_markup import QWEN, tokenizer_with
 from lopa.batch.plain_line import parse_plain_line
 from lopa.cli.batch.openai_line import request_from_openai_line
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.request import messages_from_field
+from lopa.serve.openai.prompts import messages_from_field
 from lopa.serve.triton.triton_request import _chat
 
 

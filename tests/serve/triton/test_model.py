@@ -132,7 +132,7 @@ def test_deadline_returns_the_committed_text(model: Loaded) -> None:
         ({"text_input": "1", "drafts": True}, {}, "drafts: drafts without stream"),
         ({"text_input": "1", "options": '{"regex": "("}'}, {}, "options.regex: "),
         ({"messages": "{}"}, {}, "messages: messages: "),
-        ({"messages": "[]"}, {}, "messages: messages is empty"),
+        ({"messages": "[]"}, {}, "messages: the chat has no messages"),
         ({"messages": '[{"role": "king", "content": "1"}]'}, {}, "messages: unknown role king"),
         ({"messages": '[{"role": "user", "content": 1}]'}, {}, "messages: "),
     ],

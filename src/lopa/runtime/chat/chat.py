@@ -6,8 +6,9 @@ from typing import Any
 
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.chat.tool_definition import ToolRequest, tools_from_body
-from lopa.runtime.errors import FieldError
-from lopa.runtime.text.chat_template import template_variables
+from lopa.runtime.checked_values import invalid_value
+from lopa.runtime.errors import FieldError, field_errors
+from lopa.runtime.text.chat_template import check_messages, template_variables
 from lopa.runtime.text.reasoning_marks import CLOSING
 
 REASONING = "reasoning"
@@ -19,10 +20,18 @@ _SWITCHES: Mapping[str, tuple[Any, Any]] = {
 }
 """Variables by which chat templates switch reasoning on and off, with the values for on and off."""
 
+_KINDS: Sequence[tuple[str, Any, str]] = (
+    (REASONING, bool | None, "True, False or None"),
+    ("chat_template_kwargs", Mapping, "a mapping of the template's variables to values"),
+    ("continues", bool, "True or False"),
+    ("call_format", CallFormat | None, "a CallFormat, or None to recognise it from the template"),
+)
+"""Fields of a chat, with their types and the types in words."""
+
 
 @dataclass(frozen=True)
 class Chat:
-    """Messages of a chat, which the bundle's template formats as a prompt. Raises FieldError for invalid tools."""
+    """Messages of a chat, which the bundle's template formats as a prompt. Raises FieldError for an invalid field."""
 
     messages: Sequence[Mapping[str, Any]]
     """{"role", "content"} each, with "tool_calls", "tool_call_id" and "reasoning_content" as templates read them."""
@@ -42,7 +51,14 @@ class Chat:
     """Format of calls, or None to recognise it from the template."""
 
     def __post_init__(self) -> None:
+        with field_errors("messages"):
+            check_messages(self.messages)
         tool_request(self)
+        for name, kinds, expected in _KINDS:
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                with field_errors(name):
+                    raise invalid_value(name, value, expected)
 
     @property
     def may_call(self) -> bool:

@@ -127,7 +127,7 @@ def _begun_answer(chat: Chat) -> tuple[list[Mapping[str, Any]], Mapping[str, Any
     """Return the messages before the answer, and the message that it continues: the assistant's last one with text."""
     messages = list(chat.messages)
     last: Mapping[str, Any] = messages[-1] if messages and chat.continues else {}
-    if last.get("role") != "assistant" or last.get("tool_calls"):
+    if last.get("role") != "assistant" or last.get("tool_calls") or last.get("content") is None:
         return messages, None
     return messages[:-1], last
 

@@ -37,12 +37,11 @@ _OWN_NAMES = frozenset(("messages", "tools", "documents", "add_generation_prompt
 NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 MAX_MESSAGE_VALUES = 1_000_000
 """Maximum texts, numbers and lists in all messages together."""
-ROLES = frozenset(
-    {
-        *("system", "developer", "user", "assistant", "tool", "function", "ipython"),
-        *("environment", "observation", "model", "human", "bot", "gpt"),
-    }
+ROLES = (
+    *("system", "developer", "user", "assistant", "tool", "function", "ipython"),
+    *("environment", "observation", "model", "human", "bot", "gpt"),
 )
+"""Roles of messages, by the names of all templates."""
 """Roles that a template may turn into a special token ("<|user|>"). Any other role is plain text, like content."""
 _NO_TOOLS: Mapping[str, Any] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
 """Variables of every template, for a chat without tools."""
@@ -115,8 +114,10 @@ def _render(
     tools: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
 ) -> str:
-    plain, characters = _check_messages(messages)
+    check_messages(messages)
     sizes: list[int] = []
+    plain = [_marked_message(number, message, sizes) for number, message in enumerate(messages)]
+    characters, sizes = sum(sizes), []
     tokens = tuple(sorted(special_tokens.items()))
     plain = [_in_parts(each) if _takes_only_parts(template, tokens, each["role"]) else each for each in plain]
     with field_errors("tools"):
@@ -142,8 +143,6 @@ def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...]
 
     A role that the template rejects in a short chat is treated like the user's.
     """
-    if role not in ROLES:
-        return _takes_only_parts(template, special_tokens, "user")
     user_in_parts = role != "user" and _takes_only_parts(template, special_tokens, "user")
     other = (_in_parts if user_in_parts else dict)({"role": "user", "content": "Hello"})
     before = [] if role in ("user", "system", "developer") else [other]
@@ -261,11 +260,11 @@ class _GenerationBlock(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-def _check_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Return the messages for the template, and the number of their characters."""
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise BadInputError unless `messages` have the form of a chat, with roles among ROLES."""
     if not isinstance(messages, Sequence):
         raise BadInputError(
-            f"invalid chat {shown(messages)}", expected="a list of messages", remedy=_MESSAGE_FORM["remedy"]
+            f"invalid messages {shown(messages)}", expected="a list of messages", remedy=_MESSAGE_FORM["remedy"]
         )
     if not messages:
         raise BadInputError("the chat has no messages", expected="at least one message", remedy="add a user message")
@@ -275,22 +274,23 @@ def _check_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[st
             expected=f"at most {MAX_MESSAGES} messages",
             remedy="remove the oldest messages",
         )
-    sizes: list[int] = []
-    return [_check_message(number, message, sizes) for number, message in enumerate(messages)], sum(sizes)
+    for number, message in enumerate(messages):
+        role, content = (
+            (message.get(name) for name in ("role", "content")) if isinstance(message, Mapping) else (None, None)
+        )
+        if isinstance(role, str) and role not in ROLES:
+            raise BadInputError(
+                f"unknown role {role[:80]}", expected="one of " + ", ".join(ROLES), remedy="choose a role"
+            )
+        no_content = content is None and isinstance(role, str) and any(message.get(name) for name in _CALLS)
+        if not isinstance(role, str) or not (isinstance(text_from_content(content), str) or no_content):
+            raise BadInputError(f"message {number} of the chat is {shown(message)}", **_MESSAGE_FORM)
 
 
-def _check_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any]:
-    role, content = (
-        (message.get(name) for name in ("role", "content")) if isinstance(message, Mapping) else (None, None)
-    )
-    content = text_from_content(content)
-    no_content = content is None and isinstance(role, str) and any(message.get(name) for name in _CALLS)
-    if not isinstance(role, str) or not (isinstance(content, str) or no_content):
-        raise BadInputError(f"message {number} of the chat is {shown(message)}", **_MESSAGE_FORM)
+def _marked_message(number: int, message: Mapping[str, Any], sizes: list[int]) -> dict[str, Any]:
+    content = text_from_content(message.get("content"))
     made: dict[str, Any] = _mark_texts({**message, "content": content}, sizes, f"message {number}")
-    if role in ROLES:
-        made["role"] = str(role)
-    return made
+    return {**made, "role": str(message["role"])}
 
 
 def _marked_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Prompts or chat messages of a body, checked for their form. This module does not depend on tokenizers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +10,6 @@ from lopa.runtime.requests.request import Prompt
 from lopa.runtime.text.chat_template import text_from_content
 from lopa.serve.openai.tool_results import order_tool_results
 
-Messages = Sequence[Mapping[str, Any]]
 _REMEDY = "correct the field"
 _REASONING = ("reasoning_content", "reasoning")
 """Names of the reasoning in an assistant's message."""
@@ -32,17 +31,6 @@ def check_prompt_ids(value: object) -> list[int]:
     )
 
 
-def check_messages(value: object) -> Messages:
-    """Return a list of message objects. Roles and contents are checked when the chat template renders them."""
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return value
-    raise BadInputError(
-        f"messages {str(value)[:80]} is not a list of objects",
-        expected='a list of {"role": string, "content": string}',
-        remedy=_REMEDY,
-    )
-
-
 def prompts_from_field(value: object, *, max_prompts: int) -> list[Prompt]:
     """Return from 1 to `max_prompts` prompts from a string, a list of strings, a list of token IDs or a list of such
     lists."""
@@ -57,20 +45,27 @@ def prompts_from_field(value: object, *, max_prompts: int) -> list[Prompt]:
     return [check_prompt_ids(each) if isinstance(each, list) else check_prompt_text(each) for each in given]
 
 
-def normalize_messages(messages: Messages) -> list[dict[str, Any]]:
-    """Return messages in the form that chat templates expect, from the form that OpenAI's clients send.
+def messages_from_field(value: object) -> list[dict[str, Any]]:
+    """Return a chat in the form that templates expect, from the form that OpenAI's clients send. Chat checks the rest.
 
     Results of tools get the order of their calls, and the role developer becomes system. Null fields are removed,
     except for the content of messages with tool calls. The arguments of a call arrive as the text of a JSON object and
-    become that object. An empty text becomes an empty object, and any other text stays text.
+    become that object. An empty text becomes an empty object, and any other text stays text. Raises BadInputError for
+    anything but a list of objects.
     """
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise BadInputError(
+            f"messages {str(value)[:80]} is not a list of objects",
+            expected='a list of {"role": string, "content": string}',
+            remedy=_REMEDY,
+        )
     return [
         {
             name: _plain_value(name, value)
             for name, value in {**each, **_reasoning(each)}.items()
             if value is not None or (name == "content" and each.get("tool_calls"))
         }
-        for each in order_tool_results(messages)
+        for each in order_tool_results(value)
     ]
 
 

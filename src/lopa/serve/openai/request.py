@@ -23,13 +23,12 @@ from lopa.serve.openai.body_options import (
 from lopa.serve.openai.chat_options import FIELDS, chat_from_body
 from lopa.serve.openai.holes import PARTS, SUFFIX, param_of_holes, text_before_suffix, text_from_parts
 from lopa.serve.openai.prompt_error import LENGTH
-from lopa.serve.openai.prompts import check_messages, normalize_messages, prompts_from_field
+from lopa.serve.openai.prompts import messages_from_field, prompts_from_field
 from lopa.serve.serve_limits import ServeLimits
 
 DEFAULT_TOKENS = 256
 """Default maximum tokens of an answer."""
 _HANDLED = ("n", "stream")
-_ROLES = ("system", "user", "assistant", "tool", "function")
 _DEADLINE = "deadline"
 _STREAM_OPTIONS = ("include_usage", "include_drafts")
 
@@ -145,22 +144,6 @@ def _prompts_of_completion(
 def _overrides_max_tokens(body: Mapping[str, Any]) -> bool:
     """Return whether max_completion_tokens overrides max_tokens."""
     return body.get("max_completion_tokens") is not None
-
-
-def messages_from_field(value: Any) -> list[dict[str, Any]]:
-    """Return a chat with the roles that templates know. The template itself checks the content."""
-    messages = normalize_messages(check_messages(value))
-    if not messages:
-        raise BadInputError(
-            "messages is empty", expected="at least one message", remedy='e.g. {"role": "user", "content": "Hello"}'
-        )
-    for message in messages:
-        role = message.get("role")
-        if not isinstance(role, str) or role not in _ROLES:
-            raise BadInputError(
-                f"unknown role {str(role)[:80]}", expected="one of " + ", ".join(_ROLES), remedy="choose a role"
-            )
-    return messages
 
 
 def _copies_from_field(value: Any, prompts: int, limits: ServeLimits) -> int:

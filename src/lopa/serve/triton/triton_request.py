@@ -9,7 +9,8 @@ from lopa.runtime.errors import FieldError, errors_as_bad_input, field_errors
 from lopa.runtime.files.untrusted_input import object_from_json, value_from_json
 from lopa.runtime.requests.request import Prompt
 from lopa.serve.openai.body_options import BodyOptions
-from lopa.serve.openai.request import AnswerRequest, StreamOptions, apply_limits, check_deadline, messages_from_field
+from lopa.serve.openai.prompts import messages_from_field
+from lopa.serve.openai.request import AnswerRequest, StreamOptions, apply_limits, check_deadline
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.config_text import DRAFTS, MESSAGES, OPTIONS, STREAM, TEXT
 
