@@ -57,7 +57,7 @@ def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise BadInputError for names that are not decoding options. GenerationConfig checks their values."""
-    unknown = sorted(set(options) - set(OPTIONS))
+    unknown = sorted(map(str, set(options) - set(OPTIONS)))
     if unknown:
         raise BadInputError(
             "unknown " + ", ".join(repr(name[:80]) for name in unknown[:8]),

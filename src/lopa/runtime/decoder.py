@@ -36,7 +36,16 @@ from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
-from lopa.runtime.requests.request import Prompt, Request, changed_config, check_prompts, is_single_prompt, request_from
+from lopa.runtime.requests.request import (
+    Prompt,
+    Request,
+    changed_config,
+    check_nothing_beside,
+    check_prompts,
+    is_single_prompt,
+    request_among,
+    request_from,
+)
 from lopa.runtime.requests.request_preparation import RequestPreparation
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.requests.session_turns import SessionTurns, native_section
@@ -222,10 +231,13 @@ class Decoder:
         """Decode one prompt and return its result, or several prompts and return a list of results in their order.
 
         A prompt is text, ids, a text with holes, a Chat or a Request. The arguments and errors are the same as for
-        `iter_generate`, which yields each result as soon as it is available.
+        `iter_generate`, which yields each result as soon as it is available. Raises BadInputError for one Request with
+        `config` or options beside it.
         """
         single = is_single_prompt(prompts)
         several: Any = [prompts] if single else prompts
+        if isinstance(prompts, Request):
+            request_from(prompts, config, options)
         results = list(self.iter_generate(several, config, parallel=parallel, on_step=on_step, **options))
         return results[0] if single else results
 
@@ -348,12 +360,14 @@ class Decoder:
         `prompt` is text, ids, a text with holes or a Chat. A beginning-of-text token is added to text if the bundle
         requires it. Ids are used unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options`
         changed; a Request has its own config, and a PreparedRequest includes all arguments but `on_step`. Closing the
-        iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
-        branches="auto" without a cost table of this device in the bundle. Raises DecoderBusyError in a signal handler
-        during a round, and DecoderClosedError.
+        iterator cancels the request. Raises BadInputError for invalid options, options beside a Request or
+        PreparedRequest, an empty or too long prompt, and branches="auto" without a cost table of this device in the
+        bundle. Raises DecoderBusyError in a signal handler during a round, and DecoderClosedError.
         """
         self._turns.check()
         if isinstance(prompt, PreparedRequest):
+            given = dict.fromkeys(options, True)
+            check_nothing_beside(prompt, config=config is not None, drafts=bool(drafts), **given)
             return self._events(replace(prompt._take(), on_step=on_step))
         return self._events(self._job(request_from(prompt, config, options), drafts=drafts, on_step=on_step))
 
@@ -386,7 +400,7 @@ class Decoder:
     @native_section
     def _job(
         self,
-        request: Prompt | Request,
+        prompt: Prompt | Request,
         config: GenerationConfig | None = None,
         *,
         deadline: float | None = None,
@@ -396,7 +410,7 @@ class Decoder:
     ) -> Job:
         """Return a checked request (see RequestPreparation.job)."""
         return self._preparation.job(
-            request_from(request, config), deadline=deadline, drafts=drafts, on_step=on_step, is_wanted=is_wanted
+            request_among(prompt, config), deadline=deadline, drafts=drafts, on_step=on_step, is_wanted=is_wanted
         )
 
     def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:

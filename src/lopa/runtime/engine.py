@@ -38,7 +38,14 @@ from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
-from lopa.runtime.requests.request import Prompt, Request, check_prompts, request_from
+from lopa.runtime.requests.request import (
+    Prompt,
+    Request,
+    check_nothing_beside,
+    check_prompts,
+    request_among,
+    request_from,
+)
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.session_turns import left_by_fork
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
@@ -256,13 +263,18 @@ class Engine:
         The prompt is decoded by `config` (None: the bundle's own) with `options` changed. `deadline` is in seconds from
         now, including the wait (time_limit counts from the first round). When it passes, the committed text is the
         result. `on_step` is called after every step on the engine's thread; an exception from it ends the request. A
-        PreparedRequest includes all of these.
+        PreparedRequest includes all of these, and a Request its config.
 
-        Raises BadInputError as Decoder.stream does, for a negative deadline and for a PreparedRequest that was already
-        submitted. Raises QueueFullError, and EngineClosedError also while the engine drains.
+        Raises BadInputError as Decoder.stream does, for a negative deadline, for an argument that the PreparedRequest
+        includes, and for one that was already submitted. Raises QueueFullError, and EngineClosedError also while the
+        engine drains.
         """
         self._check_capacity(1)  # before any work for a request that would be rejected
         if isinstance(prompt, PreparedRequest):
+            given = {"config": config, "deadline": deadline, "on_step": on_step, "drafts": drafts or None}
+            check_nothing_beside(
+                prompt, **{name: each is not None for name, each in given.items()}, **dict.fromkeys(options, True)
+            )
             job = prompt._take()
         else:
             request = request_from(prompt, config, options)
@@ -302,7 +314,7 @@ class Engine:
         for number, prompt in enumerate(prompts):
             try:
                 job = self._job(
-                    request_from(prompt, config),
+                    request_among(prompt, config),
                     deadline=deadline,
                     drafts=drafts,
                     on_step=None if on_step is None else partial(on_step, number),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.chat_bundles import HERMES, with_added_tokens
@@ -376,6 +377,56 @@ def test_what_is_particular_about_a_request_matters(bench: Bench) -> None:
 def test_every_front_end_refuses_an_unknown_role(bench: Bench, front_end: str) -> None:
     chat = Chat(MESSAGES)
     object.__setattr__(chat, "messages", [MESSAGES[0], {"role": "x", "content": "a"}])  # Chat would refuse it
-    with pytest.raises((BadInputError, AssertionError), match="unknown role x|status.* 400"):
+    with pytest.raises((BadInputError, AssertionError), match=r"unknown role x|status.* 400"):
         SEND[front_end](bench, Case(chat, LENGTH))
     assert not bench.jobs
+
+
+def _by_prepare(engine: Engine, request: Any, *arguments: Any, **options: Any) -> Any:
+    return asyncio.run(engine.prepare(request, *arguments, **options))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda engine, *a, **o: engine.decoder.generate(*a, **o), "Request"),
+        (lambda engine, *a, **o: engine.decoder.stream(*a, **o), "Request"),
+        (lambda engine, *a, **o: engine.decoder.prepare(*a, **o), "Request"),
+        (lambda engine, *a, **o: list(engine.decoder.stream_text(*a, **o)), "Request"),
+        (lambda engine, *a, **o: engine.submit(*a, **o), "Request"),
+        (_by_prepare, "Request"),
+        (lambda engine, *a, **o: engine.decoder.stream(*a, **o), "PreparedRequest"),
+        (lambda engine, *a, **o: engine.submit(*a, **o), "PreparedRequest"),
+    ],
+)
+def test_one_complete_request_has_no_options_beside_it(bench: Bench, call: Any, kind: str) -> None:
+    with Engine(bench.decoder) as engine:
+        given: Any = Request(TEXT, bench.decoder.config(**LENGTH))
+        given = given if kind == "Request" else bench.decoder.prepare(given)
+        beside: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+            ("max_new_tokens", (), {"max_new_tokens": 2}),
+            ("config", (bench.decoder.config(),), {}),
+        ]
+        if kind == "PreparedRequest":
+            beside.append(("drafts", (), {"drafts": True}))
+        for name, arguments, options in beside:
+            with pytest.raises(BadInputError, match=f"^{name} beside a {kind}"):
+                call(engine, given, *arguments, **options)
+        assert call(engine, given) is not None
+
+
+def test_options_of_several_prompts_are_for_those_without_their_own(bench: Bench) -> None:
+    own = Request(TEXT, bench.decoder.config(max_new_tokens=4))
+    lengths = [result.tokens for result in bench.decoder.generate([own, TEXT], max_new_tokens=2)]
+    assert lengths == [4, 2]
+
+
+def test_values_of_other_types_are_named(bench: Bench) -> None:
+    wrong: Any = np.array([1, 2])
+    with pytest.raises(BadInputError, match="invalid gamma array"):
+        bench.decoder.config(strategy="eb", gamma=wrong)
+    with pytest.raises(BadInputError, match=r"invalid prompts array\(5\)"):
+        bench.decoder.generate(np.array(5))
+    with Engine(bench.decoder) as engine:
+        (answer,) = answers_to_rows(engine, [{"prompt": "a", "lopa": {1: 2, "temprature": 1}}], {})
+    assert "unknown '1', 'temprature'" in answer["error"]

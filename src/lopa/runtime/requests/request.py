@@ -33,9 +33,30 @@ class Request:
     """True if a prompt may leave less than max_new_tokens, for an answer of what is left."""
 
 
-def request_from(prompt: Any, config: GenerationConfig | None, options: GenerationOptions | None = None) -> Request:
-    """Return a Request as it is, or another prompt with `config` (None: no options) and `options` changed."""
-    return prompt if isinstance(prompt, Request) else Request(prompt, changed_config(config, options or {}))
+def request_from(prompt: Any, config: GenerationConfig | None, options: GenerationOptions) -> Request:
+    """Return a single prompt with `config` (None: no options) and `options` changed as a Request, or a Request as it
+    is. Raises BadInputError for a Request with other options beside it.
+    """
+    if isinstance(prompt, Request):
+        check_nothing_beside(prompt, config=config is not None, **dict.fromkeys(options, True))
+    return request_among(prompt, changed_config(config, options))
+
+
+def request_among(prompt: Any, config: GenerationConfig | None) -> Request:
+    """Return one of several prompts as a Request, whose config is its own, or `config` (None: no options)."""
+    return prompt if isinstance(prompt, Request) else Request(prompt, changed_config(config, {}))
+
+
+def check_nothing_beside(request: object, **is_given: bool) -> None:
+    """Raise BadInputError if an argument, by name, is given together with a complete `request`."""
+    name = next((name for name, given in is_given.items() if given), None)
+    if name is not None:
+        kind = type(request).__name__
+        raise BadInputError(
+            f"{name} beside a {kind}",
+            expected=f"a {kind} alone, since it has its own options",
+            remedy=f"remove {name}, or make the {kind} with it",
+        )
 
 
 def changed_config(base: Any, options: GenerationOptions) -> GenerationConfig:
@@ -53,7 +74,8 @@ def changed_config(base: Any, options: GenerationOptions) -> GenerationConfig:
 def check_prompts(prompts: Iterable[Any]) -> None:
     """Raise BadInputError unless `prompts` are several prompts."""
     one = isinstance(prompts, (str, bytes))
-    if one or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+    is_number = isinstance(prompts, np.ndarray) and not prompts.ndim  # NumPy's numbers only look iterable
+    if one or is_number or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
         raise BadInputError(
             f"invalid prompts {shown(prompts)}",
             expected="several prompts, each a string or a list of token IDs",

@@ -354,7 +354,7 @@ class OwnOption:
             return check_bool(self.name, given)
         if isinstance(default, int):
             return check_int(self.name, given, min=int(self.min), max=int(self.max))
-        if self.infinite and given == float("inf") and not isinstance(given, str):
+        if self.infinite and isinstance(given, (float, np.floating)) and given == float("inf"):
             return float("inf")
         return check_float(self.name, given, min=self.min, max=self.max)
 
