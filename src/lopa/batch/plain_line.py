@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
+from lopa.runtime.plan import CONSTRAINTS, GRAMMARS
 from lopa.runtime.requests.request import Prompt
 from lopa.serve.openai.prompts import check_prompt_ids, check_prompt_text, messages_from_field
 
@@ -29,6 +30,20 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
     check_options(options)
     options = {name: each for name, each in options.items() if each is not None or name == NULLABLE}
     return ParsedLine(prompt_from_fields(value), options)
+
+
+def options_of_prompt(run: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a prompt in a run: its `own`, and those of the run that do not contradict them.
+
+    An answer satisfies one grammar or is one of the choices. Those of a prompt replace the run's, and its options that
+    they exclude.
+    """
+    replaced: set[str] = set()
+    if not {*GRAMMARS, "choices"}.isdisjoint(own):
+        replaced = {*GRAMMARS, "choices", "anytime", "reference"}
+    if "choices" in own:
+        replaced |= {*CONSTRAINTS}
+    return {**{name: value for name, value in run.items() if name not in replaced}, **own}
 
 
 def prompt_from_fields(value: Mapping[str, Any]) -> Prompt:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lopa.batch.plain_line import PROMPT_FIELDS, check_options, prompt_from_fields
+from lopa.batch.plain_line import PROMPT_FIELDS, check_options, options_of_prompt, prompt_from_fields
 from lopa.batch.result_fields import fields_of_result
 from lopa.runtime.checked_values import shown
 from lopa.runtime.engine import Engine
@@ -36,9 +36,10 @@ def answers_to_rows(
 ) -> list[dict[str, Any]]:
     """Return the values of ANSWER_FIELDS for each row, in order. All rows run in the engine at once.
 
-    A row has a "prompt", "prompt_ids" or "messages", and may have decoding options by name in its column OPTIONS_FIELD,
-    which replace `options` for this row. Values of None count as missing, and other columns are ignored. A row that
-    cannot be used, or whose strategy fails, gets an error. Raises the engine's errors if its device fails.
+    A row has a "prompt", "prompt_ids" or "messages". Decoding options by name in its column OPTIONS_FIELD replace
+    `options` for this row (see options_of_prompt). Values of None count as missing, a seed too, since tables have them
+    for what other rows set. Other columns are ignored. A row that cannot be used, or whose strategy fails, gets an
+    error. Raises the engine's errors if its device fails.
     """
     return [_answer(each) for each in [_submit(engine, row, options) for row in rows]]
 
@@ -48,7 +49,7 @@ def _submit(engine: Engine, row: Mapping[str, Any], options: Mapping[str, Any]) 
         with errors_as_bad_input("the row cannot be used", expected="a prompt and options", remedy="correct the row"):
             prompt = prompt_from_fields({name: row[name] for name in PROMPT_FIELDS if row.get(name) is not None})
             own = {name: value for name, value in _own_options(row).items() if value is not None}
-            return engine.submit(prompt, GenerationConfig.from_mapping({**options, **own}))
+            return engine.submit(prompt, GenerationConfig.from_mapping(options_of_prompt(options, own)))
     except REQUEST_ERRORS as error:
         return error
 

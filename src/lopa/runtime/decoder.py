@@ -231,8 +231,8 @@ class Decoder:
         """Decode one prompt and return its result, or several prompts and return a list of results in their order.
 
         A prompt is text, ids, a text with holes, a Chat or a Request. The arguments and errors are the same as for
-        `iter_generate`, which yields each result as soon as it is available. Raises BadInputError for one Request with
-        `config` or options beside it.
+        `iter_generate`, which yields each result as soon as it is available. Raises BadInputError for `config` or
+        options with one Request.
         """
         single = is_single_prompt(prompts)
         several: Any = [prompts] if single else prompts
@@ -360,9 +360,9 @@ class Decoder:
         `prompt` is text, ids, a text with holes or a Chat. A beginning-of-text token is added to text if the bundle
         requires it. Ids are used unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options`
         changed; a Request has its own config, and a PreparedRequest includes all arguments but `on_step`. Closing the
-        iterator cancels the request. Raises BadInputError for invalid options, options beside a Request or
-        PreparedRequest, an empty or too long prompt, and branches="auto" without a cost table of this device in the
-        bundle. Raises DecoderBusyError in a signal handler during a round, and DecoderClosedError.
+        iterator cancels the request. Raises BadInputError for invalid options, for options with a Request or
+        PreparedRequest, and for an empty or too long prompt. Raises it too for branches="auto" without a cost table of
+        this device in the bundle. Raises DecoderBusyError in a signal handler during a round, and DecoderClosedError.
         """
         self._turns.check()
         if isinstance(prompt, PreparedRequest):

@@ -26,7 +26,9 @@ from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.request import Prompt, Request
 from lopa.runtime.requests.request_preparation import RequestPreparation
 from lopa.runtime.text.text_with_holes import TextWithHoles, text_with_holes
+from lopa.serve.openai.body_options import options_from_body
 from lopa.serve.serve_limits import ServeLimits
+from lopa.serve.triton.triton_request import request_from_inputs
 
 pytest.importorskip("llguidance")
 QUESTION = "There are 9 baskets, and each holds 6 candies. <think>How many?</think>"
@@ -183,11 +185,11 @@ def _fields(case: Case) -> dict[str, Any]:
     return {"prompt" if isinstance(case.prompt, str) else "prompt_ids": case.prompt}
 
 
-def _prompts_file(bench: Bench, line: Mapping[str, Any]) -> dict[str, Any]:
+def _prompts_file(bench: Bench, line: Mapping[str, Any], *flags: str) -> dict[str, Any]:
     path = bench.folder / "lines.jsonl"
     path.write_text(json.dumps(line) + "\n")
     output = bench.folder / "answers.jsonl"
-    _run("generate", str(bench.bundle), "--prompts", str(path), "--output", str(output))
+    _run("generate", str(bench.bundle), "--prompts", str(path), "--output", str(output), *flags)
     found: dict[str, Any] = json.loads(output.read_text())
     return found
 
@@ -430,3 +432,57 @@ def test_values_of_other_types_are_named(bench: Bench) -> None:
     with Engine(bench.decoder) as engine:
         (answer,) = answers_to_rows(engine, [{"prompt": "a", "lopa": {1: 2, "temprature": 1}}], {})
     assert "unknown '1', 'temprature'" in answer["error"]
+
+
+REGEX, CHOICES = {"regex": "[0-9]{1,4}"}, {"choices": ["54", "15"]}
+
+
+@pytest.mark.parametrize(
+    ("run", "own", "kept"),
+    [
+        (REGEX, {"json_schema": {"enum": [1, 2]}}, ()),
+        (REGEX, CHOICES, ()),
+        (CHOICES, REGEX, ()),
+        ({"anytime": True}, REGEX, ()),
+        ({"reference": True}, CHOICES, ()),
+        ({"reasoning_budget": 4}, CHOICES, ()),
+        ({"reasoning_budget": 4}, REGEX, ("reasoning_budget",)),
+        (REGEX, {"temperature": 0.5}, ("regex",)),
+    ],
+    ids=str,
+)
+def test_a_prompts_own_grammar_or_choices_replace_the_runs(
+    bench: Bench, run: dict[str, Any], own: dict[str, Any], kept: tuple[str, ...]
+) -> None:
+    prompt = {"messages": MESSAGES}
+    assert "error" not in _prompts_file(bench, {**prompt, **own}, *_flags({**LENGTH, **run}))
+    line = bench.seen()
+    with Engine(bench.decoder) as engine:
+        (answer,) = answers_to_rows(engine, [{**prompt, "lopa": own}], {**LENGTH, **run})
+    assert answer["error"] == ""
+    by_python_options = {**LENGTH, **own, **{name: run[name] for name in kept}}
+    assert bench.seen() == line
+    by_python(bench, Case(Chat(MESSAGES), by_python_options))
+    assert bench.seen() == line
+
+
+def test_a_line_that_scores_choices_replaces_the_runs_grammar(bench: Bench) -> None:
+    body = {"model": "tiny", "prompt": TEXT, "choices": ["54", "15"]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/score", "body": body}
+    assert _prompts_file(bench, line, *_flags(REGEX))["response"]["status_code"] == 200
+
+
+def test_an_empty_stop_stops_nothing() -> None:
+    for stop, expected in (("", []), (["a", ""], ["a"]), ("a", ["a"])):
+        inputs = {"text_input": "x", "options": json.dumps({"stop": stop})}
+        made = request_from_inputs(inputs, {}, ServeLimits(), {}).options.values
+        by_parameter = request_from_inputs({"text_input": "x"}, {"stop": stop}, ServeLimits(), {}).options.values
+        assert options_from_body({"stop": stop}, "/v1/completions").values["stop"] == expected
+        assert made["stop"] == by_parameter["stop"] == expected
+
+
+def test_a_missing_seed_of_a_row_is_the_runs(bench: Bench) -> None:
+    rows = [{"prompt": "a", "lopa": {"seed": seed}} for seed in (5, None)]  # as Arrow returns a row without one
+    with Engine(bench.decoder) as engine:
+        answers = answers_to_rows(engine, rows, {**LENGTH, "seed": 7})
+    assert [each["seed"] for each in answers] == [5, 7]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lopa.batch.plain_line import id_of_line, parse_plain_line
+from lopa.batch.plain_line import id_of_line, options_of_prompt, parse_plain_line
 from lopa.cli.batch.chat_format import ChatFormat
 from lopa.cli.batch.openai_line import OpenAIAnswerFormat, is_openai_line, request_from_openai_line
 from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
@@ -16,7 +16,6 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
-from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.requests.request import Prompt, Request
 from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import BodyOptions
@@ -107,10 +106,7 @@ class LineReader:
 
     def _options(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a line that has its `own` ones."""
-        # An answer satisfies only one grammar, so a line's grammar replaces the command line's.
-        own_grammar = any(name in own for name in GRAMMARS)
-        usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
-        return {**usual, "seed": self.resolved.config.seed, **own}
+        return options_of_prompt({**self.options, "seed": self.resolved.config.seed}, own)
 
     def _requests(self, requested: AnswerRequest) -> list[Request]:
         """Return the requests of a line of OpenAI's format."""

@@ -35,7 +35,7 @@ class Request:
 
 def request_from(prompt: Any, config: GenerationConfig | None, options: GenerationOptions) -> Request:
     """Return a single prompt with `config` (None: no options) and `options` changed as a Request, or a Request as it
-    is. Raises BadInputError for a Request with other options beside it.
+    is. Raises BadInputError for a Request with other options.
     """
     if isinstance(prompt, Request):
         check_nothing_beside(prompt, config=config is not None, **dict.fromkeys(options, True))

@@ -197,10 +197,10 @@ def _check_top_logprobs(options: BodyOptions) -> None:
         )
 
 
-def _stop_list(value: Any) -> dict[str, Any]:
-    """Return the option of a text or a list. Empty texts, which many clients send, stop nothing."""
-    texts = [value] if isinstance(value, str) else value
-    return {"stop": [each for each in texts if each != ""] if isinstance(texts, list) else texts}
+def stop_texts(stop: Any) -> Any:
+    """Return the list of a text or a list of stops. Empty texts, which many clients send, stop nothing."""
+    texts = [stop] if isinstance(stop, str) else stop
+    return [each for each in texts if each != ""] if isinstance(texts, list) else texts
 
 
 def _seed(value: Any) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _logprobs_of_completion(value: Any) -> dict[str, Any]:
 _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     **{name: option_reader(option) for name, option in _OPTIONS.items()},
     "seed": _seed,
-    "stop": _stop_list,
+    "stop": lambda value: {"stop": stop_texts(value)},
     **MAPPED,
     _FORMAT: option_from_response_format,
 }
