@@ -24,7 +24,7 @@ MEASUREMENTS = {
     "infill": ("tools.reports.infill", "Fill missing steps from both sides and from the left side only."),
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
-    "host-time": ("tools.reports.host_time", "Measure a decoding step without its forward."),
+    "host": ("tools.reports.host_time", "Measure a decoding step without its forward."),
     "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "conversation": (

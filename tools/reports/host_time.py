@@ -1,10 +1,10 @@
 """Time of a decoding step without its forward.
 
-Usage: python -m tools.measure host-time BUNDLE [--repeats N]
+Usage: python -m tools.measure host BUNDLE [--repeats N]
 
 A session that returns random statistics at once stands in for the device. The time is that of the process, so that
 other programs disturb it less. The file runs on any commit since f64e9a4, as `python PATH/host_time.py BUNDLE` in a
-checkout.
+checkout, and here as `python -m tools.reports.host_time` too.
 """
 
 import time

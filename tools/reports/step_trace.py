@@ -3,7 +3,8 @@
 Usage: python -m tools.measure step BUNDLE [--branches N] [--list]
 
 The step lies between the third and the fourth forward of a decode on the reference device. Sessions, the contract and
-the bundle are left out. The file runs on any commit since f64e9a4, as `python PATH/step_trace.py BUNDLE` in a checkout.
+the bundle are left out. The file runs on any commit since f64e9a4, as `python PATH/step_trace.py BUNDLE` in a checkout,
+and here as `python -m tools.reports.step_trace` too.
 """
 
 import os

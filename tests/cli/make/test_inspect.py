@@ -23,7 +23,8 @@ def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
         "model.onnx.data",
     ):
         assert part in shown.stdout
-    assert "plan        strategy lopa, branches 1, " in shown.stdout
+    assert "plan        max_new_tokens 256, " in shown.stdout
+    assert "strategy lopa, " in shown.stdout
     as_json = lopa_export("inspect", tiny_bundle, "--json")
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
     plan = Bundle.open(tiny_bundle).manifest.plan().as_json()

@@ -32,7 +32,7 @@ def other_bundle(export_tiny: Callable[..., Path]) -> Path:
 
 
 def text_of(bundle: Path, **options: Any) -> str:
-    with Decoder.open(bundle, threads=1, **options) as decoder:
+    with Decoder.open(bundle, threads=1, defaults={}, **options) as decoder:
         return decoder.generate(PROMPT, max_new_tokens=48).text
 
 
@@ -81,7 +81,7 @@ def test_folder_that_is_replaced_during_opening(
     folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     happen_after(step, lambda: replace_folder(folder, other_bundle), monkeypatch)
     with pytest.raises(BadInputError, match="changed while it was opened"):
-        Decoder.open(folder, threads=1)
+        Decoder.open(folder, threads=1, defaults={})
 
 
 def test_session_of_a_bundle_that_was_replaced(tiny_bundle: Path, other_bundle: Path, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_unsigned_bundle_never_takes_the_place_of_a_signed_one(
         text_of(tmp_path / "current", trusted_keys=[public])
     happen_after(step, lambda: replace_folder(folder, other_bundle), monkeypatch)
     with pytest.raises(BadInputError, match="changed while it was opened"):
-        Decoder.open(folder, threads=1, trusted_keys=[public])
+        Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public])
 
 
 def test_signed_folder_that_is_replaced_and_put_back(
@@ -142,7 +142,7 @@ def test_signed_folder_that_is_replaced_and_put_back(
     happen_after("check_signature", lambda: replace_folder(folder, other_bundle), monkeypatch)
     happen_after("session_from_devices", put_back, monkeypatch)
     with pytest.raises(BadInputError, match="changed while it was opened"):
-        Decoder.open(folder, threads=1, trusted_keys=[public])
+        Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public])
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system has no paths of open folders")
@@ -215,7 +215,7 @@ def test_cost_table_that_the_signature_does_not_cover(
     if is_signed:
         (folder / "costs.cpu.json").write_bytes(costs)
     public = sign(folder, tmp_path)
-    with Decoder.open(folder, threads=1, trusted_keys=[public]) as decoder:
+    with Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public]) as decoder:
         (folder / "costs.cpu.json").write_bytes(costs + b" ")
         for _ in range(2):  # the refusal is not forgotten
             with pytest.raises(BadInputError, match="is not the file that was signed"):
@@ -223,12 +223,12 @@ def test_cost_table_that_the_signature_does_not_cover(
         assert not decoder.has_costs
         assert "is not the file that was signed" in caplog.text
         unsigned = decoder.generate(PROMPT, max_new_tokens=48, branches=4).text
-    with Decoder.open(folder, threads=1) as decoder:
+    with Decoder.open(folder, threads=1, defaults={}) as decoder:
         assert decoder.has_costs
         assert decoder.generate(PROMPT, max_new_tokens=48, branches=4).text == unsigned
     if is_signed:
         (folder / "costs.cpu.json").write_bytes(costs)
-        with Decoder.open(folder, threads=1, trusted_keys=[public]) as decoder:
+        with Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public]) as decoder:
             assert decoder.has_costs
 
 
@@ -262,7 +262,7 @@ def test_file_written_after_the_signature_was_checked(
 
     happen_after("check_signature", write, monkeypatch)
     with pytest.raises(BadInputError, match="changed while it was opened"):
-        Decoder.open(folder, threads=1, trusted_keys=[public])
+        Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public])
 
 
 def test_an_open_decoder_keeps_its_bundle(tiny_bundle: Path, other_bundle: Path, tmp_path: Path) -> None:
