@@ -23,13 +23,6 @@ FIELDS = (*_TOOLS, "chat_template_kwargs", *_REASONING)
 def chat_from_body(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> tuple[Chat, str]:
     """Return the chat of a body, and the name of the field that switches its reasoning. Raises FieldError."""
     kwargs = body.get("chat_template_kwargs")
-    if kwargs is not None and not isinstance(kwargs, dict):
-        raise FieldError(
-            "chat_template_kwargs",
-            f"chat_template_kwargs {shown(kwargs)} is not an object",
-            expected="an object with variables of the chat template",
-            remedy='e.g. {"enable_thinking": false}',
-        )
     switches = {name: is_on for name in _REASONING if (is_on := _reasons(name, body.get(name))) is not None}
     first = next(iter(switches), "reasoning_effort")
     for name, is_on in switches.items():
@@ -37,7 +30,7 @@ def chat_from_body(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]
             received = f"{first} {shown(body[first])} and {name} {shown(body[name])}"
             raise FieldError(name, received, expected="one of the two", remedy=f"remove {name}")
     tools: dict[str, Any] = {name: body.get(name) for name in _TOOLS}
-    chat = Chat(messages, **tools, reasoning=switches.get(first), chat_template_kwargs=kwargs or {})
+    chat = Chat(messages, **tools, reasoning=switches.get(first), chat_template_kwargs={} if kwargs is None else kwargs)
     return chat, first
 
 
