@@ -25,7 +25,6 @@ from tests.chat_bundles import HERMES, with_added_tokens, with_chat_template
 
 from lopa.bench.table import Table
 from lopa.runtime.chat.call_format import FORMATS
-from lopa.runtime.chat.chat import tool_request
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.body_config import options_of_body
@@ -79,7 +78,7 @@ class CallStatistics:
 def _fault(requested: AnswerRequest, choice: Choice) -> str | None:
     """Return what is wrong with a forced answer, or None."""
     assert requested.chat is not None
-    tools = tool_request(requested.chat)
+    tools = requested.chat.requested_tools
     assert tools is not None
     schemas = {each.name: each.parameters for each in tools.tools}
     if not choice.calls or choice.text.strip():

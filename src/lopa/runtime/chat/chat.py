@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lopa.runtime.chat.call_format import CallFormat
@@ -53,18 +54,23 @@ class Chat:
     def __post_init__(self) -> None:
         with field_errors("messages"):
             check_messages(self.messages)
-        tool_request(self)
+        _ = self.requested_tools  # raises for invalid ones
         for name, kinds, expected in _KINDS:
             value = getattr(self, name)
             if not isinstance(value, kinds):
                 with field_errors(name):
                     raise invalid_value(name, value, expected)
 
+    @cached_property
+    def requested_tools(self) -> ToolRequest | None:
+        """The checked tools, or None without any."""
+        names = ("tools", "tool_choice", "parallel_tool_calls")
+        return tools_from_body({name: getattr(self, name) for name in names})
+
     @property
     def may_call(self) -> bool:
         """True if the answer may call a tool."""
-        tools = tool_request(self)
-        return tools is not None and tools.choice != "none"
+        return self.requested_tools is not None and self.requested_tools.choice != "none"
 
     def template_kwargs(self, template: str) -> dict[str, Any]:
         """Return the variables of a chat template: those of the chat, and its switch of reasoning.
@@ -94,12 +100,6 @@ class Chat:
             expected="a template with one of the variables " + ", ".join(_SWITCHES),
             remedy=f"remove {REASONING}, or limit it with reasoning_budget",
         )
-
-
-def tool_request(chat: Chat) -> ToolRequest | None:
-    """Return the checked tools of a chat, or None without any. Raises FieldError."""
-    names = ("tools", "tool_choice", "parallel_tool_calls")
-    return tools_from_body({name: getattr(chat, name) for name in names})
 
 
 def has_reasoning(template: str) -> bool:
