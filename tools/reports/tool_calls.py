@@ -25,6 +25,7 @@ from tests.chat_bundles import HERMES, with_added_tokens, with_chat_template
 
 from lopa.bench.table import Table
 from lopa.runtime.chat.call_format import FORMATS
+from lopa.runtime.chat.chat import requested_tools
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.body_config import options_of_body
@@ -78,7 +79,7 @@ class CallStatistics:
 def _fault(requested: AnswerRequest, choice: Choice) -> str | None:
     """Return what is wrong with a forced answer, or None."""
     assert requested.chat is not None
-    tools = requested.chat.requested_tools
+    tools = requested_tools(requested.chat)
     assert tools is not None
     schemas = {each.name: each.parameters for each in tools.tools}
     if not choice.calls or choice.text.strip():
