@@ -25,7 +25,7 @@ BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bu
 """Buckets for the recorded traces of five branches, some of which are split."""
 
 
-def plan_of(bundle: Bundle, **changes: object) -> BucketPlan:
+def params_of(bundle: Bundle, **changes: object) -> BucketPlan:
     """Return a plan for `bundle` with BUCKETS and these changes."""
     plan = BucketPlan(
         schema=1,

@@ -265,7 +265,7 @@ def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
 @pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     """Portable bundle that belongs to the test, with a plan of three buckets."""
-    from tests.buckets import plan_of
+    from tests.buckets import params_of
     from tests.runtime.bundle.test_buckets import BUCKETS
 
     from lopa.runtime.bundle import Bundle
@@ -273,7 +273,7 @@ def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     from lopa.runtime.bundle.record import json_from_record
 
     path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
-    (path / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(path), buckets=BUCKETS)))
+    (path / BUCKETS_NAME).write_bytes(json_from_record(params_of(Bundle.open(path), buckets=BUCKETS)))
     return path
 
 

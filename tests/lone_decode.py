@@ -8,7 +8,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.running_loop import RequestCache, RunningLoop
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch import Branch
@@ -23,12 +23,12 @@ class LoneDecode:
         self,
         session: Any,
         prompt: Int64,
-        plan: DecodingPlan,
+        params: DecodingParams,
         model: Any,
         *extensions: Extension,
         sharing: SharingTest | None = None,
     ) -> None:
-        self.loop = LopaLoop(plan, model, prompt, extensions)
+        self.loop = LopaLoop(params, model, prompt, extensions)
         self._running = RunningLoop(self.loop, RequestCache(session), sharing)
 
     @property

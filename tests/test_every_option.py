@@ -23,7 +23,7 @@ from lopa.runtime.bundle.manifest import manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import FieldError
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS
-from lopa.runtime.plan.option import Option
+from lopa.runtime.options.option import Option
 from lopa.runtime.strategy import STRATEGIES
 from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import CHATS, options_from_body

@@ -9,8 +9,8 @@ import numpy as np
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import WHOLE_CACHES, Window
-from lopa.runtime.plan.choices import Confidence
+from lopa.runtime.options import WHOLE_CACHES, Window
+from lopa.runtime.options.choices import Confidence
 from lopa.runtime.strategy import STRATEGIES, Strategy
 from lopa.tiny import EVAL
 

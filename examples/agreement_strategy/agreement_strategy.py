@@ -3,18 +3,18 @@
 import numpy as np
 
 from lopa.runtime.contract import Bool
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import BlockView, OwnOption, Strategy, match_positions
 from lopa.runtime.strategy.strategy import no_threshold
 
 
-def agreed(block: BlockView, plan: DecodingPlan) -> Bool:
+def agreed(block: BlockView, params: DecodingParams) -> Bool:
     """Return the positions at which enough branches, including this one, propose this branch's token."""
     votes = np.zeros(len(block.positions), np.int64)
     for positions, candidates in zip(block.round.positions, block.round.candidates, strict=True):
         asked, places = match_positions(positions, block.positions)
         votes[asked] += candidates.tokens[places[asked]] == block.candidates.tokens[asked]
-    needed: int = plan.own["agreement"]
+    needed: int = params.own["agreement"]
     return votes >= needed
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lopa.runtime.generation_config import GenerationOptions as GenerationOptions
     from lopa.runtime.generation_config import ResolvedOptions as ResolvedOptions
     from lopa.runtime.grammar.grammar_limits import GrammarLimits as GrammarLimits
-    from lopa.runtime.plan import DecodingPlan as DecodingPlan
+    from lopa.runtime.options import DecodingParams as DecodingParams
     from lopa.runtime.requests.handle import RequestHandle as RequestHandle
     from lopa.runtime.requests.job import PreparedRequest as PreparedRequest
     from lopa.runtime.requests.observer import AdmissionReport as AdmissionReport
@@ -94,7 +94,7 @@ _NAMES = {
     ),
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions ResolvedOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",
-    "lopa.runtime.plan": "DecodingPlan",
+    "lopa.runtime.options": "DecodingParams",
     "lopa.runtime.requests.handle": "RequestHandle",
     "lopa.runtime.requests.observer": "AdmissionReport EndReport EngineObserver RoundReport",
     "lopa.runtime.requests.job": "PreparedRequest",

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from tests.conformance.recorded import NEAR_TIE, Comparison, refuse_other_token
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
@@ -25,7 +25,7 @@ from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.strategy.views import Candidates
 
@@ -447,10 +447,10 @@ def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> Abs
         chosen = [given.get(position, token) for position, token in pairs]
         return np.array(chosen, np.int64).reshape(positions.shape)
 
-    def of_logits(logprobs: Float32, _: DecodingPlan, *, positions: Int64, **__: object) -> Int64:
+    def of_logits(logprobs: Float32, _: DecodingParams, *, positions: Int64, **__: object) -> Int64:
         return tokens(np.argmax(logprobs, axis=-1), positions)
 
-    def of_candidates(logprobs: Float32, _: DecodingPlan, *, positions: Int64, **__: object) -> Int64:
+    def of_candidates(logprobs: Float32, _: DecodingParams, *, positions: Int64, **__: object) -> Int64:
         ids = rows_now[-1].topk_ids
         best = np.argmax(logprobs, axis=-1)[..., None]
         wanted = tokens(np.take_along_axis(ids, best, -1)[..., 0], positions)
@@ -503,7 +503,7 @@ def family_comparisons(
     for trace in traces[:limit]:
         if only is not None and trace["i"] not in only:
             continue
-        decoding = LoneDecode(session, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
+        decoding = LoneDecode(session, np.array(trace["prompt_ids"], np.int64), params_of(config), own)
         steps = all_steps(decoding, trace)
         decoding.release()
         found.append(compared(trace, header, steps, decoding.answer.committed.tolist()))

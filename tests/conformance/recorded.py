@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.bench.buckets.forward_recording import Recording
 from lopa.runtime.bundle import sha256_of_file
@@ -21,7 +21,7 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan.choices import Confidence
+from lopa.runtime.options.choices import Confidence
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.state.shared_rows import SharingTest
 
@@ -213,7 +213,7 @@ def comparisons_of_file(
     refuse_other_token("end-of-text", header["eos_token_id"], [special.eos, -1])
     comparisons = []
     for trace in traces[:limit]:
-        decoding = LoneDecode(session, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
+        decoding = LoneDecode(session, prompt_of(trace), params_of(config), manifest, sharing=sharing)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
@@ -236,7 +236,7 @@ def recording_of_file(path: Path) -> Recording:
     config, traces = read_traces(path)
     requests = tuple(tuple(map(_sizes_of_recorded, trace["steps"])) for trace in traces)
     source = ShapeSource(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))
-    return Recording(requests, (plan_of(config),), max(len(trace["prompt_ids"]) for trace in traces), (source,))
+    return Recording(requests, (params_of(config),), max(len(trace["prompt_ids"]) for trace in traces), (source,))
 
 
 def _sizes_of_recorded(step: dict[str, Any]) -> Sizes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.strategy.blocks import view_of
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
@@ -129,11 +129,11 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
 
 def drafts_from(state: Int64, model: Predictions, threshold: float | None, max: int, mask: int) -> tuple[Int64, ...]:
     """Return the rule's next state, which is certain, and the drafts behind it, at most `most` in total."""
-    plan = plan_of(strategy="vanilla")
+    params = params_of(strategy="vanilla")
     if threshold is not None:
         # The published rule accepts values equal to the threshold; ours has to exceed it.
         below = float(np.nextafter(np.float32(threshold), np.float32(0)))
-        plan = plan_of(strategy="threshold", skip_threshold=below)
+        params = params_of(strategy="threshold", skip_threshold=below)
 
     def following(tokens: Int64) -> Int64 | None:
         masked: Bool = tokens == mask
@@ -141,7 +141,7 @@ def drafts_from(state: Int64, model: Predictions, threshold: float | None, max: 
             return None
         candidates = Candidates(model.tokens, model.probabilities, model.probabilities)
         block = view_of(np.arange(len(tokens)), candidates, masked)
-        return np.where(unmasked_positions(block, STRATEGIES[plan.strategy], plan), model.tokens, tokens)
+        return np.where(unmasked_positions(block, STRATEGIES[params.strategy], params), model.tokens, tokens)
 
     known = following(state)
     found = [state if known is None else known]
@@ -189,9 +189,11 @@ def _by_position(rows: list[list[float]], length: int, mask: int) -> Predictions
     return Predictions(tokens, probabilities)
 
 
-def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
-    mask = params["mask_id"]
-    plan = plan_of(strategy="wino", skip_threshold=params["threshold"], remask_threshold=params["threshold_back"])
+def _wino(published: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
+    mask = published["mask_id"]
+    params = params_of(
+        strategy="wino", skip_threshold=published["threshold"], remask_threshold=published["threshold_back"]
+    )
     wino = STRATEGIES["wino"]
     assert wino.remask is not None
     states = [*(step["x"] for step in trace["steps"]), trace["generated_ids"]]
@@ -203,9 +205,9 @@ def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decis
         positions, tokens, p, _ = _columns(step["masked"], np.int64, np.int64, np.float64, np.float64)
         filled, judged = _columns(step["filled"], np.int64, np.float64)
         candidates = Candidates(tokens, p, np.zeros(len(p), np.float32))
-        chosen = unmasked_positions(view_of(positions, candidates), wino, plan)
+        chosen = unmasked_positions(view_of(positions, candidates), wino, params)
         accepted = int(np.count_nonzero(chosen))
-        back = wino.remask(RemaskView(judged, accepted, before, limit=_NO_LIMIT), plan)
+        back = wino.remask(RemaskView(judged, accepted, before, limit=_NO_LIMIT), params)
         found = state.copy()
         found[positions[chosen]] = tokens[chosen]
         found[filled[back]] = mask

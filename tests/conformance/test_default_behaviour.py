@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
@@ -41,7 +41,7 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_propert
     for trace in traces:
         if trace["min_margins"]["winner"] is not None and trace["min_margins"]["winner"] < 1e-4:
             continue
-        decoding = LoneDecode(session, prompt_of(trace), plan_of(config), bundle.manifest)
+        decoding = LoneDecode(session, prompt_of(trace), params_of(config), bundle.manifest)
         while decoding.stop_reason is None:
             decoding.step()
         decoding.release()
@@ -67,10 +67,10 @@ def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
     config = dataclasses.replace(published, reference=False, stop_at_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
-    decoding = LoneDecode(session, prompt_of(traces[0]), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(session, prompt_of(traces[0]), params_of(config), bundle.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     session.close()
-    assert (plan_of(published).positions, plan_of(config).positions) == (96, 120)
+    assert (params_of(published).positions, params_of(config).positions) == (96, 120)
     assert len(decoding.answer.committed) == 120
     assert decoding.stop_reason == "length"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.requests.batch_mates import CountingSession
 from tests.runtime.sequential import sequential
 
@@ -78,7 +78,7 @@ def test_committed_rows_match_one_pass(name: str, prompt: int, family_bundle: Ca
     session = open_session(bundle, "numpy")
     noting: Any = Committed(session)
     config = GenerationConfig(**{**BLOCKS, **options})
-    decoding = LoneDecode(noting, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(noting, np.arange(5, 5 + prompt), params_of(config), bundle.manifest)
     upper = 0
     while decoding.stop_reason is None:
         upper = max(upper, len(decoding.step().branches))

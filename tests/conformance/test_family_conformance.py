@@ -19,7 +19,7 @@ from tests.conformance.family_traces import (
     read_family_traces,
     sampled,
 )
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -33,7 +33,7 @@ def test_published_loops_are_reproduced(
     path: Path, family_bundle: Callable[..., Path], record_property: Callable[[str, object], None]
 ) -> None:
     header, traces = read_family_traces(path)
-    options = {"with_logits": True} if plan_of(config_of(header)).draws_from_logits else {}
+    options = {"with_logits": True} if params_of(config_of(header)).draws_from_logits else {}
     bundle = Bundle.open(family_bundle(checkpoint_of(path).name, **options))
     numbers = sampled(traces)
     session = open_session(bundle, "cpu", threads=1)

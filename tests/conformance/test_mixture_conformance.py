@@ -83,7 +83,7 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
     """Every row is committed once, with the token that it keeps, also behind blocks that reached the limit."""
     import numpy as np
     from tests.lone_decode import LoneDecode
-    from tests.plans import plan_of
+    from tests.params import params_of
 
     path = file_of(EDITS)
     bundle, session = opened(path, family_bundle, "numpy")
@@ -91,7 +91,7 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
     at_limit = 0
     for trace in traces[:8]:
         config = config_of(header, eos_early_stop=False)
-        decoding = LoneDecode(session, np.array(trace["prompt_ids"]), plan_of(config), bundle.manifest)
+        decoding = LoneDecode(session, np.array(trace["prompt_ids"]), params_of(config), bundle.manifest)
         rows: list[int] = []
         while decoding.stop_reason is None:
             packed = decoding.step().rows

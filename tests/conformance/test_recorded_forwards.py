@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
@@ -50,7 +50,7 @@ def test_recorded_calls(name: str, device: str, tiny_bundle_logits: Path) -> Non
     trace = next(trace for trace in traces if "numeric" in trace)
     bundle = Bundle.open(tiny_bundle_logits)
     session = _AllRows(open_session(bundle, device, threads=1))
-    decoding = LoneDecode(session, prompt_of(trace), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(session, prompt_of(trace), params_of(config), bundle.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     session.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.recorded import comparisons_of_file, read_traces, trace_files
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.row_sharing import always
@@ -18,8 +18,8 @@ TRACES = 2
 
 
 def shares_rows(path: Path) -> bool:
-    plan = plan_of(read_traces(path)[0])
-    return plan.window == "block_causal" and plan.lookaheads > 0
+    params = params_of(read_traces(path)[0])
+    return params.window == "block_causal" and params.lookaheads > 0
 
 
 FILES = [path for path in trace_files() if shares_rows(path)]

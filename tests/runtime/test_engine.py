@@ -38,7 +38,7 @@ from lopa.runtime import (
 )
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.handle import RequestHandle
 
 DEADLINE = 1.0
@@ -224,10 +224,10 @@ def test_an_error_anywhere_in_a_request_is_its_own(
     class Faulty(LopaLoop):
         """A loop that raises for one request."""
 
-        def __init__(self, plan: DecodingPlan, *more: Any) -> None:
-            self._breaks_in = method if plan.seed == 666 else ""
+        def __init__(self, params: DecodingParams, *more: Any) -> None:
+            self._breaks_in = method if params.seed == 666 else ""
             self._raise_if_due("__init__")
-            super().__init__(plan, *more)
+            super().__init__(params, *more)
 
         def open_round(self, cached: Any) -> Any:
             self._raise_if_due("open_round")

@@ -131,8 +131,8 @@ def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submit
     limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     costs = bucket_costs(decoder.bundle, "cuda:0", None)
     choice = choose_shape_buckets(forwards, limits, costs, max=3, max_bytes=None, bytes_of=lambda _: 1, seconds=1)
-    plans = [decoder.plan(each.config) for each in submitted]
-    like_default = [plan.strategy == decoder.plan().strategy and not plan.remasks for plan in plans]
+    plans = [decoder.params(each.config) for each in submitted]
+    like_default = [plan.strategy == decoder.params().strategy and not plan.remasks for plan in plans]
     own = [each for each, same in zip(submitted, like_default, strict=True) if same]
     bucketed = opened(session=lambda bundle: bucketed_session(bundle, choice.buckets))
     assert answers(bucketed, own) == answers(decoder, own)
@@ -168,7 +168,7 @@ def test_an_answer_is_complete_and_within_its_length(family: str, opened: Opened
                 for position in step.remasked.tolist():
                     seen.pop(position, None)  # a lookahead token is not among the unmasked ones
             taken = sum(len(step.remasked) for step in steps)
-            assert (taken > 0) == decoder.plan(config).remasks
+            assert (taken > 0) == decoder.params(config).remasks
             result = alone(decoder, each.prompt, config)
             ends = decoder.bundle.manifest.special_tokens.ends
             if stops:

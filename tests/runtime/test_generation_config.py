@@ -1,4 +1,4 @@
-"""GenerationConfig stores the requested options, and `resolve` makes the plan."""
+"""GenerationConfig stores the requested options, and `resolve` makes the parameters."""
 
 import dataclasses
 import inspect
@@ -13,8 +13,8 @@ import pytest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, resolve
-from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.choices import StrategyName
+from lopa.runtime.options import DecodingParams
+from lopa.runtime.options.choices import StrategyName
 from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
 
 
@@ -136,29 +136,29 @@ def test_none_picks_a_seed() -> None:
 
 
 def test_lookaheads_are_the_branches_besides_the_anchor() -> None:
-    assert plan(devices=["cuda:0"]).lookaheads == 3
-    assert plan().lookaheads == 0
-    assert plan(branches=8).lookaheads == 7
-    assert plan(strategy="vanilla", speculative=True).lookaheads == 1
-    assert plan(strategy="d2f", speculative=True, branches=1).lookaheads == 0
+    assert params(devices=["cuda:0"]).lookaheads == 3
+    assert params().lookaheads == 0
+    assert params(branches=8).lookaheads == 7
+    assert params(strategy="vanilla", speculative=True).lookaheads == 1
+    assert params(strategy="d2f", speculative=True, branches=1).lookaheads == 0
     for strategy in ("d2f", "threshold", "vanilla"):
-        assert plan(strategy=strategy, devices=["cuda:0"]).lookaheads == 0
-    assert (plan(branches="auto").branches, plan(branches="auto").auto_branches) == (8, True)
+        assert params(strategy=strategy, devices=["cuda:0"]).lookaheads == 0
+    assert (params(branches="auto").branches, params(branches="auto").auto_branches) == (8, True)
 
 
 def test_block_by_block_strategies_open_one_block_at_a_time() -> None:
-    assert plan(strategy="threshold").block_add_threshold == 1.0
-    assert plan(strategy="vanilla").block_add_threshold == 1.0
-    assert plan(strategy="d2f", block_add_threshold=0.3).block_add_threshold == 0.3
+    assert params(strategy="threshold").block_add_threshold == 1.0
+    assert params(strategy="vanilla").block_add_threshold == 1.0
+    assert params(strategy="d2f", block_add_threshold=0.3).block_add_threshold == 0.3
 
 
 SLIDING: dict[str, Any] = {"alignment": "sliding", "window": "causal"}
 
 
 def test_a_sliding_block_is_unmasked_by_its_score() -> None:
-    found = plan(**SLIDING)
+    found = params(**SLIDING)
     assert (found.entropy_threshold, found.distance_penalty) == (0.4, 0.02)
-    found = plan(**SLIDING, entropy_threshold=1, distance_penalty=0)
+    found = params(**SLIDING, entropy_threshold=1, distance_penalty=0)
     assert (found.entropy_threshold, found.distance_penalty) == (1.0, 0.0)
 
 
@@ -178,7 +178,7 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
 )
 def test_options_that_a_sliding_block_does_not_support_are_rejected(options: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received):
-        plan(**options)
+        params(**options)
 
 
 def has_option(strategy: Strategy, name: str) -> bool:
@@ -200,20 +200,20 @@ def test_options_of_other_strategies_are_rejected() -> None:
         for name, value in values.items():
             if has_option(strategy, name):
                 needed = {"remask_limit": {"remask_threshold": 0.5}, "editing_limit": {"editing_threshold": 0.5}}
-                found = plan(strategy=strategy.name, **{**needed.get(name, {}), name: value})
+                found = params(strategy=strategy.name, **{**needed.get(name, {}), name: value})
                 assert (found.own[name] if name in found.own else getattr(found, name)) == value
                 continue
             with pytest.raises(BadInputError, match=f"{name} .* with strategy '{strategy.name}'") as caught:
-                plan(strategy=strategy.name, **{name: value})
+                params(strategy=strategy.name, **{name: value})
             assert name in caught.value.remedy
 
 
 def test_the_entropy_bound_may_be_infinite() -> None:
-    assert plan(strategy="eb").own == {"gamma": 0.2}
-    assert plan(strategy="eb", gamma=math.inf).own["gamma"] == math.inf
+    assert params(strategy="eb").own == {"gamma": 0.2}
+    assert params(strategy="eb", gamma=math.inf).own["gamma"] == math.inf
     assert GenerationConfig(strategy="eb", gamma=np.float32(math.inf)).gamma == math.inf  # type: ignore[arg-type]
-    assert plan(strategy="eb").lookaheads == 0
-    assert plan(strategy="eb", branches=3).lookaheads == 2
+    assert params(strategy="eb").lookaheads == 0
+    assert params(strategy="eb", branches=3).lookaheads == 2
 
 
 def test_dream_decodes_the_whole_answer_as_one_block() -> None:
@@ -221,11 +221,11 @@ def test_dream_decodes_the_whole_answer_as_one_block() -> None:
     found = resolve(config)
     assert (found.block_size, found.cache, found.confidence, found.own["steps"]) == (100, "none", "margin", 100)
     longer = resolve(dataclasses.replace(config, max_new_tokens=120, alg="maskgit_plus", steps=7))
-    assert (longer.step_limit, plan(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
+    assert (longer.step_limit, params(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
     assert (longer.block_size, longer.confidence, longer.own["steps"]) == (120, "probability", 7)
-    assert plan(strategy="dream", max_new_tokens=2**17).own["steps"] == 2**16
-    assert plan(strategy="dream", top_k=0).draws_from_logits
-    assert not plan(strategy="threshold", top_k=0).draws_from_logits
+    assert params(strategy="dream", max_new_tokens=2**17).own["steps"] == 2**16
+    assert params(strategy="dream", top_k=0).draws_from_logits
+    assert not params(strategy="threshold", top_k=0).draws_from_logits
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -248,32 +248,32 @@ def test_a_models_options_are_dropped_if_a_sliding_block_lacks_them() -> None:
 
 
 def test_editing_options() -> None:
-    assert not plan().edits
-    assert plan(editing_threshold=0.0).edits, "0 replaces every token that is not the best"
-    assert plan(editing_threshold=0.5).editing_limit == 16
-    assert plan(editing_threshold=0.5, editing_limit=0).editing_limit == 0
-    assert not plan(editing_threshold=1.0).edits, "1 turns a default off"
+    assert not params().edits
+    assert params(editing_threshold=0.0).edits, "0 replaces every token that is not the best"
+    assert params(editing_threshold=0.5).editing_limit == 16
+    assert params(editing_threshold=0.5, editing_limit=0).editing_limit == 0
+    assert not params(editing_threshold=1.0).edits, "1 turns a default off"
     published = {"strategy": "threshold", "alignment": "absolute", "reference": True}
-    assert plan(**published, editing_threshold=1.0).edits
-    assert plan(**published, editing_threshold=0.5, max_new_tokens=4096).step_limit > 4096
+    assert params(**published, editing_threshold=1.0).edits
+    assert params(**published, editing_threshold=0.5, max_new_tokens=4096).step_limit > 4096
     # An edit may replace an end of text; with a grammar it may not.
-    assert plan().drop_after_eos
-    assert not plan(editing_threshold=0.5).drop_after_eos
-    assert plan(editing_threshold=0.5, regex="a*").drop_after_eos
+    assert params().drop_after_eos
+    assert not params(editing_threshold=0.5).drop_after_eos
+    assert params(editing_threshold=0.5, regex="a*").drop_after_eos
     # A server's default gives way to what a request says.
     found = resolve(GenerationConfig(strategy="wino"), defaults={"editing_threshold": 0.9, "editing_limit": 2})
     assert (found.edits, found.remasks) == (False, True)
 
 
 def test_remasking_options() -> None:
-    assert plan().remask_threshold == 0.0
-    assert plan(strategy="wino").remask_threshold == 0.9
-    assert plan(strategy="wino", remask_threshold=0.5).remask_threshold == 0.5
-    assert not plan(remask_threshold=0.0).remasks
-    assert plan(strategy="wino", max_new_tokens=40).remask_limit == 40
-    assert plan(strategy="wino", remask_limit=np.int64(7)).remask_limit == 7
+    assert params().remask_threshold == 0.0
+    assert params(strategy="wino").remask_threshold == 0.9
+    assert params(strategy="wino", remask_threshold=0.5).remask_threshold == 0.5
+    assert not params(remask_threshold=0.0).remasks
+    assert params(strategy="wino", max_new_tokens=40).remask_limit == 40
+    assert params(strategy="wino", remask_limit=np.int64(7)).remask_limit == 7
     # More positions are remasked than were certain, and decoding still ends.
-    assert plan(strategy="wino", skip_threshold=0.1, remask_threshold=1.0).remask_threshold == 1.0
+    assert params(strategy="wino", skip_threshold=0.1, remask_threshold=1.0).remask_threshold == 1.0
 
 
 # Requested options and resolved ones
@@ -282,7 +282,7 @@ def test_remasking_options() -> None:
 def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
     """Dream's record once overwrote these two options, and `replace` kept them for another strategy."""
     config = dataclasses.replace(GenerationConfig(strategy="dream", max_new_tokens=64), strategy="threshold")
-    assert resolve(config) == plan(strategy="threshold", max_new_tokens=64)
+    assert resolve(config) == params(strategy="threshold", max_new_tokens=64)
     assert (resolve(config).cache, resolve(config).block_size) == ("blocks", 32)
 
 
@@ -300,8 +300,8 @@ def test_configs_and_plans_are_hashable(options: dict[str, Any]) -> None:
     configs = [GenerationConfig(**options) for _ in range(2)]
     assert len({*configs, pickle.loads(pickle.dumps(configs[0]))}) == 1
     given = options.pop("strategy_options", None)
-    plans = [plan(strategy="eb", gamma=gamma, **options) for gamma in (0.1, 0.1, 0.2)]
-    assert len({*plans, pickle.loads(pickle.dumps(plans[0]))}) == 2
+    params = [params(strategy="eb", gamma=gamma, **options) for gamma in (0.1, 0.1, 0.2)]
+    assert len({*params, pickle.loads(pickle.dumps(params[0]))}) == 2
     if given is not None:
         with pytest.raises(TypeError):
             configs[0].strategy_options["votes"] = 4  # type: ignore[index]
@@ -309,8 +309,8 @@ def test_configs_and_plans_are_hashable(options: dict[str, Any]) -> None:
 
 def test_a_plan_has_a_value_for_every_option() -> None:
     for strategy in STRATEGIES:
-        found = plan(strategy=strategy)
-        assert all(getattr(found, field.name) is not None for field in dataclasses.fields(DecodingPlan))
+        found = params(strategy=strategy)
+        assert all(getattr(found, field.name) is not None for field in dataclasses.fields(DecodingParams))
         assert all(value is not None for value in found.own.values())
 
 
@@ -327,7 +327,7 @@ def test_a_plan_has_a_value_for_every_option() -> None:
     ],
 )
 def test_default_of_shared_rows(options: dict[str, Any], devices: list[str], found: str) -> None:
-    assert plan(devices=devices, **options).deduplicate_rows == found
+    assert params(devices=devices, **options).deduplicate_rows == found
 
 
 @pytest.mark.parametrize(
@@ -345,26 +345,26 @@ def test_default_of_shared_rows(options: dict[str, Any], devices: list[str], fou
     ],
 )
 def test_filters_of_draws(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
-    found = plan(**options)
+    found = params(**options)
     assert (found.filters, found.top_k, found.top_p, found.top_p_of_kept) == (filters, top_k, top_p, of_kept)
 
 
 def test_reference_mode() -> None:
-    usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, reference=True, block_size=32)
+    usual, found = params(max_new_tokens=70), params(max_new_tokens=70, reference=True, block_size=32)
     assert (usual.positions, usual.drop_after_eos, usual.overwrites_unmasked) == (70, True, False)
     assert (found.positions, found.drop_after_eos, found.overwrites_unmasked) == (64, False, False)
-    assert plan(strategy="threshold", reference=True, block_steps=4).overwrites_unmasked
-    assert not plan(strategy="threshold", block_steps=4).overwrites_unmasked
-    assert not plan(stop_at_eos=False).drop_after_eos
-    assert plan(regex="[0-9]+").unmask_first_masked
-    assert plan(time_limit=3).time_limit == 3.0
-    assert plan().time_limit == math.inf
+    assert params(strategy="threshold", reference=True, block_steps=4).overwrites_unmasked
+    assert not params(strategy="threshold", block_steps=4).overwrites_unmasked
+    assert not params(stop_at_eos=False).drop_after_eos
+    assert params(regex="[0-9]+").unmask_first_masked
+    assert params(time_limit=3).time_limit == 3.0
+    assert params().time_limit == math.inf
 
 
 def test_a_plan_as_json() -> None:
-    found = plan(strategy="eb", gamma=math.inf, stop=["a"]).as_json()
+    found = params(strategy="eb", gamma=math.inf, stop=["a"]).as_json()
     assert (found["own"], found["time_limit"], found["stop"]) == ({"gamma": "inf"}, "inf", ["a"])
-    assert list(found) == [field.name for field in dataclasses.fields(DecodingPlan)]
+    assert list(found) == [field.name for field in dataclasses.fields(DecodingParams)]
 
 
 # Third-party strategies
@@ -382,10 +382,10 @@ OTHER = Strategy(
 
 def test_options_of_an_installed_strategy() -> None:
     register_strategy(OTHER)
-    assert plan(strategy=OTHER.name).own == {"votes": 2, "how": "most", "gamma": 1.5}
-    found = plan(strategy=OTHER.name, gamma=0.5, strategy_options={"votes": 3, "how": "all"})
+    assert params(strategy=OTHER.name).own == {"votes": 2, "how": "most", "gamma": 1.5}
+    found = params(strategy=OTHER.name, gamma=0.5, strategy_options={"votes": 3, "how": "all"})
     assert found.own == {"votes": 3, "how": "all", "gamma": 0.5}
-    assert plan(strategy="eb", strategy_options={"gamma": 0.7}).own == {"gamma": 0.7}
+    assert params(strategy="eb", strategy_options={"gamma": 0.7}).own == {"gamma": 0.7}
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_options_of_an_installed_strategy() -> None:
 def test_unknown_options_of_an_installed_strategy_are_rejected(options: dict[str, Any], received: str) -> None:
     register_strategy(OTHER)
     with pytest.raises(BadInputError) as caught:
-        plan(**{"strategy": OTHER.name, **options})
+        params(**{"strategy": OTHER.name, **options})
     assert received in caught.value.received
 
 
@@ -426,5 +426,5 @@ def test_every_built_in_strategy_is_documented() -> None:
     assert all(name in OPTION_TABLE["strategy"].help for name in STRATEGIES)
 
 
-def plan(*, devices: Any = ("cpu",), **options: Any) -> DecodingPlan:
+def params(*, devices: Any = ("cpu",), **options: Any) -> DecodingParams:
     return resolve(GenerationConfig(**options), devices=devices)

@@ -7,7 +7,7 @@ _IMPORT_CORE = """
 import importlib, pkgutil, sys
 
 before = set(sys.modules)
-for name in ("plan", "state", "strategy", "decoding"):
+for name in ("options", "state", "strategy", "decoding"):
     package = importlib.import_module(f"lopa.runtime.{name}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
@@ -39,4 +39,4 @@ def test_the_core_loads_numpy_and_the_standard_library_alone() -> None:
 def test_the_core_loads_no_other_part_of_the_runtime() -> None:
     """Options, grammars, sessions and devices use the core, but not the reverse."""
     parts = {name.split(".")[2] for name in modules_of_core() if name.startswith("lopa.runtime.")}
-    assert parts == {"plan", "state", "strategy", "decoding", "contract", "checked_values", "errors"}
+    assert parts == {"options", "state", "strategy", "decoding", "contract", "checked_values", "errors"}

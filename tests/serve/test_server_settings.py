@@ -12,7 +12,7 @@ from lopa.runtime.decoder import MAX_PARALLEL
 from lopa.runtime.devices import MAX_THREADS
 from lopa.runtime.engine import MAX_PREFIX_CACHE_TOKENS, MAX_WAITING
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS
+from lopa.runtime.options import MAX_BRANCHES, MAX_POSITIONS
 from lopa.serve.ray.ray_options import RayOptions, options_from_args
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import flags_of, settings_of

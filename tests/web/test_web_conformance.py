@@ -18,7 +18,7 @@ from tests.conformance.family_traces import (
 )
 from tests.conformance.recorded import Comparison, compare, read_traces, trace_files
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.web.installed import decodes_of, no_web
 from tests.web.replayed import request_of, steps_of
 from tests.web.sources import options_only_in_python
@@ -176,7 +176,7 @@ def test_families_draw_the_tokens_of_python(
     session = open_session(bundle, "cpu", threads=1)
     expected = []
     for prompt in prompts:
-        decoding = LoneDecode(session, np.array(prompt), plan_of(config), manifest)
+        decoding = LoneDecode(session, np.array(prompt), params_of(config), manifest)
         while decoding.stop_reason is None:
             decoding.step()
         expected.append((decoding.answer.generated.tolist(), decoding.answer.committed.tolist(), decoding.steps))

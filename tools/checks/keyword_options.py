@@ -9,7 +9,7 @@ import inspect
 from pathlib import Path
 
 from lopa.runtime.generation_config import OPTIONS, config, keyword_options
-from lopa.runtime.plan import option_fields
+from lopa.runtime.options import option_fields
 
 FILE = Path(keyword_options.__file__)
 

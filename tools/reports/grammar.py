@@ -60,7 +60,7 @@ class GrammarStatistics:
     def add(self, result: GenerationResult, steps: Sequence[Step]) -> None:
         """Count a decode."""
         self.ends[result.stop_reason] += 1
-        self.strategies[result.plan.strategy] += 1
+        self.strategies[result.params.strategy] += 1
         self.tokens, self.steps = self.tokens + result.tokens, self.steps + result.steps
         self.host += [sum(step.seconds.values()) - step.seconds["forward"] for step in steps]
 
@@ -76,14 +76,14 @@ class GrammarStatistics:
     def time(self, config: GenerationConfig, result: GenerationResult, vocabulary: Vocabulary) -> None:
         """Read an answer again and measure the grammar's operations."""
         began = time.perf_counter()
-        request = request_from_config(config, result.plan.positions)
+        request = request_from_config(config, result.params.positions)
         state = initial_state(matcher_from_request(request, vocabulary), request.positions)
         self.start.append(time.perf_counter() - began)
         for place, token in enumerate(result.token_ids):
             began = time.perf_counter()
             state.matcher.allowed.any()
             masked = time.perf_counter()
-            after = state.after(token, result.plan.positions - place - 1)
+            after = state.after(token, result.params.positions - place - 1)
             self.mask.append(masked - began)
             self.after.append(time.perf_counter() - masked)
             assert after is not None

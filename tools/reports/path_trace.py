@@ -21,7 +21,7 @@ import click
 _PROMPT = "Question: Sam has 4 coins and finds 3 more. How many coins has Sam?\nAnswer:"
 _NEW_LOCALS = 2
 """Flag of code objects of functions, which modules and class bodies lack."""
-COUNTED = ("resolve", "plan_from_options", "merged_options", "check_together", "check_defaults")
+COUNTED = ("resolve", "params_from_options", "merged_options", "check_together", "check_defaults")
 """Names of functions whose calls are shown."""
 Calls = Counter[tuple[str, str]]
 """Number of calls by file, relative to the package lopa, and function."""

@@ -78,7 +78,7 @@ def random_speculative_config(rng: np.random.Generator, decoder: Decoder) -> Gen
                 logprobs=bool(rng.random() < 0.3),
                 reference=False,
             )
-            decoder.plan(config)
+            decoder.params(config)
             return config
         except BadInputError:
             continue  # e.g. an unsupported strategy
@@ -101,7 +101,7 @@ def main(bundle: Path, decodes: int, seed: int) -> None:
     by_strategy: dict[str, list[Pair]] = {}
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder, show_progress("decodes", decodes) as progress:
         for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
-            by_strategy.setdefault(pair.speculative.plan.strategy, []).append(pair)
+            by_strategy.setdefault(pair.speculative.params.strategy, []).append(pair)
             if pair.differs:
                 click.echo(f"seed {number} differs: {config}", err=True)
             progress(number - seed + 1)

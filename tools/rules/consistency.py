@@ -18,7 +18,7 @@ import numpy as np
 
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import BlockView, Memory, OwnOption, Strategy
 from lopa.runtime.strategy.strategy import constant
 
@@ -44,12 +44,12 @@ class Predictions:
 
 
 def with_predictions(
-    rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan
+    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
 ) -> tuple[RowStatistics, Memory | None]:
     """Return the rows unchanged and record the step's predictions."""
     assert memory is None or isinstance(memory, Predictions)
     tokens, entropies = rows.topk_ids[:, 0].copy(), rows.entropy.copy()
-    agreed = agreed_positions(memory, positions, tokens, entropies, plan.own["compared_positions"])
+    agreed = agreed_positions(memory, positions, tokens, entropies, params.own["compared_positions"])
     return rows, Predictions(positions, tokens, entropies, agreed)
 
 
@@ -79,11 +79,11 @@ def _most_confident(positions: Int64, entropies: Float32, count: int) -> Int64:
     return positions[np.argsort(entropies, kind="stable")[:count]]
 
 
-def constant_unless_agreed(block: BlockView, plan: DecodingPlan) -> Float32:
+def constant_unless_agreed(block: BlockView, params: DecodingParams) -> Float32:
     """Return skip_threshold, and minus infinity for the positions on which two steps agree."""
     assert isinstance(block.memory, Predictions)
     agreed = np.isin(block.positions, block.memory.agreed)
-    return np.where(agreed, np.float32(-math.inf), constant(block, plan))
+    return np.where(agreed, np.float32(-math.inf), constant(block, params))
 
 
 CONSISTENCY = Strategy(

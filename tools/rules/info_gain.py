@@ -19,7 +19,7 @@ import numpy as np
 
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Memory, OwnOption, Strategy
 
 
@@ -39,7 +39,7 @@ class Entropies:
 
 
 def with_immediate_cost(
-    rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan
+    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
 ) -> tuple[RowStatistics, Memory | None]:
     """Add the cost C(a) of the branch to each of its entropies, so that its mean confidence becomes J(a).
 
@@ -51,7 +51,7 @@ def with_immediate_cost(
     after = Entropies(positions, rows.entropy.copy())
     if memory is None:
         return rows, after
-    cost = plan.own["cost_weight"] * immediate_cost(memory, positions)
+    cost = params.own["cost_weight"] * immediate_cost(memory, positions)
     entropy = (rows.entropy + cost).astype(np.float32)
     return RowStatistics(rows.topk_ids, rows.topk_logprobs, entropy, rows.logits), after
 

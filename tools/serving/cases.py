@@ -12,7 +12,7 @@ import numpy as np
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import MAX_POSITIONS
+from lopa.runtime.options import MAX_POSITIONS
 from lopa.runtime.requests.request import Prompt, Request
 from lopa.runtime.text.reasoning_marks import OPENING
 from lopa.serve.openai.body_config import options_of_body
@@ -163,7 +163,7 @@ def _chat_case(rng: np.random.Generator, decoder: Decoder) -> ServingCase:
 
 def _allows_grammars(decoder: Decoder, config: GenerationConfig) -> bool:
     try:
-        decoder.plan(replace(config, grammar=_ANY_TEXT))
+        decoder.params(replace(config, grammar=_ANY_TEXT))
     except BadInputError:
         return False
     return True
@@ -240,7 +240,7 @@ def _decode_alone(
     decoder: Decoder, prompts: Sequence[Prompt], config: GenerationConfig, copies: int
 ) -> tuple[Choice, ...]:
     """Return all answers to the first prompt, then to the second. The answers to a prompt have consecutive seeds."""
-    plan = decoder.plan(config)
+    plan = decoder.params(config)
     configs = [replace(config, seed=plan.seed + copy * bool(plan.temperature)) for copy in range(copies)]
     return tuple(choice_alone(decoder, prompt, each) for prompt in prompts for each in configs)
 

@@ -6,9 +6,9 @@ import { Decoding } from "./decoding/decoding.js";
 import type { Step } from "./decoding/step.js";
 import { BadInputError, shown } from "./errors.js";
 import type { GenerationOptions } from "./generation_config/config.js";
-import { planFromOptions } from "./generation_config/resolve.js";
+import { paramsFromOptions } from "./generation_config/resolve.js";
 import { IS_NODE } from "./platform.js";
-import type { DecodingPlan } from "./plan/plan.js";
+import type { DecodingParams } from "./options/decoding_params.js";
 import { Answer } from "./requests/answer.js";
 import type { Event, GenerationResult } from "./requests/result.js";
 import { DEVICES, openSession, type Device, type OnnxRuntime } from "./sessions/onnxruntime_session.js";
@@ -71,10 +71,10 @@ export class Decoder {
 
   /** Return the value of every option when this decoder decodes `options`. Throws BadInputError for unknown options,
    * invalid values and invalid combinations. */
-  plan(options: GenerationOptions = {}): DecodingPlan {
-    const plan = planFromOptions(options, this.bundle.manifest, this.device);
-    if (drawsFromLogits(plan) && !this.bundle.manifest.with_logits) throw missingLogits(plan);
-    return plan;
+  params(options: GenerationOptions = {}): DecodingParams {
+    const params = paramsFromOptions(options, this.bundle.manifest, this.device);
+    if (drawsFromLogits(params) && !this.bundle.manifest.with_logits) throw missingLogits(params);
+    return params;
   }
 
   /** Return the ids of a chat by the bundle's chat template, ready for `stream`.
@@ -95,10 +95,10 @@ export class Decoder {
   async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Event, void, undefined> {
     const { drafts = false, on_step: onStep, signal, ...config } = options;
     const { manifest } = this.bundle;
-    const plan = this.plan(config);
-    const ids = idsFromPrompt(prompt, plan, this.tokenizer, manifest);
+    const params = this.params(config);
+    const ids = idsFromPrompt(prompt, params, this.tokenizer, manifest);
     const session = this.session.request();
-    const decoding = new Decoding(session, ids, contextFromManifest(plan, manifest));
+    const decoding = new Decoding(session, ids, contextFromManifest(params, manifest));
     const answer = new Answer(decoding, ids, this.tokenizer, drafts);
     try {
       while (decoding.stopReason === null) {

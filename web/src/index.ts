@@ -13,7 +13,7 @@ export {
   PromptTooLongError,
 } from "./errors.js";
 export type { GenerationOptions } from "./generation_config/config.js";
-export type { DecodingPlan } from "./plan/plan.js";
+export type { DecodingParams } from "./options/decoding_params.js";
 export type { DoneEvent, DraftEvent, Event, GenerationResult, TextEvent } from "./requests/result.js";
 export type { Message } from "./text/chat_template.js";
 export type { Prompt } from "./text/prompt_ids.js";

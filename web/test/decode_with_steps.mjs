@@ -1,6 +1,6 @@
 // One decode with all its steps as plain values, in Node or in a page.
 import { Decoding } from "../dist/decoding/decoding.js";
-import { planFromOptions } from "../dist/generation_config/resolve.js";
+import { paramsFromOptions } from "../dist/generation_config/resolve.js";
 import { contextFromManifest } from "../dist/state/context.js";
 
 // Return the steps of a request in a session, and its ids. The options are those of the request alone, without the
@@ -12,9 +12,9 @@ export async function decodeWithSteps(session, manifest, { prompt, options, eos 
     defaults: {},
     special_tokens: { ...manifest.special_tokens, eos },
   };
-  const plan = planFromOptions(options, plain, "cpu");
+  const params = paramsFromOptions(options, plain, "cpu");
   const request = session.request();
-  const decoding = new Decoding(request, prompt, contextFromManifest(plan, plain));
+  const decoding = new Decoding(request, prompt, contextFromManifest(params, plain));
   const steps = [];
   while (decoding.stopReason === null) {
     steps.push({ ...plainStep(await decoding.step()), generated: decoding.generated() });

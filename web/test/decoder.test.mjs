@@ -183,11 +183,11 @@ test("a bundle's defaults apply, except those that contradict the request", asyn
     manifest.defaults = { strategy: "eb", gamma: 0.5, max_new_tokens: 32 };
   });
   const opened = await Decoder.open(folder, { threads: 1 });
-  assert.equal(opened.plan().strategy, "eb");
-  assert.equal(opened.plan().gamma, 0.5);
-  const plan = opened.plan({ strategy: "d2f" });
-  assert.equal(plan.strategy, "d2f");
-  assert.equal(plan.max_new_tokens, 32);
+  assert.equal(opened.params().strategy, "eb");
+  assert.equal(opened.params().gamma, 0.5);
+  const params = opened.params({ strategy: "d2f" });
+  assert.equal(params.strategy, "d2f");
+  assert.equal(params.max_new_tokens, 32);
   await opened.close();
 });
 
@@ -220,7 +220,7 @@ test("a broken bundle is rejected with a remedy", async () => {
   await assertFails(open(absent), BadInputError, /tokenizer.json is missing/, /copy the bundle/);
   const sliding = await changedBundle("sliding", (manifest) => (manifest.decoding.alignment = "sliding"));
   const opened = await open(sliding, { threads: 1 });
-  assert.throws(() => opened.plan(), /"sliding"[^]*decode this bundle with Python/);
+  assert.throws(() => opened.params(), /"sliding"[^]*decode this bundle with Python/);
   await opened.close();
   const wide = await changedBundle("wide", (manifest) => (manifest.dtype = "bfloat16"));
   await assertFails(open(wide), BadInputError, /bfloat16/, /--dtype/);

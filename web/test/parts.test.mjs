@@ -15,13 +15,13 @@ function rowsOf(ids, probabilities) {
   return new RowStatistics(Int32Array.from(ids), Float32Array.from(probabilities, Math.log), Float32Array.of(1), null);
 }
 
-function plan(options) {
+function params(options) {
   return { confidence: "margin", temperature: 0, filters: false, top_k: 8, top_p: 1, reference: false, ...options };
 }
 
 test("the mask token is never proposed, except in reference mode", () => {
   const rows = rowsOf([MASK, 7, 8, 9, 10, 11, 12, 13], [0.6, 0.2, 0.1, 0.05, 0.02, 0.01, 0.01, 0.01]);
-  const propose = (reference) => candidatesFromRows(rows, [5], { plan: plan({ reference }), maskToken: MASK }, 1);
+  const propose = (reference) => candidatesFromRows(rows, [5], { params: params({ reference }), maskToken: MASK }, 1);
   const found = propose(false);
   assert.deepEqual(found.tokens, [7]);
   assert.ok(Math.abs(found.probabilities[0] - 0.2) < 1e-6);

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
-from lopa.runtime.plan import CONSTRAINTS, GRAMMARS
+from lopa.runtime.options import CONSTRAINTS, GRAMMARS
 from lopa.runtime.requests.request import Prompt
 from lopa.serve.openai.prompts import check_prompt_ids, check_prompt_text, messages_from_field
 

@@ -62,7 +62,7 @@ def answer_dataset(
         import ray
         from ray.data import ActorPoolStrategy
     config = GenerationConfig.from_mapping(options)
-    Bundle.open(bundle).manifest.plan(config, devices)
+    Bundle.open(bundle).manifest.params(config, devices)
     options["seed"] = config.seed  # a random one is drawn once for all rows
     replaced = sorted(set(dataset.schema().names) & set(ANSWER_FIELDS))
     if replaced:

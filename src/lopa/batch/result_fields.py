@@ -11,7 +11,7 @@ def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str,
     """Return the fields of a result by name. Fields that were not requested are omitted."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     # These fields describe the run, not the answer. Without them, a second run writes the same file.
-    del found["cached_tokens"], found["plan"]
+    del found["cached_tokens"], found["params"]
     if not prompt_ids:
         del found["prompt_ids"]
     return {name: _json_value(value) for name, value in found.items() if value is not None}

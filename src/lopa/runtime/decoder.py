@@ -30,7 +30,7 @@ from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, 
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver
@@ -152,17 +152,17 @@ class Decoder:
     def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
         """Return a checked config with `options`, or `base` with `options` changed.
 
-        An option of None selects a default; `plan` returns the value in effect. Raises BadInputError for unknown
+        An option of None selects a default; `params` returns the value in effect. Raises BadInputError for unknown
         options, invalid values and invalid combinations.
         """
         return self.resolve(changed_config(base, options)).config
 
-    def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
+    def params(self, config: GenerationConfig | None = None) -> DecodingParams:
         """Return the value of every option when this decoder decodes `config` (see `resolve`)."""
-        return self.resolve(config).plan
+        return self.resolve(config).params
 
     def resolve(self, config: GenerationConfig | None = None) -> ResolvedOptions:
-        """Return how this decoder decodes `config` (None: without options): plan, branches with a reason, and preset.
+        """Return how this decoder decodes `config` (None: without options): params, branches with a reason, and preset.
 
         Options without a value take the bundle's default, then the model's, then the package's. Defaults of bundle and
         model that contradict `config` are dropped. Raises BadInputError for an invalid combination.
@@ -194,7 +194,7 @@ class Decoder:
         """
         self._turns.check()
         resolved = self.resolve(config)
-        self._grammars.check(config, resolved.plan)
+        self._grammars.check(config, resolved.params)
         return resolved
 
     @overload

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lopa.runtime.plan import MAX_POSITIONS
+from lopa.runtime.options import MAX_POSITIONS
 from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.complete_results import await_choices
 from lopa.serve.answering.pending_service import PendingService, pending_from_open

@@ -7,7 +7,7 @@ from typing import Any
 
 from lopa.runtime.bundle.manifest import Preset
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
+from lopa.runtime.options import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
 from lopa.serve.setting import SettingsRecord, float_setting, int_setting
 
 _CHOICES = "Maximum number of answers to one request: its prompts times its n."

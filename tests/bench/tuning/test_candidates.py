@@ -24,10 +24,10 @@ from lopa.runtime.bundle.record import json_from_record
 def test_candidates_of_the_toy_differ_from_each_other_and_from_the_defaults(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         control, candidates = control_candidate(decoder), first_candidates(decoder)
-        plans = [decoder.plan(each.config(decoder)) for each in (control, *candidates)]
+        params = [decoder.params(each.config(decoder)) for each in (control, *candidates)]
         assert control.name == CONTROL
-        assert plans[0] == decoder.plan()
-        assert len({str(plan.as_json()) for plan in plans}) == len(plans)
+        assert params[0] == decoder.params()
+        assert len({str(params.as_json()) for params in params}) == len(params)
         names = {each.name for each in candidates}
         assert {"threshold 0.9, first masked", "eb 0.05", "lopa 4 branches 0.9", "d2f 0.95, first masked"} <= names
         assert "d2f 0.9" not in names  # the defaults on one CPU
@@ -52,11 +52,11 @@ def test_a_default_of_the_bundle_does_not_change_a_candidate(tiny_bundle: Path, 
     defaults = {"strategy": "threshold", "skip_threshold": 0.6, "unmask_first_masked": True}
     write_manifest(edit_bundle(Bundle.open(folder), defaults=defaults))
     with Decoder.open(tiny_bundle, threads=1) as plain, Decoder.open(folder, threads=1) as changed:
-        there = {each.name: changed.plan(each.config(changed)) for each in first_candidates(changed)}
+        there = {each.name: changed.params(each.config(changed)) for each in first_candidates(changed)}
         for each in first_candidates(plain):
             if each.name in there:
-                assert there[each.name] == plain.plan(each.config(plain)), each.name
-        assert changed.plan(control_candidate(changed).config(changed)) == changed.plan()
+                assert there[each.name] == plain.params(each.config(plain)), each.name
+        assert changed.params(control_candidate(changed).config(changed)) == changed.params()
 
 
 def test_exact_candidates_have_the_tokens_of_one_token_per_step(tiny_bundle: Path) -> None:

@@ -43,7 +43,7 @@ def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str])
     assert "4 buckets and a profile for prompts" in shown.out
     assert "Stand-in GPU, TensorRT 11.4.0.106, not verified; layers in layers.json" in shown.out
     assert shown.err.splitlines() == ["TensorRT: Building engine", "TensorRT: Computing profile costs"]
-    assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.plan").is_file()
+    assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.params").is_file()
     assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
     assert "up to date, nothing was built" in capsys.readouterr().out
     assert run(bundle, "--int8", "--fp8") == 2
@@ -114,7 +114,7 @@ def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     shown = capsys.readouterr()
     assert "GPUs of compute capability 8.9, 12.0, TensorRT for RTX 1.7.1.116, not verified" in shown.out
     assert "no layers.json: this machine has no GPU" in shown.out
-    assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
+    assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.params").is_file()
     for arguments, message in (
         (("--compute-capability", "8.9"), "--compute-capability needs --rtx"),
         (("--rtx", "--compute-capability", "5.0"), "builds for: 7.5, 8.0"),

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.buckets import plan_of
+from tests.buckets import params_of
 from tests.cli.command import PROMPT, lopa_export
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.runtime.bundle.test_buckets import BUCKETS
@@ -154,7 +154,7 @@ def test_invalid_defaults_are_rejected(tiny_bundle: Path, arguments: tuple[str, 
 
 
 def test_a_plan_too_small_for_the_defaults_is_reported(bundle: Path) -> None:
-    (bundle / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(bundle), buckets=BUCKETS)))
+    (bundle / BUCKETS_NAME).write_bytes(json_from_record(params_of(Bundle.open(bundle), buckets=BUCKETS)))
     done = lopa_export("edit", bundle, "--default", "block_size=512", "--default", "max_new_tokens=1024")
     assert done.returncode == 0
     assert f"warning: {bundle / BUCKETS_NAME} covers windows of" in done.stderr
@@ -183,4 +183,4 @@ def test_an_export_with_defaults_and_a_template(tmp_path: Path, template: Path) 
     assert json.loads((made / "tokenizer_config.json").read_bytes())["chat_template"] == TEMPLATE
     assert Tokenizer.open(Bundle.open(made)).chat_text(TALK) == "<|begin|>user: Hello\nAnswer:"
     with Decoder.open(made, ["numpy"]) as decoder:
-        assert (decoder.plan().strategy, decoder.plan().own) == ("factor", {"factor": 2.0})
+        assert (decoder.params().strategy, decoder.params().own) == ("factor", {"factor": 2.0})

@@ -23,13 +23,13 @@ def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
         "model.onnx.data",
     ):
         assert part in shown.stdout
-    assert "plan        max_new_tokens 256, " in shown.stdout
+    assert "options     max_new_tokens 256, " in shown.stdout
     assert "strategy lopa, " in shown.stdout
     as_json = lopa_export("inspect", tiny_bundle, "--json")
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
-    plan = Bundle.open(tiny_bundle).manifest.plan().as_json()
-    assert json.loads(as_json.stdout) == {**manifest, "plan": plan}
-    assert (plan["strategy"], plan["block_size"]) == ("lopa", manifest["decoding"]["block_size"])
+    params = Bundle.open(tiny_bundle).manifest.params().as_json()
+    assert json.loads(as_json.stdout) == {**manifest, "params": params}
+    assert (params["strategy"], params["block_size"]) == ("lopa", manifest["decoding"]["block_size"])
 
 
 def test_inspect_shows_rotary_inputs(tiny_portable: Path, tiny_bundle: Path) -> None:

@@ -75,7 +75,7 @@ def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, t
     manifest = Bundle.open(bundle).manifest
     assert manifest.defaults == {"preset": "balanced"}
     assert manifest.presets["balanced"].options == presets["balanced"]["options"]
-    assert manifest.plan().strategy == presets["balanced"]["options"]["strategy"]
+    assert manifest.params().strategy == presets["balanced"]["options"]["strategy"]
     assert presets["exact"]["options"]["strategy"] == "vanilla"
     text = lopa_export("generate", bundle, "Question: 1 + 1?\nAnswer:", "--max-new-tokens", 8)
     assert "preset balanced, 1 branch" in text.stderr
@@ -188,4 +188,4 @@ def test_the_default_preset_is_used_by_python(bundle: Path, questions: Path) -> 
     assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--save", "--quiet").returncode == 0
     with Decoder.open(bundle, threads=1) as decoder:
         assert decoder.resolve(decoder.config()).preset == "balanced"
-        assert decoder.plan(decoder.config(preset="none")).strategy == "lopa"
+        assert decoder.params(decoder.config(preset="none")).strategy == "lopa"

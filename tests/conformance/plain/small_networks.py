@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
 from lopa.runtime.decoding.step import Step
@@ -52,7 +52,7 @@ class SmallNetwork:
         self, prompt: list[int], config: GenerationConfig, on_step: Callable[[LoneDecode, Step], None] | None = None
     ) -> tuple[list[int], list[Step]]:
         """Return the answer, up to an end of text, and the steps. `on_step` gets the decode and each step."""
-        decoding = LoneDecode(self.session(), np.array(prompt), plan_of(config), self.manifest)
+        decoding = LoneDecode(self.session(), np.array(prompt), params_of(config), self.manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())

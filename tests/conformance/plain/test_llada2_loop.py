@@ -10,7 +10,7 @@ from tests.conformance.plain.llada2_loop import PlainDecode, Rules, llada2
 from tests.conformance.plain.plain_network import PlainNetwork
 from tests.conformance.plain.test_plain_caches import END, LAYERS, MASK, Model, model_of
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
@@ -55,7 +55,7 @@ def options_of(rules: Rules, **more: Any) -> GenerationConfig:
 
 def decoded(model: Model, prompt: list[int], config: GenerationConfig) -> Iterator[tuple[Step, Int64, LoneDecode]]:
     """Yield every step, the final ids after it, and the decode."""
-    decoding = LoneDecode(model.session, np.array(prompt), plan_of(config), model.manifest)
+    decoding = LoneDecode(model.session, np.array(prompt), params_of(config), model.manifest)
     while decoding.stop_reason is None:
         step = decoding.step()
         yield step, decoding.answer.committed, decoding

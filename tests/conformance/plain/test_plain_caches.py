@@ -18,7 +18,7 @@ from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_decode import above, best, first, plain_decode
 from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 from tools.random_configs import random_config
 
 from lopa.runtime.bundle import Bundle
@@ -32,7 +32,7 @@ from lopa.runtime.decoding.remask import remaskable_probabilities
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import WHOLE_CACHES, DecodingPlan
+from lopa.runtime.options import WHOLE_CACHES, DecodingParams
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
@@ -106,14 +106,14 @@ def random_model(manifest: Manifest, seed: int) -> tuple[np.random.Generator, Mo
 
 def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> Iterator[Step]:
     sharing = always if shared else None
-    decoding = LoneDecode(model.session, np.array(prompt), plan_of(config), model.manifest, sharing=sharing)
+    decoding = LoneDecode(model.session, np.array(prompt), params_of(config), model.manifest, sharing=sharing)
     while decoding.stop_reason is None:
         yield decoding.step()
     decoding.release()
 
 
-def setting_of(plan: DecodingPlan, prompt: int, shift: int) -> Setting:
-    return Setting(plan.cache, plan.window, plan.alignment, shift, prompt, plan.block_size, plan.sub_block)
+def setting_of(params: DecodingParams, prompt: int, shift: int) -> Setting:
+    return Setting(params.cache, params.window, params.alignment, shift, prompt, params.block_size, params.sub_block)
 
 
 def probabilities(logits: Array) -> Array:
@@ -123,12 +123,12 @@ def probabilities(logits: Array) -> Array:
 
 def checked_positions(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> int:
     """Compare every round of a decode with the definitions. Return the number of compared positions."""
-    plan = plan_of(config)
-    caches = PlainCaches(model.plain, setting_of(plan, len(prompt), model.manifest.prediction_shift))
-    return checked_steps(steps_of(model, prompt, config, shared=shared), caches, plan)
+    params = params_of(config)
+    caches = PlainCaches(model.plain, setting_of(params, len(prompt), model.manifest.prediction_shift))
+    return checked_steps(steps_of(model, prompt, config, shared=shared), caches, params)
 
 
-def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan) -> int:
+def checked_steps(steps: Iterable[Step], caches: PlainCaches, params: DecodingParams) -> int:
     """Compare the steps of a decode. With a grammar, which takes other tokens, only entropies are compared."""
     checked = 0
     for step in steps:
@@ -138,33 +138,33 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
         logits = caches.logits(
             [State(branch.tokens, branch.unmasked) for branch in step.branches],
             (due[0].start, due[-1].end) if due else None,
-            ((due if plan.cache not in WHOLE_CACHES else []) or active)[0].start,
+            ((due if params.cache not in WHOLE_CACHES else []) or active)[0].start,
         )
         caches.keep(step.winner)
         for number, (branch, sampled, found) in enumerate(
             zip(step.branches, step.rows.sampled, step.candidates, strict=True)
         ):
-            expected = probabilities(logits[number][sampled] / plan.logits_temperature)
-            where = f"step {step.number}, branch {number}, positions {sampled}, {plan}"
+            expected = probabilities(logits[number][sampled] / params.logits_temperature)
+            where = f"step {step.number}, branch {number}, positions {sampled}, {params}"
             assert not np.isnan(expected).any(), where
-            if not plan.has_grammar:
+            if not params.has_grammar:
                 own = np.take_along_axis(expected, found.tokens[:, None], 1)[:, 0]
                 np.testing.assert_allclose(found.probabilities, own, atol=TOLERANCE, err_msg=where)
-                if not plan.temperature:
+                if not params.temperature:
                     best = np.delete(expected, MASK, axis=1).max(axis=1)
                     np.testing.assert_allclose(own, best, atol=TOLERANCE, err_msg=where)
             entropy = -(expected * np.log(expected)).sum(axis=1)
             assert found.entropies is not None
             np.testing.assert_allclose(found.entropies, entropy, atol=4 * TOLERANCE, err_msg=where)
             opened = np.arange(len(branch.tokens)) < branch.blocks[-1].end
-            if plan.cache != "sub_block":  # there, closed sub-blocks are not sampled
+            if params.cache != "sub_block":  # there, closed sub-blocks are not sampled
                 np.testing.assert_array_equal(sampled, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
             checked += len(sampled)
         for branch, position, token in zip(
             step.unmasked_branches, step.unmasked.positions, step.unmasked.tokens, strict=True
         ):
             distribution = probabilities(logits[branch][position])
-            if not (plan.temperature or plan.has_grammar):
+            if not (params.temperature or params.has_grammar):
                 assert distribution[token] > np.delete(distribution, MASK).max() - TOLERANCE
     return checked
 
@@ -199,7 +199,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
                 )
             if rng.random() < 0.3:
                 config = dataclasses.replace(config, speculative=True, branches=int(rng.integers(2, 5)))
-            plan_of(config)
+            params_of(config)
         except BadInputError:
             continue
         if config.strategy != "credit":  # credit changes the model's probabilities
@@ -287,19 +287,19 @@ def test_tokens_of_a_grammar_leave_no_stale_rows(cache: Any, tiny_bundle: Any) -
             config = decoder.config(
                 strategy=strategy, cache=cache, json_schema=SCHEMA, block_size=32, max_new_tokens=40, **options
             )
-            plan = decoder.plan(config)
+            params = decoder.params(config)
             prompt = decoder.tokenizer.encode(f"Ann has {number + 3} apples. How many?", add_bos=True)
             steps: list[Step] = []
             *_, done = decoder.stream(prompt, config, on_step=steps.append)
-            assert checked_steps(steps, PlainCaches(plain, setting_of(plan, len(prompt), 1)), plan)
+            assert checked_steps(steps, PlainCaches(plain, setting_of(params, len(prompt), 1)), params)
             json.loads(done.result.text)  # type: ignore[union-attr]
-            again += sum(written_ahead(step, plan) for step in steps[1:])
+            again += sum(written_ahead(step, params) for step in steps[1:])
     assert again or cache != "sub_block"
 
 
-def written_ahead(step: Step, plan: DecodingPlan) -> bool:
+def written_ahead(step: Step, params: DecodingParams) -> bool:
     """Return True if the open sub-block begins with unmasked positions but the whole block is computed."""
-    anchor, size = step.branches[-1], plan.sub_block
+    anchor, size = step.branches[-1], params.sub_block
     if not len(step.rows.sampled[-1]) or step.rows.prefix + step.rows.commit == 0:
         return False
     block = next(block for block in anchor.blocks if block.state is BlockState.ACTIVE)
@@ -363,8 +363,8 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
             decoded_token_threshold=1.0,
             **options,
         )
-        setting = setting_of(plan_of(config), len(prompt), model.manifest.prediction_shift)
-        new = plan_of(config).max_new_tokens
+        setting = setting_of(params_of(config), len(prompt), model.manifest.prediction_shift)
+        new = params_of(config).max_new_tokens
         expected, margin = plain_decode(model.plain, setting, prompt, rule, new=new, mask=MASK)
         if margin < NEAR_TIE:
             ties += 1
@@ -376,7 +376,7 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
 
 
 def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list[int]:
-    decoding = LoneDecode(model.session, np.array(prompt), plan_of(config), model.manifest)
+    decoding = LoneDecode(model.session, np.array(prompt), params_of(config), model.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     return cast(list[int], decoding.answer.committed.tolist())

@@ -17,13 +17,13 @@ from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoding.growing_holes import hole_filling
-from lopa.runtime.plan.holes_plan import plan_for_holes
+from lopa.runtime.options.hole_params import params_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles
 
 Confidence = Callable[[Array], Array]
@@ -184,15 +184,15 @@ def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, LoneDe
     holes = encoded(case, case.most, shorter=(encoded(case, case.least),), grows=True)
     options = {"drop_after_eos": case.drops, "logprobs": True, "top_logprobs": 1}
     options |= {"confidence": "probability", **RULES[case.rule][0]}
-    plan = plan_for_holes(
-        plan_of(max_new_tokens=holes.count, window="full", **options),
+    params = params_for_holes(
+        params_of(max_new_tokens=holes.count, window="full", **options),
         holes.holes,
         block_size=None,
         grows=True,
     )
     tokens = SpecialTokens(mask=MASK, eos=roles.end, pad=roles.end, bos=None, expand=roles.expand)
     manifest = msgspec.structs.replace(model.manifest, special_tokens=tokens)
-    decoding = LoneDecode(model.session, holes.ids, plan, manifest, hole_filling(holes, manifest.special_tokens.ends))
+    decoding = LoneDecode(model.session, holes.ids, params, manifest, hole_filling(holes, manifest.special_tokens.ends))
     while decoding.stop_reason is None:
         decoding.step()
         logprobs = decoding.anchor.logprobs

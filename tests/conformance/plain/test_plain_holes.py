@@ -14,12 +14,12 @@ from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.growing_holes import hole_filling
-from lopa.runtime.plan.holes_plan import plan_for_holes
+from lopa.runtime.options.hole_params import params_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles, Span
 
 RuleOfShares = Callable[[Array], tuple[list[int], float]]
@@ -124,10 +124,10 @@ def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **opt
     holes = EncodedHoles(case.ids, case.holes, (), in_turn=case.block is not None, shorter=shorter)
     blocks = {} if case.block is None else {"block_size": case.block}
     given = {"confidence": "probability", **RULES[case.rule][0], **blocks, **options}
-    plan = plan_for_holes(
-        plan_of(max_new_tokens=holes.count, window="full", **given), case.holes, block_size=case.block
+    params = params_for_holes(
+        params_of(max_new_tokens=holes.count, window="full", **given), case.holes, block_size=case.block
     )
-    decoding = LoneDecode(model.session, case.ids, plan, model.manifest, hole_filling(holes, ()))
+    decoding = LoneDecode(model.session, case.ids, params, model.manifest, hole_filling(holes, ()))
     while decoding.stop_reason is None:
         decoding.step()
     decoding.release()

@@ -21,7 +21,7 @@ from tests.conformance.plain.plain_network import Array, PlainNetwork, random_we
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, Model, model_of, plain_of_bundle, probabilities
 from tests.conformance.plain.test_plain_holes import within_bound
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
@@ -122,7 +122,7 @@ def test_fast_dllm(function: str, threshold: float | None, manifest: Manifest) -
             header = header_of(rng, function, threshold)
             trace = fast_trace(model.plain, header, rng.integers(3, 24, int(rng.integers(1, 14))).tolist())
             config = config_of(header)
-            decoding = LoneDecode(model.session, np.array(trace["prompt_ids"]), plan_of(config), model.manifest)
+            decoding = LoneDecode(model.session, np.array(trace["prompt_ids"]), params_of(config), model.manifest)
             found = compared(trace, header, all_steps(decoding, trace), decoding.answer.committed.tolist())
             decoding.release()
             assert found.mismatch is None, (header, found.mismatch)
@@ -293,7 +293,7 @@ def test_drawn_mask_tokens(says_nothing: bool, manifest: Manifest) -> None:
         trace = sampled_trace(model.plain, header, prompt, rng, says_nothing=says_nothing)
         tokens = msgspec.structs.replace(model.manifest.special_tokens, eos=NO_END)
         own = msgspec.structs.replace(model.manifest, special_tokens=tokens)
-        decoding = LoneDecode(model.session, np.array(prompt), plan_of(config_of(header)), own)
+        decoding = LoneDecode(model.session, np.array(prompt), params_of(config_of(header)), own)
         found = compared(trace, header, all_steps(decoding, trace), decoding.answer.committed.tolist())
         decoding.release()
         assert found.mismatch is None, (seed, found.mismatch)

@@ -8,7 +8,7 @@ from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, 
 from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
 from tests.lone_decode import LoneDecode
-from tests.plans import context_of, plan_of
+from tests.params import context_of, params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
@@ -118,7 +118,7 @@ def test_a_temperature_affects_only_draws(network: SmallNetwork) -> None:
     warm = sliding(temperature=2.0)
     logprobs = np.log(np.array([0.5, 0.2, 0.1, 0.08, 0.05, 0.04, 0.02, 0.01], np.float32))
     rows = RowStatistics(np.tile(np.arange(8), (4000, 1)), np.tile(logprobs, (4000, 1)), np.full(4000, 1.5, np.float32))
-    drawn = candidates_from_rows(rows, np.arange(4000), context_of(plan_of(warm), mask_token=MASK), step=1)
+    drawn = candidates_from_rows(rows, np.arange(4000), context_of(params_of(warm), mask_token=MASK), step=1)
     expected = np.exp(logprobs / 2)
     expected[MASK] = 0
     np.testing.assert_allclose(np.bincount(drawn.tokens, minlength=8) / 4000, expected / expected.sum(), atol=0.03)

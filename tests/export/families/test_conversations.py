@@ -83,10 +83,10 @@ def user_ids(rng: np.random.Generator, decoder: Decoder) -> list[int]:
 def some_options(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
     """Return random options of the family. Most of them share rows."""
     while True:
-        slides = decoder.plan().slides
+        slides = decoder.params().slides
         try:
             config = some_config(rng, decoder) if slides else random_config(rng, decoder)
-            plan = decoder.plan(config)
+            plan = decoder.params(config)
         except BadInputError:  # options that the family's own sub-blocks exclude
             continue
         reuse = prefix_reuse(64, plan, decoder.bundle.manifest.prediction_shift)
@@ -139,9 +139,9 @@ def test_several_devices(sdar: Bundle, devices: tuple[str, ...]) -> None:
 def test_a_growing_conversation_reuses_all_finished_blocks(family: Bundle) -> None:
     """Use the family's own options. The mask token in a prompt is an ordinary id."""
     with Decoder.open(family.path, threads=1) as decoder, Decoder.open(family.path, threads=1) as plain:
-        manifest, size = decoder.bundle.manifest, decoder.plan().block_size
+        manifest, size = decoder.bundle.manifest, decoder.params().block_size
         config = decoder.config(max_new_tokens=2 * size + 5, stop_at_eos=False)
-        size = CAUSAL_BLOCK if decoder.plan().slides else size
+        size = CAUSAL_BLOCK if decoder.params().slides else size
         mask = manifest.special_tokens.mask
         ids = [5, 6, 7, mask, 9, 10, mask, mask, *range(5, 15)] * 4
         before = 0

@@ -147,7 +147,7 @@ def test_the_manifest_of_each_bundle(checkpoints: dict[str, Path], bundles: dict
     assert manifest.special_tokens == source.tokenizer.special_tokens
     assert manifest.decoding.add_bos == family.add_bos
     with Decoder.open(bundles[name].path, devices=["cpu"]) as decoder:
-        assert decoder.plan().block_size == manifest.decoding.block_size
+        assert decoder.params().block_size == manifest.decoding.block_size
 
 
 _ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "window": "block_causal"}

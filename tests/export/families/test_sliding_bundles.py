@@ -67,7 +67,7 @@ def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
 
 def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
     with Decoder.open(wedlm.path, threads=1) as decoder:
-        assert decoder.plan().slides
+        assert decoder.params().slides
         prompt = "w5 w9 w11"
         (result,) = decoder.generate([prompt], decoder.config(max_new_tokens=20))
     shown = lopa_export("generate", wedlm.path, prompt, "--max-new-tokens", 20)
@@ -85,7 +85,7 @@ def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
 
 def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle, stable_diffcoder_checkpoint: Path) -> None:
     with Decoder.open(stable_diffcoder.path, ["numpy"]) as decoder:
-        assert (decoder.plan().alignment, decoder.plan().block_size) == ("absolute", 4)
+        assert (decoder.params().alignment, decoder.params().block_size) == ("absolute", 4)
         (result,) = decoder.generate(["w5 w9 w11"], decoder.config(max_new_tokens=18))
     assert result.text.strip()
     for more in ((), ("--strategy", "lopa", "--branches", 1)):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.plans import branch_of, context_of
+from tests.params import branch_of, context_of
 from tests.runtime.sequential import sequential
 from transformers import DynamicCache
 

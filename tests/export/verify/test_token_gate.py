@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.export.verify.token_gate import GateTolerance, Tally, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
@@ -90,7 +90,7 @@ def test_every_forward_runs_on_both(tiny_bundle: Path, monkeypatch: pytest.Monke
     """Compare ONNX Runtime with numpy: rounding differs, tokens do not. Different committed rows show later."""
     bundle = Bundle.open(tiny_bundle)
     prompt = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=20)
-    plan = plan_of(max_new_tokens=16, block_size=8)
+    plan = params_of(max_new_tokens=16, block_size=8)
     shapes = [Sizes(requests=2, branches=2, window=8, prefix=64, wanted=4)]
 
     def agreement() -> tuple[bool, int]:

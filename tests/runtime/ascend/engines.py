@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.buckets import bucket, plan_of
+from tests.buckets import bucket, params_of
 from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
 from lopa.export.ascend.build import engine_from_job
@@ -34,7 +34,7 @@ ALL_TRACES_BUCKETS = [
 def bundle_with_engine(source: Path, target: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> Path:
     """Return a copy of the bundle with a plan and an engine."""
     shutil.copytree(source, target)
-    (target / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(target), buckets=list(buckets))))
+    (target / BUCKETS_NAME).write_bytes(json_from_record(params_of(Bundle.open(target), buckets=list(buckets))))
     add_engine(target, buckets, soc)
     return target
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.buckets import bucket as any_bucket
-from tests.buckets import plan_of
+from tests.buckets import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file
@@ -82,8 +82,8 @@ def test_rows_beyond_every_bucket_raise(sizes: Sizes) -> None:
 
 def test_plan_round_trips(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
-    path.write_bytes(json_from_record(plan_of(bundle)))
-    assert bucket_plan_from_file(path, bundle) == plan_of(bundle)
+    path.write_bytes(json_from_record(params_of(bundle)))
+    assert bucket_plan_from_file(path, bundle) == params_of(bundle)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_invalid_plan_or_plan_of_another_bundle_raises(
     tiny_bundle: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
-    path.write_bytes(json_from_record(plan_of(bundle, **changes)))
+    path.write_bytes(json_from_record(params_of(bundle, **changes)))
     with pytest.raises(BadInputError, match=message):
         bucket_plan_from_file(path, bundle)
 
@@ -120,7 +120,7 @@ def test_text_that_is_not_a_plan_raises(tiny_bundle: Path, tmp_path: Path, text:
 
 def test_unknown_fields_raise(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
-    path.write_bytes(json_from_record(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
+    path.write_bytes(json_from_record(params_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
     with pytest.raises(BadInputError, match="maker"):
         bucket_plan_from_file(path, bundle)
 
@@ -130,7 +130,7 @@ def test_unknown_fields_raise(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_sizes_out_of_range_raise(tiny_bundle: Path, tmp_path: Path, name: str, value: object) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     for place in range(len(BUCKETS)):
-        content = json.loads(json_from_record(plan_of(bundle)))
+        content = json.loads(json_from_record(params_of(bundle)))
         content["buckets"][place][name] = value
         path.write_text(json.dumps(content))
         with pytest.raises(BadInputError, match=r"buckets\.json"):
@@ -139,10 +139,10 @@ def test_sizes_out_of_range_raise(tiny_bundle: Path, tmp_path: Path, name: str, 
 
 def test_buckets_beyond_the_model_raise(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
-    path.write_bytes(json_from_record(plan_of(bundle, buckets=[bucket(1, 1, 64, 8192)])))
+    path.write_bytes(json_from_record(params_of(bundle, buckets=[bucket(1, 1, 64, 8192)])))
     with pytest.raises(BadInputError, match="model of 2048 positions"):
         bucket_plan_from_file(path, bundle)
-    path.write_bytes(json_from_record(plan_of(bundle, buckets=[bucket(64, 64, 2048, 64)])))
+    path.write_bytes(json_from_record(params_of(bundle, buckets=[bucket(64, 64, 2048, 64)])))
     with pytest.raises(BadInputError, match="window masks"):
         bucket_plan_from_file(path, bundle)
 

@@ -67,15 +67,17 @@ def test_defaults_apply_unless_the_request_sets_the_option(bundle: Path) -> None
     edit(bundle, defaults=DEFAULTS)
     own = Bundle.open(bundle).manifest.decoding.options()
     with Decoder.open(bundle, ["numpy"]) as decoder:
-        assert decoder.plan() == resolve(GenerationConfig(**DEFAULTS), own=own)
+        assert decoder.params() == resolve(GenerationConfig(**DEFAULTS), own=own)
         options = {"gamma": 0.1, "max_new_tokens": 9}
-        assert decoder.plan(decoder.config(**options)) == resolve(GenerationConfig(**{**DEFAULTS, **options}), own=own)
+        assert decoder.params(decoder.config(**options)) == resolve(
+            GenerationConfig(**{**DEFAULTS, **options}), own=own
+        )
         other: dict[str, Any] = {
             "block_size": 32, "unmask_first_masked": True, "stop": ("#",), "strategy": "threshold",
         }  # fmt: skip
         changed = dataclasses.replace(decoder.config(strategy="dream", max_new_tokens=64), strategy="threshold")
         for config, more in ((decoder.config(strategy="threshold"), {}), (changed, {"max_new_tokens": 64})):
-            assert decoder.plan(config) == resolve(GenerationConfig(**other, **more), own=own)
+            assert decoder.params(config) == resolve(GenerationConfig(**other, **more), own=own)
 
 
 def test_only_the_manifest_changes_and_unset_restores_it(bundle: Path) -> None:

@@ -36,7 +36,7 @@ def tuned(tiny_bundle: Path, tmp_path: Path) -> Bundle:
 
 
 def planned(manifest: Manifest, devices: tuple[str, ...] = ("cpu",), **options: Any) -> dict[str, Any]:
-    plan = manifest.plan(GenerationConfig(**options), devices)
+    plan = manifest.params(GenerationConfig(**options), devices)
     return {name: getattr(plan, name) for name in ("strategy", "skip_threshold", "unmask_first_masked", "branches")}
 
 
@@ -79,15 +79,15 @@ def test_the_default_preset_needs_devices_like_those_it_was_measured_on(
 
 def test_preset_options_replace_defaults_and_conflicting_defaults_are_dropped(tuned: Bundle) -> None:
     older = edit_bundle(tuned, defaults={"strategy": "eb", "gamma": 0.3, "max_new_tokens": 9, "preset": "fast"})
-    assert older.manifest.plan().strategy == "threshold"
-    assert older.manifest.plan().max_new_tokens == 9
-    assert older.manifest.plan(GenerationConfig(preset="none")).strategy == "eb"
+    assert older.manifest.params().strategy == "threshold"
+    assert older.manifest.params().max_new_tokens == 9
+    assert older.manifest.params(GenerationConfig(preset="none")).strategy == "eb"
 
 
 def test_a_new_default_replaces_the_default_preset_that_sets_it(tuned: Bundle) -> None:
     edited = edit_bundle(tuned, defaults={"skip_threshold": 0.6})
     assert edited.manifest.defaults == {"skip_threshold": 0.6}
-    assert edited.manifest.plan().strategy == "lopa"
+    assert edited.manifest.params().strategy == "lopa"
     assert edit_bundle(tuned, defaults={"max_new_tokens": 9}).manifest.defaults["preset"] == "balanced"
     none = edit_bundle(edit_bundle(tuned, defaults={"preset": "none"}), defaults={"skip_threshold": 0.6})
     assert none.manifest.defaults["preset"] == "none"
@@ -102,9 +102,9 @@ def test_unset_removes_the_presets_and_the_default(tuned: Bundle) -> None:
 
 def test_an_unknown_preset_is_rejected_with_the_known_ones(tuned: Bundle, tiny_bundle: Path) -> None:
     with pytest.raises(BadInputError, match="unknown preset 'slow'\n  expected: one of balanced, fast, wide, none"):
-        tuned.manifest.plan(GenerationConfig(preset="slow"))
+        tuned.manifest.params(GenerationConfig(preset="slow"))
     with pytest.raises(BadInputError, match=r"unknown preset .fast.\n  expected: no preset\n.*lopa-export tune"):
-        Bundle.open(tiny_bundle).manifest.plan(GenerationConfig(preset="fast"))
+        Bundle.open(tiny_bundle).manifest.params(GenerationConfig(preset="fast"))
     with pytest.raises(BadInputError, match="unknown preset 'slow'"):
         edit_bundle(tuned, defaults={"preset": "slow"})
 
@@ -146,4 +146,4 @@ def test_a_tuned_bundle_decodes_with_its_preset_by_default(tuned: Bundle) -> Non
     assert (by_default.text, by_default.steps) == (named.text, named.steps)
     assert plain.steps != by_default.steps
     with Decoder.open(tuned.path, threads=1, defaults={"preset": "fast"}) as decoder:
-        assert decoder.plan().skip_threshold == 0.8
+        assert decoder.params().skip_threshold == 0.8

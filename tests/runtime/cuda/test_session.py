@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.buckets import bucket, plan_of
+from tests.buckets import bucket, params_of
 from tests.conformance.recorded import assert_reproduced
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
@@ -46,7 +46,7 @@ def with_buckets(source: Path, target: Path, buckets: Sequence[ShapeBucket] = BU
     """Return a copy of the bundle with a plan."""
     shutil.copytree(source, target)
     bundle = Bundle.open(target)
-    (target / BUCKETS_NAME).write_bytes(json_from_record(plan_of(bundle, buckets=list(buckets))))
+    (target / BUCKETS_NAME).write_bytes(json_from_record(params_of(bundle, buckets=list(buckets))))
     return bundle
 
 
@@ -329,7 +329,7 @@ def test_graph_that_cannot_be_captured_raises(tiny_bundle: Path, tmp_path: Path,
 
 def test_plan_for_other_weights_raises(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
     bundle = with_buckets(tiny_bundle, tmp_path / "b")
-    plan = plan_of(bundle, buckets=BUCKETS, weights_sha256="0" * 64)
+    plan = params_of(bundle, buckets=BUCKETS, weights_sha256="0" * 64)
     (bundle.path / BUCKETS_NAME).write_bytes(json_from_record(plan))
     with pytest.raises(BadInputError, match="was made for weights 0000"):
         open_session(bundle, "cuda:0")

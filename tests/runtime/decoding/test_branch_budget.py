@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.lone_decode import LoneDecode
 from tests.outcomes import outcomes
-from tests.plans import branch_of, context_of, plan_of
+from tests.params import branch_of, context_of, params_of
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
@@ -168,7 +168,7 @@ def test_the_expected_rows_match_the_next_round(
         branches="auto", block_size=16, skip_threshold=0.6, max_new_tokens=40, stop_at_eos=False, **options
     )
     asked = Extension(candidates=budget.candidates)
-    decoding = LoneDecode(decoder.session, np.array(prompt), plan_of(config), decoder.bundle.manifest, asked)
+    decoding = LoneDecode(decoder.session, np.array(prompt), params_of(config), decoder.bundle.manifest, asked)
     shadows = back = 0
     while decoding.stop_reason is None:
         expected = [(window, prefix) for branches, window, prefix in calls if branches == 1]
@@ -205,8 +205,8 @@ def test_auto_needs_a_table_and_excludes_reference_mode(tiny_bundle: Path) -> No
     with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="does not exist"):
         decoder.stream("a prompt", decoder.config(branches="auto"))
     with pytest.raises(BadInputError, match="reference"):
-        plan_of(reference=True, branches="auto")
+        params_of(reference=True, branches="auto")
     with pytest.raises(BadInputError, match="d2f"):
-        plan_of(strategy="d2f", branches="auto")
+        params_of(strategy="d2f", branches="auto")
     with pytest.raises(BadInputError, match="branches 'many'"):
         GenerationConfig(branches="many")  # type: ignore[arg-type]

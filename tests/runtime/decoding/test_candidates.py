@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import context_of, plan_of
+from tests.params import context_of, params_of
 
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.candidates import candidates_from_rows
@@ -17,7 +17,7 @@ MASK = 7
 
 
 def reference_context(**options: Any) -> Context:
-    return context_of(plan_of(GenerationConfig(reference=True, **options)), mask_token=MASK)
+    return context_of(params_of(GenerationConfig(reference=True, **options)), mask_token=MASK)
 
 
 def rows_from_logits(logits: np.ndarray) -> RowStatistics:

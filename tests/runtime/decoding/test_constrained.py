@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K
@@ -17,7 +17,7 @@ from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenize
 from lopa.runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig(regex="[a-f ]+!")
-PLAN = plan_of(CONFIG)
+PLAN = params_of(CONFIG)
 
 
 @pytest.fixture(scope="module")

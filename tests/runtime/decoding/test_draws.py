@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.contract import Float32
 from lopa.runtime.decoding.draws import draw_candidates, draw_tokens, filter_candidates, filter_vocabulary
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 
 
-def plan(**options: Any) -> DecodingPlan:
-    return plan_of(**{"strategy": "threshold", "temperature": 1.0, "seed": 5, **options})
+def params(**options: Any) -> DecodingParams:
+    return params_of(**{"strategy": "threshold", "temperature": 1.0, "seed": 5, **options})
 
 
 def plain_filter(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> list[float]:
@@ -34,7 +34,7 @@ def plain_filter(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> 
 def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) -> None:
     rng = np.random.default_rng(top_k)
     logits = rng.normal(size=(6, 40)).astype(np.float32) * 2
-    filtering = plan(top_k=top_k, top_p=top_p, temperature=0.7, reference=reference, alignment="absolute")
+    filtering = params(top_k=top_k, top_p=top_p, temperature=0.7, reference=reference, alignment="absolute")
     found = np.exp(filter_vocabulary(logits, filtering, without=()))
     for row, own in zip(found, logits.astype(np.float64) / 0.7, strict=True):
         p = (np.exp(own) / np.exp(own).sum()).tolist()
@@ -44,7 +44,7 @@ def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) 
 def test_the_mask_token_is_never_drawn() -> None:
     logits = np.zeros((1, 20), np.float32)
     logits[0, 3] = 50
-    found = filter_vocabulary(logits, plan(top_k=0), without=(3,))
+    found = filter_vocabulary(logits, params(top_k=0), without=(3,))
     assert np.exp(found[0, 3]) == 0
     np.testing.assert_allclose(np.exp(found).sum(), 1, atol=1e-6)
 
@@ -53,7 +53,7 @@ def test_the_mask_token_is_never_drawn() -> None:
 def test_filters_over_candidates(of_published_sdar: bool) -> None:
     """Eight candidates hold 0.8 of the probability, best first."""
     p = np.array([0.3, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01])
-    filtering = plan(top_k=3, top_p=0.55, reference=of_published_sdar, alignment="absolute")
+    filtering = params(top_k=3, top_p=0.55, reference=of_published_sdar, alignment="absolute")
     found = filter_candidates(np.log(p).astype(np.float32)[None], filtering)
     # 0.3 + 0.2 is 0.5 of the whole and 0.83 of the three that top_k keeps: a third candidate, or none.
     expected = [0.6, 0.4, 0.0] if of_published_sdar else [0.5, 1 / 3, 1 / 6]
@@ -65,7 +65,7 @@ def test_candidates_that_reach_top_p_exactly_suffice(top_p: float, kept: int) ->
     p = np.float32([0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.0078125])
     logprobs = np.log(p)
     assert (np.exp(logprobs) == p).all(), "the sums below are exact"
-    assert np.isfinite(filter_candidates(logprobs[None], plan(top_p=top_p))).sum() == kept
+    assert np.isfinite(filter_candidates(logprobs[None], params(top_p=top_p))).sum() == kept
 
 
 def counted(drawn: np.ndarray[Any, Any], size: int) -> Float32:
@@ -80,8 +80,8 @@ def test_draws_have_their_distribution() -> None:
         logprobs = np.log(p)
     positions = np.arange(2000)
     rows = np.broadcast_to(logprobs, (2000, 8))
-    of_candidates = np.stack([draw_candidates(rows, plan(), step=step, positions=positions) for step in range(10)])
-    of_tokens = np.stack([draw_tokens(rows, plan(), step=step, positions=positions) for step in range(10)])
+    of_candidates = np.stack([draw_candidates(rows, params(), step=step, positions=positions) for step in range(10)])
+    of_tokens = np.stack([draw_tokens(rows, params(), step=step, positions=positions) for step in range(10)])
     for drawn in (of_candidates, of_tokens):
         np.testing.assert_allclose(counted(drawn, 8), p, atol=0.014)
         # Adjacent steps and positions are independent.
@@ -94,12 +94,12 @@ def test_a_draw_is_the_same_with_any_batch_mates() -> None:
     logprobs = np.log(rng.dirichlet(np.ones(50), 30)).astype(np.float32)
     positions = np.arange(100, 130)
     for drawn in (draw_tokens, lambda rows, *more, **named: draw_candidates(rows[..., :8], *more, **named)):
-        every = drawn(logprobs, plan(), step=3, positions=positions)
+        every = drawn(logprobs, params(), step=3, positions=positions)
         some = rng.permutation(30)[:7]
-        alone = drawn(logprobs[some], plan(), step=3, positions=positions[some])
+        alone = drawn(logprobs[some], params(), step=3, positions=positions[some])
         np.testing.assert_array_equal(alone, every[some])
-        twice = drawn(np.stack([logprobs, logprobs]), plan(), step=3, positions=np.stack([positions, positions]))
+        twice = drawn(np.stack([logprobs, logprobs]), params(), step=3, positions=np.stack([positions, positions]))
         np.testing.assert_array_equal(twice, [every, every])
-        for other in (plan(seed=6), plan()):
-            step = 4 if other == plan() else 3
+        for other in (params(seed=6), params()):
+            step = 4 if other == params() else 3
             assert (drawn(logprobs, other, step=step, positions=positions) != every).any()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.decoding.test_remask_decodes import END, MASK, PROMPT, decoding_of, random_rows
 from tests.runtime.requests.batch_mates import alone, result_of
 
@@ -45,11 +45,11 @@ options = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], ends: float, seed: int) -> None:
     more: dict[str, Any] = {"lopa": {"branches": 3}, "eb": {"branches": 2, "gamma": 1.0}}
-    plan = plan_of(**given_options, **more.get(given_options["strategy"], {}))
+    params = params_of(**given_options, **more.get(given_options["strategy"], {}))
     rng = np.random.default_rng(seed)
-    decoding = decoding_of(plan, 0)
+    decoding = decoding_of(params, 0)
     streamed: list[int] = []
-    max_window, max_sampled = max_rows(PROMPT, plan)
+    max_window, max_sampled = max_rows(PROMPT, params)
     while decoding.stop_reason is None:
         blocks = len(decoding.anchor.blocks) - 1
         packed = decoding.open_round()
@@ -58,7 +58,7 @@ def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], e
         rows = random_rows(rng, packed, ends=ends)
         step = decoding.finish_round(packed, rows, None)
         # A round unmasks a position, or begins with nothing masked in the first open block.
-        assert decoding.steps <= plan.positions + blocks * (plan.editing_limit + 1), "it does not end"
+        assert decoding.steps <= params.positions + blocks * (params.editing_limit + 1), "it does not end"
 
         winner, edited = step.branches[step.winner], step.edited
         first = packed.editable_columns(step.winner).start
@@ -70,7 +70,7 @@ def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], e
                 column = first + packed.editable[step.winner].tolist().index(position)
                 token = int(rows.topk_ids[column, 0])
                 p = np.exp(rows.topk_logprobs[column, 0])
-                if token != winner.tokens[position] and p > np.float32(plan.editing_threshold):
+                if token != winner.tokens[position] and p > np.float32(params.editing_threshold):
                     expected[position] = (int(winner.tokens[position]), token)
         pairs = zip(edited.before.tolist(), edited.tokens.tolist(), strict=True)
         assert dict(zip(edited.positions.tolist(), pairs, strict=True)) == expected
@@ -82,23 +82,23 @@ def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], e
         assert MASK not in edited.tokens
         text = slice(PROMPT, len(winner.tokens))
         assert after.lookahead is not None or after.ended == (
-            plan.stop_at_eos and bool((after.tokens[text][after.unmasked[text]] == END).any())
+            params.stop_at_eos and bool((after.tokens[text][after.unmasked[text]] == END).any())
         )
         committed = decoding.answer.committed.tolist()
         assert committed[: len(streamed)] == streamed
         streamed = committed
-    assert len(streamed) <= plan.positions
-    if not plan.stop_at_eos:
-        assert len(streamed) == plan.positions
+    assert len(streamed) <= params.positions
+    if not params.stop_at_eos:
+        assert len(streamed) == params.positions
     logprobs = decoding.answer.logprobs
     assert logprobs is not None
     assert np.isfinite(logprobs[: len(streamed)]).all()
 
 
 def test_rows_that_predict_the_next_position_are_rejected(decoder: Decoder) -> None:
-    plan = plan_of(editing_threshold=0.5)
+    params = params_of(editing_threshold=0.5)
     with pytest.raises(BadInputError, match="rows predict the next position"):
-        decoding_of(plan, 1)
+        decoding_of(params, 1)
     with pytest.raises(BadInputError, match="rows predict the next position"):
         decoder.generate("a", editing_threshold=0.5)
     assert decoder.generate("a", editing_threshold=1.0, max_new_tokens=4).tokens
@@ -198,7 +198,7 @@ def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
     """A grammar that counts upwards: an edit before the first masked position is kept only if all text stays valid."""
     from dataclasses import dataclass, replace
 
-    from tests.plans import branch_of, context_of
+    from tests.params import branch_of, context_of
 
     from lopa.runtime.contract import Bool
     from lopa.runtime.decoding.edit import edit_branch
@@ -251,7 +251,7 @@ def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
 def test_an_edit_needs_another_token_and_more_than_the_threshold() -> None:
     probabilities = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(1)), 0.9], np.float32)
     view = EditView(np.array([7, 7, 7]), Candidates(np.array([8, 8, 7]), probabilities, probabilities))
-    assert other_token_above(view, plan_of(editing_threshold=0.5)).tolist() == [False, True, False]
+    assert other_token_above(view, params_of(editing_threshold=0.5)).tolist() == [False, True, False]
 
 
 def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
@@ -259,7 +259,7 @@ def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
     from lopa.runtime.decoding.round import EditedTokens
     from lopa.runtime.state.branch import Block, BlockState
 
-    context: Any = SimpleNamespace(plan=SimpleNamespace(editing_limit=2))
+    context: Any = SimpleNamespace(params=SimpleNamespace(editing_limit=2))
     block = Block(4, 8, masks=0, state=BlockState.ACTIVE, complete=True)
     full: Any = SimpleNamespace(unmasked=np.ones(12, np.bool_))
     edit = EditedTokens(np.array([2]), np.array([5]), np.array([6]), np.array([0.9], np.float32))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding.extension import Extension
@@ -29,7 +29,7 @@ def session(bundle: Bundle) -> Session:
 
 @pytest.mark.parametrize("branches", [1, 3])
 def test_each_point_is_asked_once_a_round_and_in_order(session: Session, bundle: Bundle, branches: int) -> None:
-    plan = plan_of(branches=branches, max_new_tokens=24, stop_at_eos=False)
+    params = params_of(branches=branches, max_new_tokens=24, stop_at_eos=False)
     asked: list[str] = []
 
     def at(point: str, place: int) -> Any:
@@ -46,8 +46,8 @@ def test_each_point_is_asked_once_a_round_and_in_order(session: Session, bundle:
         unmasked=at("unmasked", 0),
         answer=at("answer", 1),
     )
-    without = LoneDecode(session, PROMPT, plan, bundle.manifest)
-    decoding = LoneDecode(session, PROMPT, plan, bundle.manifest, every, Extension())
+    without = LoneDecode(session, PROMPT, params, bundle.manifest)
+    decoding = LoneDecode(session, PROMPT, params, bundle.manifest, every, Extension())
     while without.stop_reason is None:
         without.step()
         decoding.step()
@@ -61,7 +61,7 @@ def test_an_extension_changes_what_it_returns(session: Session, bundle: Bundle) 
     seen: list[Any] = []
     ending = Extension(answer=lambda loop, answer, _: replace(answer, stop_reason="eos") if loop.steps else answer)
     noting = Extension(answer=lambda _, answer, __: seen.append(answer.stop_reason) or answer)
-    decoding = LoneDecode(session, PROMPT, plan_of(max_new_tokens=24), bundle.manifest, ending, noting)
+    decoding = LoneDecode(session, PROMPT, params_of(max_new_tokens=24), bundle.manifest, ending, noting)
     decoding.step()
     assert seen == [None, "eos"]
     assert decoding.stop_reason == "eos"
@@ -69,7 +69,7 @@ def test_an_extension_changes_what_it_returns(session: Session, bundle: Bundle) 
 
 def test_a_cache_with_other_rows_is_refused(session: Session, bundle: Bundle) -> None:
     """A round whose cached rows are not those of the request would decode wrong text."""
-    decoding = LoneDecode(session, PROMPT, plan_of(max_new_tokens=24), bundle.manifest)
+    decoding = LoneDecode(session, PROMPT, params_of(max_new_tokens=24), bundle.manifest)
     decoding.step()
     decoding.step()
     packed = decoding.open_round()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plans import context_of, plan_of
+from tests.params import context_of, params_of
 from tests.runtime.strategy.blocks import unmasked_of, view_of
 
 from lopa.runtime.decoding.remask import remask_branch, remaskable_positions
@@ -25,8 +25,8 @@ MASK, END = 2, 0
 def test_the_least_probable_first_and_fewer_than_the_step_before_unmasked(
     probabilities: list[float], accepted: int, before: int, limit: int
 ) -> None:
-    plan = plan_of(strategy="d2f", remask_threshold=0.5)
-    found = least_probable(RemaskView(np.array(probabilities, np.float32), accepted, before, limit), plan)
+    params = params_of(strategy="d2f", remask_threshold=0.5)
+    found = least_probable(RemaskView(np.array(probabilities, np.float32), accepted, before, limit), params)
     expected: list[int] = []
     while accepted > 1 and len(expected) < min(before - 1, limit):
         left = [i for i, p in enumerate(probabilities) if p < 0.5 and i not in expected]
@@ -40,7 +40,7 @@ def test_the_least_probable_first_and_fewer_than_the_step_before_unmasked(
 def test_wino_unmasks_at_most_70_percent_within_5_to_20(masked: int, cap: int) -> None:
     sure = np.linspace(0.99, 0.7, masked, dtype=np.float32)[::-1].copy()
     candidates = Candidates(np.arange(masked), sure, np.zeros(masked, np.float32))
-    chosen = unmasked_of(view_of(np.arange(masked), candidates), plan_of(strategy="wino", skip_threshold=0.6))
+    chosen = unmasked_of(view_of(np.arange(masked), candidates), params_of(strategy="wino", skip_threshold=0.6))
     assert chosen == list(range(max(0, masked - cap), masked))
 
 
@@ -88,5 +88,5 @@ def test_the_limit_covers_all_blocks_together(limit: int, expected: list[int]) -
 def test_a_block_may_remask_29_positions_before_its_first_step() -> None:
     """The published code counts a block as having unmasked 30 positions before its first step."""
     view = RemaskView(np.full(40, 0.1), accepted=2, before=BEFORE_FIRST_STEP, limit=64)
-    found = least_probable(view, plan_of(strategy="wino", remask_threshold=0.5))
+    found = least_probable(view, params_of(strategy="wino", remask_threshold=0.5))
     assert np.flatnonzero(found).tolist() == list(range(29))

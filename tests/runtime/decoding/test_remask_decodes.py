@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.buckets import bucket
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.batch_mates import alone, result_of
 
@@ -22,7 +22,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.branch import Block, Branch
 from lopa.runtime.state.layout import max_rows
@@ -34,13 +34,13 @@ MASK, END, VOCABULARY, PROMPT = 2, 0, 40, 5
 NO_DEVICE: Any = SimpleNamespace(device="none", commit=lambda *_: None, shorten=lambda *_: None)
 
 
-def decoding_of(plan: DecodingPlan, shift: int) -> LoneDecode:
+def decoding_of(params: DecodingParams, shift: int) -> LoneDecode:
     manifest: Any = SimpleNamespace(
         dimensions=SimpleNamespace(vocab_size=VOCABULARY),
         prediction_shift=shift,
         special_tokens=SimpleNamespace(mask=MASK, ends=(END,), expand=None),
     )
-    decoding = LoneDecode(NO_DEVICE, np.arange(10, 10 + PROMPT), plan, manifest)
+    decoding = LoneDecode(NO_DEVICE, np.arange(10, 10 + PROMPT), params, manifest)
     decoding.forward_is_given()
     return decoding
 
@@ -102,15 +102,15 @@ def test_random_decodes_follow_the_rule_and_end(
     given_options: dict[str, Any], shift: int, ends: float, seed: int
 ) -> None:
     more: dict[str, Any] = {"lopa": {"branches": 3}, "eb": {"branches": 2, "gamma": 1.0}}
-    plan = plan_of(**given_options, **more.get(given_options["strategy"], {}))
+    params = params_of(**given_options, **more.get(given_options["strategy"], {}))
     rng = np.random.default_rng(seed)
-    decoding = decoding_of(plan, shift)
+    decoding = decoding_of(params, shift)
     limit = given_options["max_new_tokens" if given_options["remask_limit"] is None else "remask_limit"]
     before: dict[int, int] = {}
     total = 0
     logprob_of: dict[int, float] = {}
     streamed: list[int] = []
-    max_window, max_asked = max_rows(PROMPT, plan)
+    max_window, max_asked = max_rows(PROMPT, params)
     while decoding.stop_reason is None:
         anchor = decoding.anchor
         packed = decoding.open_round()
@@ -119,19 +119,19 @@ def test_random_decodes_follow_the_rule_and_end(
         rows = with_tokens_known(rng, random_rows(rng, packed, ends=ends), packed, anchor)
         step = decoding.finish_round(packed, rows, None)
         # One round per position and per block is the limit, however often positions are remasked.
-        assert decoding.steps <= plan.positions + len(anchor.blocks) - 1, "it does not end"
+        assert decoding.steps <= params.positions + len(anchor.blocks) - 1, "it does not end"
 
         winner = step.branches[step.winner]
         ahead = [] if winner.lookahead is None else [winner.lookahead.position]
         written = [*step.unmasked.positions.tolist(), *ahead]
 
-        end = len(decoding.anchor.tokens) if plan.drop_after_eos else 10**6
+        end = len(decoding.anchor.tokens) if params.drop_after_eos else 10**6
         stays = [position for position in written if position < end]
 
         def in_block(block: Block, stays: list[int] = stays) -> int:
             return sum(block.start <= position < block.end for position in stays)
 
-        assert plan.remask_threshold > 0 or not len(packed.remaskable)
+        assert params.remask_threshold > 0 or not len(packed.remaskable)
         expected = []
         first = packed.remaskable_columns.start
         for block in anchor.active:
@@ -139,8 +139,8 @@ def test_random_decodes_follow_the_rule_and_end(
             accepted = in_block(block)
             remaskable = {}
             for position in range(max(block.start, PROMPT), block.end):
-                is_end = plan.stop_at_eos and anchor.tokens[position] == END
-                may = plan.remask_threshold > 0 and last > 1 and total < limit
+                is_end = params.stop_at_eos and anchor.tokens[position] == END
+                may = params.remask_threshold > 0 and last > 1 and total < limit
                 if anchor.unmasked[position] and not is_end and may:
                     column = first + packed.remaskable.tolist().index(position)
                     found = np.flatnonzero(rows.topk_ids[column] == anchor.tokens[position])
@@ -173,7 +173,7 @@ def test_random_decodes_follow_the_rule_and_end(
         streamed = committed
     if decoding.anchor.lookahead is not None:  # the last token, which no round verified
         logprob_of.pop(decoding.anchor.lookahead.position, None)
-    assert len(streamed) <= plan.positions
+    assert len(streamed) <= params.positions
     logprobs = decoding.answer.logprobs
     assert logprobs is not None
     lookaheads = {p for p in range(len(logprobs)) if PROMPT + p not in logprob_of}
@@ -226,7 +226,7 @@ def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted:
                 len(step.unmasked.positions) + (step.branches[step.winner].lookahead is not None) for step in steps
             ]
             back = [len(step.remasked) for step in steps]
-            if each.config.strategy != "lopa" and not plan_of(each.config).drop_after_eos:
+            if each.config.strategy != "lopa" and not params_of(each.config).drop_after_eos:
                 assert np.diff(unmasked).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]
 
 
@@ -269,9 +269,9 @@ def test_the_same_answers_with_rows_shared_or_not(
 def test_the_same_answers_in_shape_buckets_planned_for_it(
     tiny_bundle: Path, submitted: list[Request], expected: list[GenerationResult]
 ) -> None:
-    plans, longest = [plan_of(each.config) for each in submitted], max(len(each.prompt) for each in submitted)
-    window, sampled = (max(sizes) for sizes in zip(*(max_rows(longest, plan) for plan in plans), strict=True))
-    positions = longest + max(plan.positions for plan in plans)
+    params, longest = [params_of(each.config) for each in submitted], max(len(each.prompt) for each in submitted)
+    window, sampled = (max(sizes) for sizes in zip(*(max_rows(longest, params) for params in params), strict=True))
+    positions = longest + max(params.positions for params in params)
     bundle = Bundle.open(tiny_bundle)
     session = bucketed_session(
         bundle, [bucket(1, 3, -(-window // 16) * 16, -(-positions // TILE) * TILE, wanted=sampled + 1)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import branch_of, context_of, plan_of
+from tests.params import branch_of, context_of, params_of
 from tests.runtime.decoding.rounds import scores_of
 
 from lopa.runtime.contract.row_statistics import RowStatistics
@@ -27,8 +27,8 @@ PROMPT = 5
 
 
 def reference_context(*, ends: tuple[int, ...] = (EOS,), **options: Any) -> Context:
-    plan = plan_of(GenerationConfig(reference=True, **options))
-    return context_of(plan, mask_token=MASK, ends=ends, prediction_shift=1)
+    params = params_of(GenerationConfig(reference=True, **options))
+    return context_of(params, mask_token=MASK, ends=ends, prediction_shift=1)
 
 
 def branch_with(unmasked: list[bool], block_size: int, complete: list[bool], *, cached: bool = True) -> Branch:
@@ -167,7 +167,7 @@ def test_only_the_published_loop_verifies_the_anchor_twice() -> None:
     outcome = outcome_with(winner, [], [], [])
 
     def spawned(context: Context) -> int:
-        return len(spawn(next_anchor(winner), outcome, context.plan.lookaheads, context)[0])
+        return len(spawn(next_anchor(winner), outcome, context.params.lookaheads, context)[0])
 
     assert spawned(reference_context(branches=5)) == 2
     assert spawned(context_of(mask_token=MASK, ends=(EOS,), branches=5)) == 1

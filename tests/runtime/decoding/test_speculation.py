@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import branch_of, context_of
+from tests.params import branch_of, context_of
 
 from lopa.runtime.decoding import speculation
 from lopa.runtime.decoding.round import EditedTokens
@@ -100,16 +100,16 @@ def branch_with(unmasked: int, context: Context = CONTEXT, *, cached: bool = Tru
 
 def test_a_draft_fits_an_anchor_that_commits_no_rows() -> None:
     anchor, draft = branch_with(1), branch_with(2)
-    assert speculation._fits_anchor(draft, anchor, CONTEXT.plan)
+    assert speculation._fits_anchor(draft, anchor, CONTEXT.params)
     first = branch_with(1, cached=False)
-    assert not speculation._fits_anchor(draft, first, CONTEXT.plan)  # the draft needs a prefix that is not cached yet
-    assert not speculation._fits_anchor(branch_with(2, cached=False), first, CONTEXT.plan)
+    assert not speculation._fits_anchor(draft, first, CONTEXT.params)  # the draft needs a prefix that is not cached yet
+    assert not speculation._fits_anchor(branch_with(2, cached=False), first, CONTEXT.params)
 
 
 @pytest.mark.parametrize("change", ["token", "unmasked", "rows", "another block"])
 def test_statistics_of_another_state_are_not_used(change: str) -> None:
     state, context = branch_with(2), CONTEXT
-    assert speculation._agrees(branch_with(2), state, context.plan)
+    assert speculation._agrees(branch_with(2), state, context.params)
     if change == "token":
         other = replace(state, tokens=np.where(np.arange(9) == 6, 101, state.tokens))
     elif change == "unmasked":
@@ -125,4 +125,4 @@ def test_statistics_of_another_state_are_not_used(change: str) -> None:
         state = branch_with(2, context)
         larger = replace(state.blocks[-1], end=state.blocks[-1].end + 2)
         other = replace(state, blocks=(*state.blocks[:-1], larger))
-    assert not speculation._agrees(other, state, context.plan)
+    assert not speculation._agrees(other, state, context.params)

@@ -16,7 +16,7 @@ from lopa.runtime import Decoder, Engine, TextEvent
 from lopa.runtime.contract import Bool
 from lopa.runtime.decoding import speculation
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.result import DraftEvent
 from lopa.runtime.state import pipeline
 from lopa.runtime.state.branch import Branch
@@ -88,14 +88,14 @@ def remove_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
 def remove_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove condition c: drafts may accompany an anchor that commits rows."""
 
-    def fits(draft: Branch, _: Branch, plan: DecodingPlan) -> bool:
-        return rows_from_branch(draft, draft, plan).commit == 0
+    def fits(draft: Branch, _: Branch, params: DecodingParams) -> bool:
+        return rows_from_branch(draft, draft, params).commit == 0
 
     monkeypatch.setattr(speculation, "_fits_anchor", fits)
     monkeypatch.setattr(speculation, "_agrees", same_tokens)
 
 
-def same_tokens(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
+def same_tokens(draft: Branch, state: Branch, params: DecodingParams) -> bool:
     """Compare the tokens that both have."""
     end = min(len(draft.tokens), len(state.tokens))
     alike: Bool = (draft.tokens[:end] == state.tokens[:end]) & (draft.unmasked[:end] == state.unmasked[:end])

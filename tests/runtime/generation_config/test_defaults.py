@@ -21,7 +21,7 @@ from lopa.runtime.generation_config import (
     options_from_defaults,
     resolve,
 )
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
 
 OWN: dict[str, Any] = {
@@ -153,5 +153,5 @@ def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
     assert dropped > 20
 
 
-def planned(defaults: dict[str, Any], **requested: Any) -> DecodingPlan:
+def planned(defaults: dict[str, Any], **requested: Any) -> DecodingParams:
     return resolve(GenerationConfig.from_mapping(requested), own=OWN, defaults=defaults)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.failing_device import FailingDevice
 from tests.runtime.random_windows import (
     assert_close,
@@ -204,7 +204,7 @@ def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -
     config = GenerationConfig(branches=5, max_new_tokens=32)
     prompt = np.arange(3, 40)
     session = BranchParallelSession(counted_devices(bundle, 2))
-    decoding = LoneDecode(session, prompt, plan_of(config), bundle.manifest)
+    decoding = LoneDecode(session, prompt, params_of(config), bundle.manifest)
     steps = [decoding.step() for _ in range(3)]
     session.close()
     for step in steps:
@@ -217,7 +217,7 @@ def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -
     assert [device.device for device in steps[0].split.devices] == ["device 0"]
     assert [device.device for device in steps[2].split.devices] == ["device 0", "device 1"]
     assert record_from_step(steps[2])["split"]["devices"][1]["branches"] == len(steps[2].branches) // 2
-    alone = LoneDecode(one, prompt, plan_of(config), bundle.manifest).step()
+    alone = LoneDecode(one, prompt, params_of(config), bundle.manifest).step()
     assert alone.split is None
     assert "split" not in record_from_step(alone)
 

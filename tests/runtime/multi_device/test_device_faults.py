@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.failing_device import Failure, failing_devices
 from tests.runtime.random_windows import assert_same_statistics, full_mask, random_batch
 from tests.runtime.sequential import sequential
@@ -38,7 +38,7 @@ def decode(session: Session, bundle: Bundle, window: str) -> tuple[list[int], li
     """Return ids and winners of a prompt that takes at least 13 rounds, with five branches."""
     config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[window]}.jsonl.gz")
     longest = max(traces, key=lambda trace: trace["forward_rounds"])
-    decoding = LoneDecode(session, prompt_of(longest), plan_of(config), bundle.manifest)
+    decoding = LoneDecode(session, prompt_of(longest), params_of(config), bundle.manifest)
     winners = []
     while decoding.stop_reason is None:
         winners.append(decoding.step().winner)

@@ -29,7 +29,7 @@ def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> Gen
     Fast-dLLM v2's cache begins with a round that only caches the prompt's rows. That round is skipped if all of them
     are stored.
     """
-    if result.plan.cache != "sub_block" or not result.cached_tokens or result.steps == alone.steps:
+    if result.params.cache != "sub_block" or not result.cached_tokens or result.steps == alone.steps:
         return alone
     steps = alone.steps - 1
     return dataclasses.replace(alone, steps=steps, tokens_per_forward=alone.tokens / steps)

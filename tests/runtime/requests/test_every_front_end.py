@@ -101,7 +101,7 @@ class Seen:
     """A request as the decoder received it, and its answer."""
 
     ids: tuple[int, ...]
-    plan: Any
+    params: Any
     constraints: tuple[Any, ...]
     salt: str | None
     text: str
@@ -129,7 +129,11 @@ class Bench:
         constraints = (config.json_schema, config.regex, config.grammar, job.choices)
         holes = None if job.holes is None else job.holes.key
         return Seen(
-            tuple(job.prompt_ids.tolist()), job.plan, (*constraints, holes), job.cache_salt, job.handle.result(60).text
+            tuple(job.prompt_ids.tolist()),
+            job.params,
+            (*constraints, holes),
+            job.cache_salt,
+            job.handle.result(60).text,
         )
 
 

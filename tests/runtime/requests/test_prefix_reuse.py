@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.contract import CacheRows
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.prefix_reuse import CAUSAL_BLOCK, prefix_reuse
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.shared_prefix import SharedPrefix
@@ -18,8 +18,8 @@ PROMPT: dict[str, Any] = {"window": "block_causal", "strategy": "d2f"}
 SLIDING: dict[str, Any] = {"window": "causal", "alignment": "sliding", "strategy": "threshold", "block_size": 5}
 
 
-def key_of(plan: DecodingPlan, shift: int = 1, salt: str | None = None, prompt: int = 50) -> object:
-    found = prefix_reuse(prompt, plan, shift, salt)
+def key_of(params: DecodingParams, shift: int = 1, salt: str | None = None, prompt: int = 50) -> object:
+    found = prefix_reuse(prompt, params, shift, salt)
     assert found is not None
     return found.key
 
@@ -39,17 +39,17 @@ def key_of(plan: DecodingPlan, shift: int = 1, salt: str | None = None, prompt: 
     ids=str,
 )
 def test_options_that_change_no_row_share_blocks(options: dict[str, Any], other: dict[str, Any]) -> None:
-    assert key_of(plan_of(**options)) == key_of(plan_of(**{**options, **other}))
+    assert key_of(params_of(**options)) == key_of(params_of(**{**options, **other}))
 
 
 def test_rows_by_what_they_attend_to() -> None:
     for shift in (0, 1):
         keys = [
-            key_of(plan_of(**options), shift) for options in (BLOCKS, {**BLOCKS, "block_size": 16}, SLIDING, PROMPT)
+            key_of(params_of(**options), shift) for options in (BLOCKS, {**BLOCKS, "block_size": 16}, SLIDING, PROMPT)
         ]
         assert len(set(keys)) == 4
-    assert key_of(plan_of(**SLIDING)) == key_of(plan_of(**{**SLIDING, "block_size": 32}))
-    assert key_of(plan_of(**BLOCKS)) == key_of(plan_of(**{**BLOCKS, "cache": "sub_block", "sub_block": 4}))
+    assert key_of(params_of(**SLIDING)) == key_of(params_of(**{**SLIDING, "block_size": 32}))
+    assert key_of(params_of(**BLOCKS)) == key_of(params_of(**{**BLOCKS, "cache": "sub_block", "sub_block": 4}))
 
 
 @pytest.mark.parametrize(
@@ -66,29 +66,29 @@ def test_rows_by_what_they_attend_to() -> None:
     ids=str,
 )
 def test_rows_that_depend_on_the_round_are_not_reused(options: dict[str, Any]) -> None:
-    assert prefix_reuse(50, plan_of(**options), 1) is None
-    assert prefix_reuse(50, plan_of(**options), 0) is None
+    assert prefix_reuse(50, params_of(**options), 1) is None
+    assert prefix_reuse(50, params_of(**options), 0) is None
 
 
 def test_the_last_row_is_computed_again_if_it_predicts_a_masked_position() -> None:
     for shift, limits in ((0, {7: 0, 8: 8, 9: 8, 16: 16}), (1, {7: 0, 8: 0, 9: 8, 16: 8, 17: 16})):
         for prompt, limit in limits.items():
-            found = prefix_reuse(prompt, plan_of(**BLOCKS), shift)
+            found = prefix_reuse(prompt, params_of(**BLOCKS), shift)
             assert found is not None
             assert found.limit == limit == sum(len(each) // 8 for each in found.blocks(np.arange(prompt)))
 
 
 def test_statistics_of_a_whole_prompt_depend_on_the_temperature() -> None:
-    cold, warm = plan_of(**PROMPT), plan_of(**PROMPT, temperature=0.5)
+    cold, warm = params_of(**PROMPT), params_of(**PROMPT, temperature=0.5)
     assert key_of(cold, 1) != key_of(warm, 1)
     assert key_of(cold, 0) == key_of(warm, 0)
-    assert key_of(cold, 1) == key_of(plan_of(**PROMPT, temperature=1.0), 1)
+    assert key_of(cold, 1) == key_of(params_of(**PROMPT, temperature=1.0), 1)
 
 
 @pytest.mark.parametrize("options", [BLOCKS, SLIDING, PROMPT])
 def test_salts_share_nothing(options: dict[str, Any]) -> None:
-    plan = plan_of(**options)
-    assert len({key_of(plan, 1, salt) for salt in (None, "a", "b")}) == 3
+    params = params_of(**options)
+    assert len({key_of(params, 1, salt) for salt in (None, "a", "b")}) == 3
 
 
 # Stored blocks
@@ -111,11 +111,11 @@ def positions_of(rows: CacheRows) -> list[int]:
 
 
 def test_causal_rows_of_several_rounds_fill_a_block() -> None:
-    rng, tree, plan = np.random.default_rng(0), PrefixTree(1000), plan_of(**SLIDING)
+    rng, tree, params = np.random.default_rng(0), PrefixTree(1000), params_of(**SLIDING)
     ids = rng.integers(0, 99, 100)
     for _ in range(20):
         tree = PrefixTree(1000)
-        first = SharedPrefix(tree, prefix_reuse(40, plan, 0), ids[:40])
+        first = SharedPrefix(tree, prefix_reuse(40, params, 0), ids[:40])
         assert first.tokens == 0
         place = 0
         for count in [40, *rng.integers(0, 9, 20).tolist()]:
@@ -124,52 +124,52 @@ def test_causal_rows_of_several_rounds_fill_a_block() -> None:
             place += count
         first.release()
         assert tree.tokens == place // CAUSAL_BLOCK * CAUSAL_BLOCK
-        again = SharedPrefix(tree, prefix_reuse(100, plan, 0), ids)
+        again = SharedPrefix(tree, prefix_reuse(100, params, 0), ids)
         assert again.tokens == tree.tokens > 40
         assert positions_of(again.rows()) == list(range(again.tokens))
         again.release()
 
 
 def test_stored_blocks_are_read_once() -> None:
-    tree, plan, reads = PrefixTree(1000), plan_of(**BLOCKS), list[int]()
+    tree, params, reads = PrefixTree(1000), params_of(**BLOCKS), list[int]()
     ids = np.arange(64)
-    requests = [SharedPrefix(tree, prefix_reuse(40, plan, 0), ids[:40]) for _ in range(2)]
+    requests = [SharedPrefix(tree, prefix_reuse(40, params, 0), ids[:40]) for _ in range(2)]
     for start, end in ((0, 40), (40, 48), (48, 64)):
         for each in requests:  # both computed the rows, since neither was stored when they were admitted
             each.store(start, ids[start:end], rows_at(start, end - start, reads))
     assert reads == [0, 40, 48]
     assert tree.tokens == 64
-    third = SharedPrefix(tree, prefix_reuse(50, plan, 0), np.concatenate([ids[:47], [5, 5, 5]]))
+    third = SharedPrefix(tree, prefix_reuse(50, params, 0), np.concatenate([ids[:47], [5, 5, 5]]))
     assert positions_of(third.rows()) == list(range(40))  # a block with another id is another block
 
 
 def test_an_incomplete_block_is_not_stored() -> None:
-    tree, plan = PrefixTree(1000), plan_of(**BLOCKS)
-    one = SharedPrefix(tree, prefix_reuse(8, plan, 0), np.arange(8))
+    tree, params = PrefixTree(1000), params_of(**BLOCKS)
+    one = SharedPrefix(tree, prefix_reuse(8, params, 0), np.arange(8))
     one.store(0, np.arange(13), rows_at(0, 13))  # an answer that ended within its block
     assert tree.tokens == 8
 
 
 def test_storing_ends_without_space_and_after_a_gap() -> None:
-    plan, ids = plan_of(**BLOCKS), np.arange(64)
+    params, ids = params_of(**BLOCKS), np.arange(64)
     for tree, starts, expected in ((PrefixTree(20), (0, 40, 48), 16), (PrefixTree(100), (0, 48, 56), 40)):
         reads: list[int] = []
-        one = SharedPrefix(tree, prefix_reuse(40, plan, 0), ids[:40])
+        one = SharedPrefix(tree, prefix_reuse(40, params, 0), ids[:40])
         for start, end in zip(starts, (40, 48 if starts[1] == 40 else 56, 64), strict=True):
             one.store(start, ids[start:end], rows_at(start, end - start, reads))
         assert (tree.tokens, reads) == (expected, [0])
         one.release()
         one.release()
     none = PrefixTree(0)
-    SharedPrefix(none, prefix_reuse(40, plan, 0), ids[:40]).store(0, ids, rows_at(0, 64, reads))
+    SharedPrefix(none, prefix_reuse(40, params, 0), ids[:40]).store(0, ids, rows_at(0, 64, reads))
     assert reads == [0]  # rows that cannot be stored are not read
 
 
 def test_only_the_whole_prompt_is_stored_if_it_is_one_block() -> None:
-    tree, plan, ids = PrefixTree(100), plan_of(**PROMPT), np.arange(30)
-    one = SharedPrefix(tree, prefix_reuse(20, plan, 0), ids[:20])
+    tree, params, ids = PrefixTree(100), params_of(**PROMPT), np.arange(30)
+    one = SharedPrefix(tree, prefix_reuse(20, params, 0), ids[:20])
     one.store(0, ids[:20], rows_at(0, 20))
     one.store(20, ids[20:], rows_at(20, 10))
     assert tree.tokens == 20
     for prompt, found in ((20, 20), (19, 0), (21, 0)):
-        assert SharedPrefix(tree, prefix_reuse(prompt, plan, 0), ids[:prompt]).tokens == found
+        assert SharedPrefix(tree, prefix_reuse(prompt, params, 0), ids[:prompt]).tokens == found

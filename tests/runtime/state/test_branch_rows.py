@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import branch_of, context_of
+from tests.params import branch_of, context_of
 
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_rows import rows_from_branch
@@ -51,7 +51,7 @@ def test_rows_of_a_round(
         mask_token=9, strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, window="full"
     )
     branch = branch_in_round(number, unmasked, context)
-    found = rows_from_branch(branch, branch, context.plan)
+    found = rows_from_branch(branch, branch, context.params)
     assert (len(found.cached), found.order.tolist(), found.commit) == (prefix, list(order), commit)
     assert found.is_final == lasting
     assert not set(found.cached.tolist()) & set(found.order.tolist())
@@ -82,5 +82,5 @@ def test_a_block_includes_the_row_before_it_if_rows_predict_the_next_position(
         window="full",
     )
     branch = branch_in_round(number, [], context, prompt=prompt)
-    found = rows_from_branch(branch, branch, context.plan)
+    found = rows_from_branch(branch, branch, context.params)
     assert (found.cached.tolist(), found.order.tolist(), found.commit) == (list(cached), list(order), commit)

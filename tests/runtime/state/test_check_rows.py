@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import branch_of, context_of
+from tests.params import branch_of, context_of
 
 from lopa.runtime.row_sharing import always
 from lopa.runtime.state.branch import Branch

@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from tests.plans import branch_of, context_of, plan_of
+from tests.params import branch_of, context_of, params_of
 
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.sampled_positions import masked_among, open_among, open_span, sampled_positions
 
 PROMPT = 3
 
 
-def branch_with(unmasked: list[int], plan: DecodingPlan) -> Branch:
+def branch_with(unmasked: list[int], params: DecodingParams) -> Branch:
     """Return a branch with a prompt of 3 and one block of 8, from 3 or from 0, with some positions unmasked."""
-    branch = branch_of(np.arange(PROMPT), context_of(plan, mask_token=9))
+    branch = branch_of(np.arange(PROMPT), context_of(params, mask_token=9))
     branch.unmasked[unmasked] = True
     return branch
 
@@ -32,29 +32,29 @@ def branch_with(unmasked: list[int], plan: DecodingPlan) -> Branch:
     ],
 )
 def test_sub_blocks_open_left_to_right(sub_block: int | None, unmasked: list[int], span: tuple[int, int]) -> None:
-    plan = plan_of(strategy="threshold", block_size=8, sub_block=sub_block, max_new_tokens=8)
-    branch = branch_with(unmasked, plan)
-    assert open_span(branch, branch.blocks[-1], plan) == span
+    params = params_of(strategy="threshold", block_size=8, sub_block=sub_block, max_new_tokens=8)
+    branch = branch_with(unmasked, params)
+    assert open_span(branch, branch.blocks[-1], params) == span
     free = [position for position in range(*span) if position not in unmasked]
     masked = [i for i in range(3, 11) if i not in unmasked]
     every = np.arange(14)  # three behind the branch are closed
-    assert np.flatnonzero(open_among(branch, every, plan)).tolist() == free
+    assert np.flatnonzero(open_among(branch, every, params)).tolist() == free
     assert np.flatnonzero(masked_among(branch, every)).tolist() == masked
     # All masked positions of the block are sampled, since later ones rank branches.
-    assert sampled_positions(branch, plan).tolist() == masked
+    assert sampled_positions(branch, params).tolist() == masked
 
 
 def test_the_prompts_remainder_is_unmasked_in_the_first_block() -> None:
-    plan = plan_of(strategy="threshold", alignment="absolute", block_size=8, max_new_tokens=5)
-    branch = branch_with([], plan)
-    assert open_span(branch, branch.blocks[-1], plan) == (0, 8)
-    assert sampled_positions(branch, plan).tolist() == [3, 4, 5, 6, 7]
+    params = params_of(strategy="threshold", alignment="absolute", block_size=8, max_new_tokens=5)
+    branch = branch_with([], params)
+    assert open_span(branch, branch.blocks[-1], params) == (0, 8)
+    assert sampled_positions(branch, params).tolist() == [3, 4, 5, 6, 7]
 
 
 def test_published_rules_of_fixed_counts_sample_every_row() -> None:
-    plan = plan_of(
+    params = params_of(
         GenerationConfig(
             reference=True, strategy="vanilla", alignment="absolute", block_size=8, block_steps=4, max_new_tokens=5
         )
     )
-    assert sampled_positions(branch_with([4], plan), plan).tolist() == list(range(8))
+    assert sampled_positions(branch_with([4], params), params).tolist() == list(range(8))

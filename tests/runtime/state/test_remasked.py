@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plans import branch_of, context_of
+from tests.params import branch_of, context_of
 
 from lopa.runtime.state.branch import (
     BlockState,

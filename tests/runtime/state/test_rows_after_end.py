@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.cli.command import PROMPT
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
@@ -58,6 +58,6 @@ def test_windows_end_at_the_end_of_text_unless_rows_are_kept(tiny_bundle: Path) 
             ]
             eos_seen[drop] = behind
         reference = decoder.config(branches=3, reference=True)
-        assert not plan_of(reference).drop_after_eos
+        assert not params_of(reference).drop_after_eos
     assert set(eos_seen[True]) <= {0}
     assert max(eos_seen[False]) > 0

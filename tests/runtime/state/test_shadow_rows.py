@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import context_of
+from tests.params import context_of
 
 from lopa.runtime.contract import Bool, Int64, Statistics
 from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics

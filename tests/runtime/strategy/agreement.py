@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from tests.lone_decode import LoneDecode
-from tests.plans import plan_of
+from tests.params import params_of
 
 from lopa.runtime import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Strategy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "agreement_strategy"
@@ -32,19 +32,19 @@ def agreement_of_example() -> Strategy:
     return found
 
 
-def plan_with(strategy: Strategy, own: dict[str, Any], **options: Any) -> DecodingPlan:
+def params_with(strategy: Strategy, own: dict[str, Any], **options: Any) -> DecodingParams:
     """Return a plan for `strategy`, with the options of pipelined strategies that look ahead."""
-    plan = plan_of(strategy="lopa", **options)
-    values = {option.name: option.value(own.get(option.name), plan.max_new_tokens) for option in strategy.options}
-    return dataclasses.replace(plan, strategy=strategy.name, own=values)
+    params = params_of(strategy="lopa", **options)
+    values = {option.name: option.value(own.get(option.name), params.max_new_tokens) for option in strategy.options}
+    return dataclasses.replace(params, strategy=strategy.name, own=values)
 
 
 def steps_of(
-    decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
+    decoder: Decoder, prompt: tuple[int, ...], params: DecodingParams, budget: BranchBudget | None = None
 ) -> Iterator[Step]:
     """Yield the steps of a decode one by one."""
     extensions = () if budget is None else (Extension(candidates=budget.candidates),)
-    decoding = LoneDecode(decoder.session, np.array(prompt), plan, decoder.bundle.manifest, *extensions)
+    decoding = LoneDecode(decoder.session, np.array(prompt), params, decoder.bundle.manifest, *extensions)
     try:
         while decoding.stop_reason is None:
             yield decoding.step()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import STRATEGIES, BlockView, Candidates, Memory, RoundView
 from lopa.runtime.strategy.strategy import unmasked_positions
 
@@ -20,9 +20,9 @@ def view_of(
     return BlockView(positions, candidates, every, complete, **{"round": alone, **given})
 
 
-def unmasked_of(block: BlockView, plan: DecodingPlan) -> list[int]:
-    """Return the indices of the positions that the plan's strategy unmasks."""
-    return np.flatnonzero(unmasked_positions(block, STRATEGIES[plan.strategy], plan)).tolist()
+def unmasked_of(block: BlockView, params: DecodingParams) -> list[int]:
+    """Return the indices of the positions that the parameters's strategy unmasks."""
+    return np.flatnonzero(unmasked_positions(block, STRATEGIES[params.strategy], params)).tolist()
 
 
 def random_block(

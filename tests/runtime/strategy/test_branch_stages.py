@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.strategy.agreement import plan_with, steps_of
+from tests.runtime.strategy.agreement import params_with, steps_of
 
 from lopa.runtime import Decoder
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import STRATEGIES, BranchView, Strategy, register_strategy, strategies
 from lopa.runtime.strategy.strategy import mean_confidence, most_confident
 
@@ -31,7 +31,7 @@ def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def steps_with(decoder: Decoder, prompt: tuple[int, ...], strategy: Strategy) -> list[Step]:
     if strategy.name not in STRATEGIES:
         register_strategy(strategy)
-    return list(steps_of(decoder, prompt, plan_with(strategy, {}, **OPTIONS)))
+    return list(steps_of(decoder, prompt, params_with(strategy, {}, **OPTIONS)))
 
 
 def test_the_example_of_the_page(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -68,18 +68,18 @@ def test_views_show_the_branch(decoder: Decoder, prompt: tuple[int, ...]) -> Non
     judged: list[BranchView] = []
     looked: list[tuple[BranchView, int]] = []
 
-    def confidence(branch: BranchView, plan: DecodingPlan) -> float:
+    def confidence(branch: BranchView, params: DecodingParams) -> float:
         judged.append(branch)
-        return mean_confidence(branch, plan)
+        return mean_confidence(branch, params)
 
-    def lookaheads(branch: BranchView, count: int, plan: DecodingPlan) -> Int64:
+    def lookaheads(branch: BranchView, count: int, params: DecodingParams) -> Int64:
         looked.append((branch, count))
-        return most_confident(branch, count, plan)
+        return most_confident(branch, count, params)
 
     own = dataclasses.replace(LOPA, name="noted", branch_confidence=confidence, lookaheads=lookaheads)
     register_strategy(own)
-    plan = plan_with(own, {}, **OPTIONS)
-    for step in steps_of(decoder, prompt, plan):
+    params = params_with(own, {}, **OPTIONS)
+    for step in steps_of(decoder, prompt, params):
         asked = [number for number, each in enumerate(step.rows.sampled) if len(each)]
         assert len(judged) == len(asked)
         for number, view in zip(asked, judged, strict=True):
@@ -93,7 +93,7 @@ def test_views_show_the_branch(decoder: Decoder, prompt: tuple[int, ...]) -> Non
             assert count == 3
             assert len(view.positions)
             assert [each.position for each in step.lookaheads] == [
-                int(view.positions[i]) for i in most_confident(view, count, plan)
+                int(view.positions[i]) for i in most_confident(view, count, params)
             ]
             winner = step.branches[step.winner]
             assert view.lookahead == (None if winner.lookahead is None else winner.lookahead.confidence)

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from tests.plans import plan_of
-from tests.runtime.strategy.agreement import plan_with, steps_of
+from tests.params import params_of
+from tests.runtime.strategy.agreement import params_with, steps_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, StrategyFailedError
 from lopa.runtime.contract.row_statistics import RowStatistics
@@ -47,10 +47,10 @@ def boom(*_: object) -> Any:
 
 def steps_with(decoder: Decoder, prompt: tuple[int, ...], strategy: Strategy, **options: Any) -> list[Any]:
     """Return the positions and tokens of each step of a decode with `strategy`."""
-    plan = plan_with(strategy, {}, **{"branches": 3, "max_new_tokens": 24, **options})
+    params = params_with(strategy, {}, **{"branches": 3, "max_new_tokens": 24, **options})
     return [
         (step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), step.confidences)
-        for step in steps_of(decoder, prompt, plan)
+        for step in steps_of(decoder, prompt, params)
     ]
 
 
@@ -64,7 +64,7 @@ def run_stage(stage: str, decoder: Decoder, prompt: tuple[int, ...], strategy: S
         half = np.full(3, 0.5, np.float32)
         edit = checked_strategy(strategy, 10).edit
         assert edit is not None
-        edit(EditView(tokens, Candidates(tokens, half, half)), plan_of())
+        edit(EditView(tokens, Candidates(tokens, half, half)), params_of())
     else:
         steps_with(decoder, prompt, strategy, **(REMASKS if stage == "remask" else {}))
 
@@ -113,8 +113,8 @@ def test_checks_change_no_decode(decoder: Decoder, prompt: tuple[int, ...], name
     built_in = STRATEGIES[name]
     own = dataclasses.replace(built_in, name="mine")
     register_strategy(own)
-    plans = [plan_with(each, {}, branches=3, max_new_tokens=24, **options) for each in (built_in, own)]
-    one, other = ([step.unmasked for step in steps_of(decoder, prompt, plan)] for plan in plans)
+    params = [params_with(each, {}, branches=3, max_new_tokens=24, **options) for each in (built_in, own)]
+    one, other = ([step.unmasked for step in steps_of(decoder, prompt, params)] for params in params)
     assert [each.tokens.tolist() for each in one] == [each.tokens.tolist() for each in other]
     assert [each.positions.tolist() for each in one] == [each.positions.tolist() for each in other]
     assert checked_strategy(built_in, 10) is built_in
@@ -124,7 +124,7 @@ def test_checks_change_no_decode(decoder: Decoder, prompt: tuple[int, ...], name
 def changed(field: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
     """Return a first stage that changes one field of the statistics."""
 
-    def rescore(rows: RowStatistics, positions: Any, memory: Any, plan: Any) -> Any:
+    def rescore(rows: RowStatistics, positions: Any, memory: Any, params: Any) -> Any:
         return dataclasses.replace(rows, **{field: change(getattr(rows, field).copy())}), memory
 
     return rescore
@@ -247,9 +247,9 @@ def test_more_remasked_positions_than_the_limit() -> None:
     every = checked_strategy(mine(remask=lambda view, _: np.ones(size_of(view), np.bool_)), 10).remask
     assert every is not None
     half = np.full(3, 0.5)
-    assert every(RemaskView(half, accepted=5, before=5, limit=3), plan_of()).all()
+    assert every(RemaskView(half, accepted=5, before=5, limit=3), params_of()).all()
     with pytest.raises(StrategyFailedError, match="at most as many as remask_limit leaves"):
-        every(RemaskView(half, accepted=5, before=5, limit=2), plan_of())
+        every(RemaskView(half, accepted=5, before=5, limit=2), params_of())
 
 
 def test_there_may_be_fewer_lookaheads_or_none(decoder: Decoder, prompt: tuple[int, ...]) -> None:

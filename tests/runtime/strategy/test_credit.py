@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 
 from lopa.runtime.decoding.draws import filter_vocabulary
@@ -92,10 +92,10 @@ def test_logits_include_credit_of_tokens_that_are_no_longer_among_the_best() -> 
 
 def test_draws_from_logits_include_credit() -> None:
     """Draws at the request's temperature follow the distribution of the 8 best, which here are all tokens."""
-    plan = plan_of(strategy="credit", temperature=0.4, top_k=0)
+    params = params_of(strategy="credit", temperature=0.4, top_k=0)
     logits, positions = np.random.default_rng(5).normal(size=(3, 8)), np.arange(3)
-    rows, memory = with_credit(rows_of(logits, 0.4), positions, None, plan)
-    rows, _ = with_credit(rows_of(logits, 0.4), positions, memory, plan)
+    rows, memory = with_credit(rows_of(logits, 0.4), positions, None, params)
+    rows, _ = with_credit(rows_of(logits, 0.4), positions, memory, params)
     assert rows.logits is not None
-    drawn_of = filter_vocabulary(rows.logits, plan, without=())
+    drawn_of = filter_vocabulary(rows.logits, params, without=())
     np.testing.assert_allclose(np.take_along_axis(drawn_of, rows.topk_ids, 1), rows.topk_logprobs, atol=1e-5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import branch_of, context_of
+from tests.params import branch_of, context_of
 from tests.runtime.decoding.rounds import scores_of
 from tests.runtime.requests.batch_mates import alone, result_of
 

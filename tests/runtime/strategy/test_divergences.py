@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.strategy.blocks import random_block, unmasked_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 
@@ -73,7 +73,7 @@ def test_klass_unmasks_certain_and_stable_positions_or_the_best() -> None:
         sure = [i for i in free if p[i] >= np.float32(0.9) and not moved[i]]
         best = sorted(free, key=lambda i: -block.candidates.confidences[i])[:1] if block.complete else []
         held = replace(block, memory=memory)
-        assert unmasked_of(held, plan_of(strategy="klass")) == (sure or best)
-        assert unmasked_of(held, plan_of(strategy="klass", kl_threshold=0.05)) == (
+        assert unmasked_of(held, params_of(strategy="klass")) == (sure or best)
+        assert unmasked_of(held, params_of(strategy="klass", kl_threshold=0.05)) == (
             [i for i in free if p[i] >= np.float32(0.9)] or best
         )

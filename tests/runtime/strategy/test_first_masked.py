@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.strategy.blocks import random_block, unmasked_of
 
 from lopa.runtime import Decoder
@@ -24,7 +24,7 @@ NEVER_REMASKS = [name for name, strategy in STRATEGIES.items() if not strategy.r
 
 
 def unmasked(block: BlockView, **options: Any) -> list[int]:
-    return unmasked_of(block, plan_of(**options))
+    return unmasked_of(block, params_of(**options))
 
 
 @settings(deadline=None)
@@ -124,10 +124,10 @@ def test_speculative_decodes_give_the_same_tokens(decoder: Decoder, prompt: tupl
 @pytest.mark.parametrize("strategy", WITHOUT_OPTION)
 def test_rejected_for_strategies_that_choose_the_next_position(strategy: str) -> None:
     with pytest.raises(BadInputError, match=f"unmask_first_masked True with strategy '{strategy}'"):
-        plan_of(strategy=strategy, unmask_first_masked=True)
-    assert not plan_of(strategy=strategy, unmask_first_masked=False).unmask_first_masked
+        params_of(strategy=strategy, unmask_first_masked=True)
+    assert not params_of(strategy=strategy, unmask_first_masked=False).unmask_first_masked
 
 
 def test_rejected_in_reference_mode() -> None:
     with pytest.raises(BadInputError, match="unmask_first_masked in reference mode"):
-        plan_of(GenerationConfig(reference=True, unmask_first_masked=True))
+        params_of(GenerationConfig(reference=True, unmask_first_masked=True))

@@ -8,7 +8,7 @@ from shutil import copytree
 
 import pytest
 from tests.python_path import python_path
-from tests.runtime.strategy.agreement import EXAMPLE, agreement_of_example, plan_with, steps_of
+from tests.runtime.strategy.agreement import EXAMPLE, agreement_of_example, params_with, steps_of
 
 from lopa.runtime import BadInputError, Decoder, StrategyFailedError
 from lopa.runtime.strategy import STRATEGIES, register_strategy, strategies, strategy_from_name, strategy_names
@@ -86,7 +86,7 @@ def test_a_bad_entry_point_is_reported_with_its_package(
 
 
 def test_an_installed_strategy_that_raises_is_named(install: Callable[[str, str, str], None], decoder: Decoder) -> None:
-    text = MINE.format(name="mine")[:-2] + ", branch_confidence=lambda branch, plan: 1 / 0)"
+    text = MINE.format(name="mine")[:-2] + ", branch_confidence=lambda branch, params: 1 / 0)"
     install("mine", "strategy_of_mine:MINE", text)
     with pytest.raises(StrategyFailedError, match="strategy mine: branch_confidence raised ZeroDivisionError"):
         decoder.generate("1", strategy="mine", max_new_tokens=4)
@@ -110,14 +110,14 @@ DECODE = """
 import sys
 from lopa.runtime import Decoder
 from lopa.runtime.strategy import strategy_from_name, strategy_names
-from tests.runtime.strategy.agreement import plan_with, steps_of
+from tests.runtime.strategy.agreement import params_with, steps_of
 
 bundle, *prompt = sys.argv[1:]
 assert strategy_names()[-1] == "agreement"
 assert "agreement_strategy" not in sys.modules
-plan = plan_with(strategy_from_name("agreement"), {}, branches=3, max_new_tokens=32)
+params = params_with(strategy_from_name("agreement"), {}, branches=3, max_new_tokens=32)
 with Decoder.open(bundle, threads=1) as decoder:
-    for step in steps_of(decoder, tuple(map(int, prompt)), plan):
+    for step in steps_of(decoder, tuple(map(int, prompt)), params):
         print(*step.unmasked.positions, "|", *step.unmasked.tokens)
 """
 
@@ -143,6 +143,6 @@ def test_the_example_is_installed_and_decodes(
     register_strategy(own)
     expected = [
         " ".join(map(str, [*step.unmasked.positions, "|", *step.unmasked.tokens]))
-        for step in steps_of(decoder, prompt, plan_with(own, {}, branches=3, max_new_tokens=32))
+        for step in steps_of(decoder, prompt, params_with(own, {}, branches=3, max_new_tokens=32))
     ]
     assert done.stdout.splitlines() == expected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.strategy.blocks import unmasked_of, view_of
 
 from lopa.runtime.contract import Bool, Float32, Floats
@@ -19,7 +19,7 @@ def block_of(p: Float32, confidences: Float32, masked: Bool, *, complete: bool =
 
 
 def chosen(block: BlockView, **options: Any) -> list[int]:
-    return unmasked_of(block, plan_of(**options))
+    return unmasked_of(block, params_of(**options))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.decoding.test_branch_budget import costs_with
-from tests.runtime.strategy.agreement import agreement_of_example, plan_with, steps_of
+from tests.runtime.strategy.agreement import agreement_of_example, params_with, steps_of
 
 from lopa.runtime import BadInputError, Decoder
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import Bool
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import (
     STRATEGIES,
     BlockView,
@@ -58,18 +58,18 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
     """A position is unmasked if `agreeing` branches propose the winner's token. A complete block without such a
     position unmasks its most confident one."""
     register_strategy(agreement)
-    plan = plan_with(agreement, {"agreement": agreeing}, branches=branches, max_new_tokens=48, **more)
+    params = params_with(agreement, {"agreement": agreeing}, branches=branches, max_new_tokens=48, **more)
     refused = 0
-    for step in steps_of(decoder, prompt, plan):
+    for step in steps_of(decoder, prompt, params):
         proposals, winner = proposals_of(step), step.branches[step.winner]
         own, confidences = proposals[step.winner], step.candidates[step.winner].confidences
         ranks = dict(zip(own, confidences.tolist(), strict=True))
         expected: list[int] = []
         for block in winner.active:
             masked = [position for position in own if block.start <= position < block.end]
-            if masked and plan.sub_block < plan.block_size:
-                part = (masked[0] - block.start) // plan.sub_block
-                masked = [each for each in masked if (each - block.start) // plan.sub_block == part]
+            if masked and params.sub_block < params.block_size:
+                part = (masked[0] - block.start) // params.sub_block
+                masked = [each for each in masked if (each - block.start) // params.sub_block == part]
             votes = {each: sum(branch.get(each) == own[each] for branch in proposals) for each in masked}
             agreed = [each for each in masked if votes[each] >= agreeing]
             refused += len(masked) - len(agreed)
@@ -86,7 +86,7 @@ def test_branches_unmask_tokens_that_none_would_alone(
 ) -> None:
     """Some step unmasks two positions by agreement, and skips a position whose token only the winner proposes."""
     register_strategy(agreement)
-    steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
+    steps = list(steps_of(decoder, prompt, params_with(agreement, {}, branches=3, max_new_tokens=48)))
     assert strategy_from_name("agreement").options[0].default == 2
     assert any(
         len(step.branches) == 3 and 1 < len(step.unmasked) < len(step.rows.sampled[step.winner]) for step in steps
@@ -148,14 +148,14 @@ def test_a_stage_sees_the_whole_round(
     """Given a budget, every branch is unmasked as if it won. Otherwise only the winner is unmasked."""
     seen: list[BlockView] = []
 
-    def noted(block: BlockView, plan: DecodingPlan) -> Bool:
+    def noted(block: BlockView, params: DecodingParams) -> Bool:
         seen.append(block)
-        return agreement.eligible(block, plan)
+        return agreement.eligible(block, params)
 
     register_strategy(dataclasses.replace(agreement, name="noted", eligible=noted))
-    plan = plan_with(strategy_from_name("noted"), {}, branches=3, max_new_tokens=32, block_size=8)
+    params = params_with(strategy_from_name("noted"), {}, branches=3, max_new_tokens=32, block_size=8)
     budget = BranchBudget(CostTable(costs_with("", first=1.0, each=0.0))) if auto else None
-    for step in steps_of(decoder, prompt, plan, budget):
+    for step in steps_of(decoder, prompt, params, budget):
         assert {view.branch for view in seen} <= (set(range(len(step.branches))) if auto else {step.winner})
         assert len({view.branch for view in seen}) == (len(step.branches) if auto else 1)
         for view in seen:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import plan_of
+from tests.params import params_of
 from tests.runtime.strategy.blocks import random_block, unmasked_of, view_of
 
 from lopa.runtime.strategy import STRATEGIES, BlockView, Candidates
@@ -18,7 +18,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def unmasked(block: BlockView, **options: Any) -> list[int]:
-    return unmasked_of(block, plan_of(**options))
+    return unmasked_of(block, params_of(**options))
 
 
 def order_of(block: BlockView) -> list[int]:
@@ -113,10 +113,10 @@ def test_a_block_without_masked_positions_unmasks_nothing(strategy: str) -> None
 
 def test_dreams_positions_are_drawn_by_the_softmax_of_their_confidences() -> None:
     """Each of three positions with weights 1, 2 and 5 comes first as often as its weight."""
-    plan = plan_of(strategy="dream", alg_temp=0.5, seed=6)
+    params = params_of(strategy="dream", alg_temp=0.5, seed=6)
     confidences = np.tile(0.5 * np.log(np.float32([1, 2, 5])), 8000)
     positions = np.arange(len(confidences))
     candidates = Candidates(positions, np.ones(len(positions), np.float32), confidences)
     block = view_of(positions, candidates, memory=ScheduleStep(2))
-    first = by_drawn_confidence(block, plan).reshape(-1, 3).argmax(axis=1)
+    first = by_drawn_confidence(block, params).reshape(-1, 3).argmax(axis=1)
     np.testing.assert_allclose(np.bincount(first) / 8000, [1 / 8, 2 / 8, 5 / 8], atol=0.025)

@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plans import plan_of
+from tests.params import params_of
 
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import schedule
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 
 
-def counts_of(plan: DecodingPlan, masks: int) -> list[int]:
+def counts_of(params: DecodingParams, masks: int) -> list[int]:
     """Return the number of positions that each step of a decode unmasks, without steps that unmask nothing."""
     step, counts = None, []
     while masks:
-        step = next_step(step, np.arange(masks), plan)
-        counts.append(count_of_step(step, masks, plan))
+        step = next_step(step, np.arange(masks), params)
+        counts.append(count_of_step(step, masks, params))
         masks -= counts[-1]
     return counts
 
@@ -31,38 +31,40 @@ def test_counts_match_dreams_loop(steps: int, masks: int) -> None:
         count = int(torch.tensor(float(left)) * (1 - later / now)) if number < steps - 1 else left
         expected.append(count)
         left -= count
-    plan = plan_of(strategy="dream", steps=steps, max_new_tokens=8)
-    assert counts_of(plan, masks) == [count for count in expected if count]
+    params = params_of(strategy="dream", steps=steps, max_new_tokens=8)
+    assert counts_of(params, masks) == [count for count in expected if count]
 
 
 def test_the_last_step_repeats_while_positions_are_masked() -> None:
     """A published loop may leave a position masked because the model proposed the mask token."""
-    plan = plan_of(strategy="dream", steps=4, max_new_tokens=8)
-    assert next_step(ScheduleStep(3), np.arange(2), plan) == ScheduleStep(3)
-    assert count_of_step(ScheduleStep(3), 2, plan) == 2
+    params = params_of(strategy="dream", steps=4, max_new_tokens=8)
+    assert next_step(ScheduleStep(3), np.arange(2), params) == ScheduleStep(3)
+    assert count_of_step(ScheduleStep(3), 2, params) == 2
 
 
 def test_origin_unmasks_each_position_with_the_share_of_the_step() -> None:
     positions, steps = np.arange(100, 60_100), 10
-    plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=3)
+    params = params_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=3)
     left = positions
     for number in range(steps):
-        step = next_step(None if not number else ScheduleStep(number - 1), left, plan)
+        step = next_step(None if not number else ScheduleStep(number - 1), left, params)
         assert step.number == number
-        drawn = drawn_in_step(step, left, plan)
+        drawn = drawn_in_step(step, left, params)
         share = 1.0 if number == steps - 1 else 0.0999 / (1 - 0.0999 * number)
         assert abs(drawn.mean() - share) < 5 * (share * (1 - share) / len(left)) ** 0.5 + 1e-9
-        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # independent of other samples
+        np.testing.assert_array_equal(
+            drawn[::2], drawn_in_step(step, left[::2], params)
+        )  # independent of other samples
         left = left[~drawn]
     assert not len(left)
 
 
 def test_origin_skips_steps_that_draw_nothing() -> None:
-    plan = plan_of(strategy="dream", alg="origin", steps=200, max_new_tokens=8, seed=1)
+    params = params_of(strategy="dream", alg="origin", steps=200, max_new_tokens=8, seed=1)
     positions, step, numbers = np.arange(50, 54), None, []
     while len(positions):
-        step = next_step(step, positions, plan)
-        drawn = drawn_in_step(step, positions, plan)
+        step = next_step(step, positions, params)
+        drawn = drawn_in_step(step, positions, params)
         assert drawn.any()
         numbers.append(step.number)
         positions = positions[~drawn]
@@ -73,9 +75,9 @@ def test_origin_skips_steps_that_draw_nothing() -> None:
 def test_a_position_left_masked_is_drawn_again_in_later_steps() -> None:
     """A position whose token a grammar rejected, or that got the mask token, is drawn again in every later step."""
     steps, positions = 8, np.arange(5, 40_005)
-    plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
+    params = params_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
     share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
-    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, plan) for number in range(steps)])
+    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, params) for number in range(steps)])
     assert drawn[-1].all()
     for number, expected in enumerate(share):
         error = 5 * (expected * (1 - expected) / len(positions)) ** 0.5
@@ -95,19 +97,19 @@ def test_the_longest_schedule_is_not_searched_step_by_step(monkeypatch: pytest.M
         return drawn_from(stream, number, *rest)
 
     monkeypatch.setattr(schedule, "_uniform", counted)
-    plan = plan_of(strategy="dream", alg="origin", steps=65536, max_new_tokens=2, seed=1)
+    params = params_of(strategy="dream", alg="origin", steps=65536, max_new_tokens=2, seed=1)
     positions, step = np.array([7, 8]), None
     while len(positions):
-        step = next_step(step, positions, plan)
-        positions = positions[~drawn_in_step(step, positions, plan)]
+        step = next_step(step, positions, params)
+        positions = positions[~drawn_in_step(step, positions, params)]
     assert len(tables) < 100
 
 
 def test_drawn_ranks_are_draws_without_replacement() -> None:
     """Each of three positions comes first as often as its weight, within 5 standard errors."""
-    plan = plan_of(strategy="dream", alg_temp=1.0, max_new_tokens=8, seed=7)
+    params = params_of(strategy="dream", alg_temp=1.0, max_new_tokens=8, seed=7)
     weights, draws = np.array([0.5, 0.3, 0.2]), 20_000
-    noise = noise_of_step(ScheduleStep(4), np.arange(3 * draws), plan).reshape(draws, 3)
+    noise = noise_of_step(ScheduleStep(4), np.arange(3 * draws), params).reshape(draws, 3)
     order = np.argsort(-(np.log(weights) + noise), axis=1)
     first = np.bincount(order[:, 0], minlength=3) / draws
     assert (np.abs(first - weights) < 5 * np.sqrt(weights * (1 - weights) / draws)).all()

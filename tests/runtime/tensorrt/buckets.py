@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.buckets import bucket as any_bucket
-from tests.buckets import plan_of
+from tests.buckets import params_of
 from tests.runtime.tensorrt.stand_in_tensorrt import GPU
 
 from lopa.runtime.bundle import Bundle
@@ -34,6 +34,6 @@ BUCKETS = [
 
 
 def plan_file(bundle: Bundle, path: Path, buckets: list[ShapeBucket] = BUCKETS) -> Path:
-    plan = plan_of(bundle, buckets=buckets)
+    plan = params_of(bundle, buckets=buckets)
     path.write_bytes(json_from_record(plan))
     return path

@@ -30,7 +30,7 @@ def test_repository_has_config_model_and_bundle(
 ) -> None:
     source = Path(shutil.copytree(tiny_bundle, tmp_path / "source"))
     (source / "engines" / "tensorrt-sm89").mkdir(parents=True)
-    (source / "engines" / "tensorrt-sm89" / "engine.decoder.plan").write_bytes(b"what a builder made")
+    (source / "engines" / "tensorrt-sm89" / "engine.decoder.params").write_bytes(b"what a builder made")
     folder = write_model(source, tmp_path / "new" / "models", "--model", "tiny")
     assert folder == tmp_path / "new" / "models" / "tiny"
     assert names(folder) == ["1", "config.pbtxt"]

@@ -8,7 +8,7 @@ from tools.reports.path_trace import calls_of_one_prompt
 def test_options_of_one_prompt_are_resolved_and_checked_once(tiny_bundle: Path) -> None:
     calls = calls_of_one_prompt(tiny_bundle)
     package = "runtime/generation_config"
-    assert calls[f"{package}/resolve.py", "plan_from_options"] == 1
+    assert calls[f"{package}/resolve.py", "params_from_options"] == 1
     assert calls[f"{package}/merged_options.py", "merged_options"] == 1
     assert calls[f"{package}/option_checks.py", "check_together"] == 1
     assert calls["runtime/requests/request_preparation.py", "job"] == 1

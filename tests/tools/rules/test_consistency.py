@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.strategy.agreement import plan_with, steps_of
+from tests.runtime.strategy.agreement import params_with, steps_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 from tools.rules.consistency import CONSISTENCY, Predictions, agreed_positions, with_predictions
 
@@ -73,10 +73,10 @@ def test_a_step_unmasks_agreed_and_probable_tokens(decoder: Decoder, branches: i
     text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[1])["prompt"]
     prompt = tuple(decoder.tokenizer.encode(text, add_bos=True))
     own = {"compared_positions": 6}
-    plan = plan_with(CONSISTENCY, own, branches=branches, skip_threshold=threshold, max_new_tokens=96)
+    params = params_with(CONSISTENCY, own, branches=branches, skip_threshold=threshold, max_new_tokens=96)
     improbable = 0
     last: dict[int, tuple[float, int]] | None = None
-    for step in steps_of(decoder, prompt, plan):
+    for step in steps_of(decoder, prompt, params):
         candidates, winner = step.candidates[step.winner], step.branches[step.winner]
         positions = step.rows.sampled[step.winner].tolist()
         assert candidates.entropies is not None
@@ -103,8 +103,8 @@ def test_a_step_unmasks_agreed_and_probable_tokens(decoder: Decoder, branches: i
 
 def test_rows_stay_unchanged() -> None:
     rows, positions = rows_of(np.random.default_rng(0).normal(size=(3, 9))), np.arange(3)
-    plan = plan_with(CONSISTENCY, {})
-    found, memory = with_predictions(rows, positions, None, plan)
+    params = params_with(CONSISTENCY, {})
+    found, memory = with_predictions(rows, positions, None, params)
     assert found is rows
     assert isinstance(memory, Predictions)
     assert not len(memory.agreed)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import plan_of
-from tests.runtime.strategy.agreement import plan_with, steps_of
+from tests.params import params_of
+from tests.runtime.strategy.agreement import params_with, steps_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 from tools.rules.info_gain import INFO_GAIN, Entropies, with_immediate_cost
 
 from lopa.runtime import Decoder
 from lopa.runtime.contract import Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Memory, register_strategy, strategies
 from lopa.tiny import EVAL
 
@@ -28,8 +28,8 @@ def entropies_of(logits: Floats) -> Floats:
     return np.asarray(-(p * np.log(p)).sum(-1))
 
 
-def plan_of_cost(weight: float) -> DecodingPlan:
-    return dataclasses.replace(plan_of(strategy="lopa"), own={"cost_weight": weight})
+def plan_of_cost(weight: float) -> DecodingParams:
+    return dataclasses.replace(params_of(strategy="lopa"), own={"cost_weight": weight})
 
 
 @settings(deadline=None)
@@ -39,8 +39,8 @@ def test_the_mean_confidence_is_the_score(seed: int, weight: float) -> None:
     rng = np.random.default_rng(seed)
     masked = np.flatnonzero(rng.random(20) < 0.7)
     logits = rng.normal(scale=3, size=(len(masked), 12))
-    plan = plan_of_cost(weight)
-    _, memory = with_immediate_cost(rows_of(logits), masked, None, plan)
+    params = plan_of_cost(weight)
+    _, memory = with_immediate_cost(rows_of(logits), masked, None, params)
     shared = set(rng.permutation(masked)[: len(masked) // 3].tolist())
     left = [each for each in masked.tolist() if each not in shared]
     more = list(range(20, 20 + rng.integers(0, 4)))
@@ -50,7 +50,7 @@ def test_the_mean_confidence_is_the_score(seed: int, weight: float) -> None:
         if not len(still):
             continue
         following = rng.normal(scale=3, size=(len(still), 12))
-        rows, after = with_immediate_cost(rows_of(following), still, memory, plan)
+        rows, after = with_immediate_cost(rows_of(following), still, memory, params)
         found.append(float((-rows.entropy).mean()))
         cost = entropies_of(logits)[np.isin(masked, list(action))].sum()
         expected.append(-weight * cost - entropies_of(following).mean())
@@ -94,16 +94,18 @@ def test_the_winner_has_the_largest_score(decoder: Decoder, weight: float) -> No
     """Recompute every winner from the forwards' own entropies and the tokens that the branches have."""
     seen: list[tuple[Int64, Floats]] = []
 
-    def recorded(rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan) -> Any:
+    def recorded(rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams) -> Any:
         seen.append((positions, rows.entropy.astype(np.float64)))
-        return with_immediate_cost(rows, positions, memory, plan)
+        return with_immediate_cost(rows, positions, memory, params)
 
     register_strategy(dataclasses.replace(INFO_GAIN, name="recorded", rescore=recorded))
-    plan = plan_with(strategies.strategy_from_name("recorded"), {"cost_weight": weight}, branches=3, max_new_tokens=96)
+    params = params_with(
+        strategies.strategy_from_name("recorded"), {"cost_weight": weight}, branches=3, max_new_tokens=96
+    )
     lookahead_wins = compared = 0
     for prompt in prompts(decoder, 4):
         last: tuple[Int64, Floats] | None = None
-        for step in steps_of(decoder, prompt, plan):
+        for step in steps_of(decoder, prompt, params):
             scores = []
             for branch, (positions, entropies) in zip(step.branches, seen, strict=True):
                 cost = 0.0

@@ -5,7 +5,7 @@
 import type { RowStatistics } from "../contract/row_statistics.js";
 import { TOP_K } from "../contract/sizes.js";
 import { BadInputError } from "../errors.js";
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import { unwrittenTokens, type Context } from "../state/context.js";
 import type { Candidates } from "../strategy/views.js";
 import {
@@ -38,32 +38,32 @@ export function candidatesFromRows(
   context: Context,
   step: number,
 ): Candidates {
-  const choose = drawsFromLogits(context.plan) ? candidateFromLogits : candidateFromTopK;
+  const choose = drawsFromLogits(context.params) ? candidateFromLogits : candidateFromTopK;
   const found = positions.map((position, row) => choose(rows, row, position, context, step));
   return {
     tokens: found.map((each) => each.token),
     probabilities: found.map((each) => each.probability),
-    confidences: found.map((each) => confidenceOf(each, context.plan)),
+    confidences: found.map((each) => confidenceOf(each, context.params)),
     entropies: found.map((each) => -each.negEntropy),
   };
 }
 
 /** Return true if tokens are drawn from more candidates than the TOP_K of a forward. */
-export function drawsFromLogits(plan: DecodingPlan): boolean {
-  return plan.filters && !(plan.top_k >= 1 && plan.top_k <= TOP_K);
+export function drawsFromLogits(params: DecodingParams): boolean {
+  return params.filters && !(params.top_k >= 1 && params.top_k <= TOP_K);
 }
 
-/** Return the error for a plan that needs logits, for a bundle without logits. */
-export function missingLogits(plan: DecodingPlan): BadInputError {
-  return new BadInputError(`top_k ${plan.top_k} with a bundle that returns only the ${TOP_K} best candidates`, {
+/** Return the error for a parameters that needs logits, for a bundle without logits. */
+export function missingLogits(params: DecodingParams): BadInputError {
+  return new BadInputError(`top_k ${params.top_k} with a bundle that returns only the ${TOP_K} best candidates`, {
     expected: `top_k from 1 to ${TOP_K}, or a bundle that returns logits`,
     remedy: "lower top_k, or export the checkpoint with --with-logits",
   });
 }
 
-function confidenceOf(candidate: Candidate, plan: DecodingPlan): number {
-  if (plan.confidence === "probability") return candidate.probability;
-  return plan.confidence === "margin" ? candidate.margin : candidate.negEntropy;
+function confidenceOf(candidate: Candidate, params: DecodingParams): number {
+  if (params.confidence === "probability") return candidate.probability;
+  return params.confidence === "margin" ? candidate.margin : candidate.negEntropy;
 }
 
 function candidateFromTopK(
@@ -73,7 +73,7 @@ function candidateFromTopK(
   context: Context,
   step: number,
 ): Candidate {
-  const { plan } = context;
+  const { params } = context;
   let ids = [...rows.ids.subarray(row * TOP_K, (row + 1) * TOP_K)];
   let logprobs = [...rows.logprobs.subarray(row * TOP_K, (row + 1) * TOP_K)];
   for (const token of unwrittenTokens(context)) {
@@ -84,11 +84,11 @@ function candidateFromTopK(
     logprobs = [...logprobs.filter((_, index) => index !== own), -Infinity];
   }
   let negEntropy = -rows.entropies[row]!;
-  if (plan.filters) {
-    logprobs = filterCandidates(logprobs, plan);
+  if (params.filters) {
+    logprobs = filterCandidates(logprobs, params);
     negEntropy = negEntropyOfKept(logprobs);
   }
-  const choice = plan.temperature > 0 ? drawCandidate(logprobs, plan, step, position) : 0;
+  const choice = params.temperature > 0 ? drawCandidate(logprobs, params, step, position) : 0;
   return {
     token: ids[choice]!,
     probability: exp32(logprobs[choice]!),
@@ -104,12 +104,12 @@ function candidateFromLogits(
   context: Context,
   step: number,
 ): Candidate {
-  const { plan } = context;
-  if (rows.logits === null) throw missingLogits(plan);
+  const { params } = context;
+  if (rows.logits === null) throw missingLogits(params);
   const width = rows.logits.length / rows.count;
   const logits = rows.logits.subarray(row * width, (row + 1) * width);
-  const logprobs = filterVocabulary(logits, plan, unwrittenTokens(context));
-  const token = plan.temperature > 0 ? drawToken(logprobs, plan, step, position) : indexOfMax(logprobs);
+  const logprobs = filterVocabulary(logits, params, unwrittenTokens(context));
+  const token = params.temperature > 0 ? drawToken(logprobs, params, step, position) : indexOfMax(logprobs);
   const best = indexOfMax(logprobs);
   const second = logprobs.reduce((found, value, id) => (id === best ? found : Math.max(found, value)), -Infinity);
   return {

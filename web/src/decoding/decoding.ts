@@ -55,7 +55,7 @@ export class Decoding {
     readonly context: Context,
   ) {
     this.promptLength = prompt.length;
-    const layout = layoutOfPrompt(prompt.length, context.plan, context.predictionShift);
+    const layout = layoutOfPrompt(prompt.length, context.params, context.predictionShift);
     this.#branches = branchesOfRound([firstBranch(prompt, layout, context)], context);
     this.#updateEnd();
   }
@@ -73,7 +73,7 @@ export class Decoding {
     const windows = await this.#openRound();
 
     const forwardBegan = performance.now();
-    const rows = await session.forward(windows, context.plan.temperature || 1);
+    const rows = await session.forward(windows, context.params.temperature || 1);
     const forwardEnded = performance.now();
     this.steps += 1;
     checkStatistics(rows, context.vocabSize, session.device, this.steps);
@@ -86,7 +86,7 @@ export class Decoding {
 
     const outcome = unmask(scores, branches[winner]!, rows, context);
     const anchor = nextAnchor(outcome.branch);
-    const [next, lookaheads] = spawnBranches(anchor, outcome, context.plan.branches - 1, context);
+    const [next, lookaheads] = spawnBranches(anchor, outcome, context.params.branches - 1, context);
     this.#branches = next;
     this.#updateEnd();
     const forward = (forwardEnded - forwardBegan) / 1000;
@@ -109,9 +109,9 @@ export class Decoding {
 
   /** Return the final generated ids, including an end of text that ends the answer. */
   committed(): number[] {
-    const { isLlada2, plan, ends } = this.context;
+    const { isLlada2, params, ends } = this.context;
     const length = unmaskedLength(this.anchor);
-    return answerIds(this.anchor, isLlada2 ? Math.min(length, plan.max_new_tokens) : length, ends);
+    return answerIds(this.anchor, isLlada2 ? Math.min(length, params.max_new_tokens) : length, ends);
   }
 
   /** Return every generated position, masked ones as the mask token. */
@@ -163,7 +163,7 @@ export class Decoding {
 
   #updateEnd(): void {
     this.windowTokens = Math.max(this.windowTokens, this.anchor.tokens.length - this.promptLength);
-    this.stopReason = this.context.plan.reference
+    this.stopReason = this.context.params.reference
       ? publishedStopReason(this.#branches, this.steps, this.context)
       : stopReason(this.anchor, this.context.ends);
   }

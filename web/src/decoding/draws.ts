@@ -4,7 +4,7 @@
  * where Python's are, so that both draw the same tokens. */
 
 import { TOP_K } from "../contract/sizes.js";
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import { descending } from "../strategy/strategy.js";
 import { uniformNumbers } from "./philox.js";
 
@@ -16,18 +16,18 @@ const SUMMED_AT_ONCE = 128;
 const ACCUMULATORS = 8;
 
 /** Return log-probabilities, best first, after top_p, then top_k, normalized again over the remaining candidates. */
-export function filterCandidates(logprobs: readonly number[], plan: DecodingPlan): number[] {
+export function filterCandidates(logprobs: readonly number[], params: DecodingParams): number[] {
   let probabilities = logprobs.map(exp32);
-  if (plan.top_p_of_kept) {
-    const kept = sum32(probabilities.slice(0, plan.top_k));
+  if (params.top_p_of_kept) {
+    const kept = sum32(probabilities.slice(0, params.top_k));
     probabilities = probabilities.map((probability) => fround(probability / kept));
   }
   let sum = 0;
   const relative = logprobs.map((logprob, index) => {
     // A candidate stays while the mass before it is below top_p. The first always stays.
     sum = fround(sum + probabilities[index]!);
-    const isWithin = plan.top_p >= 1 || fround(sum - probabilities[index]!) < fround(plan.top_p);
-    const keep = isWithin && (plan.top_k === 0 || index < plan.top_k);
+    const isWithin = params.top_p >= 1 || fround(sum - probabilities[index]!) < fround(params.top_p);
+    const keep = isWithin && (params.top_k === 0 || index < params.top_k);
     // Relative to the best, which stays: a single candidate has log-probability 0, and rounding does not rank it.
     return keep ? fround(logprob - logprobs[0]!) : -Infinity;
   });
@@ -37,17 +37,17 @@ export function filterCandidates(logprobs: readonly number[], plan: DecodingPlan
 
 /** Return log-probabilities [V] of `logits` [V] at the temperature, after top_p, then top_k. The tokens
  * `without` get probability 0. */
-export function filterVocabulary(logits: Float32Array, plan: DecodingPlan, without: readonly number[]): number[] {
-  const temperature = fround(plan.temperature || 1);
+export function filterVocabulary(logits: Float32Array, params: DecodingParams, without: readonly number[]): number[] {
+  const temperature = fround(params.temperature || 1);
   const tempered = Array.from(logits, (logit, id) => (without.includes(id) ? -Infinity : fround(logit / temperature)));
   const best = tempered.reduce((one, other) => Math.max(one, other));
   const total = fround(Math.log(sum32(tempered.map((logit) => exp32(fround(logit - best))))));
   const logprobs = tempered.map((logit) => fround(fround(logit - best) - total));
-  if (plan.top_k === 0 && plan.top_p >= 1) return logprobs;
+  if (params.top_k === 0 && params.top_p >= 1) return logprobs;
   const order = logprobs.map((_, id) => id).sort((one, other) => descending(logprobs[one]!, logprobs[other]!));
   const filtered = filterCandidates(
     order.map((id) => logprobs[id]!),
-    plan,
+    params,
   );
   const result = new Array<number>(logprobs.length);
   order.forEach((id, rank) => (result[id] = filtered[rank]!));
@@ -55,13 +55,13 @@ export function filterVocabulary(logits: Float32Array, plan: DecodingPlan, witho
 }
 
 /** Return the index drawn from the log-probabilities [TOP_K] of the candidates at `position`. */
-export function drawCandidate(logprobs: readonly number[], plan: DecodingPlan, step: number, position: number): number {
-  return drawn(logprobs, uniformNumbers(plan.seed, [0, step, CANDIDATES], position * TOP_K, TOP_K));
+export function drawCandidate(logprobs: readonly number[], params: DecodingParams, step: number, position: number): number {
+  return drawn(logprobs, uniformNumbers(params.seed, [0, step, CANDIDATES], position * TOP_K, TOP_K));
 }
 
 /** Return the id drawn from the log-probabilities [V] of the vocabulary at `position`. */
-export function drawToken(logprobs: readonly number[], plan: DecodingPlan, step: number, position: number): number {
-  return drawn(logprobs, uniformNumbers(plan.seed, [position, step, VOCABULARY], 0, logprobs.length));
+export function drawToken(logprobs: readonly number[], params: DecodingParams, step: number, position: number): number {
+  return drawn(logprobs, uniformNumbers(params.seed, [position, step, VOCABULARY], 0, logprobs.length));
 }
 
 /** Return the index of a draw by the Gumbel-max trick. */

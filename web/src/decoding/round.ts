@@ -64,7 +64,7 @@ export function unmask(scores: Scores, branch: Branch, rows: RowStatistics, cont
   const indices = chosen.flatMap((isChosen, index) => (isChosen ? [index] : []));
   const unmasked = unmaskedTokens(positions, candidates, indices);
   const after = normalizeBranch(withTokens(branch, unmasked.positions, unmasked.tokens, context), context);
-  const open = openAmong(after, positions, context.plan);
+  const open = openAmong(after, positions, context.params);
   const left = open.flatMap((isOpen, index) => (isOpen && !chosen[index] ? [index] : []));
   return {
     branch: after,
@@ -86,7 +86,7 @@ export function spawnBranches(
 ): [readonly Branch[], readonly Lookahead[]] {
   const lookaheads = bestLookaheads(outcome, count);
   const branches = lookaheads.map((lookahead) => nextLookahead(outcome.branch, lookahead, context));
-  if (branches.length === 0 && context.plan.reference && context.plan.branches > 1) branches.push(anchor);
+  if (branches.length === 0 && context.params.reference && context.params.branches > 1) branches.push(anchor);
   return [branchesOfRound([...branches, anchor], context), lookaheads];
 }
 
@@ -97,11 +97,11 @@ function choosePositions(
   candidates: Candidates,
   context: Context,
 ): boolean[] {
-  const { plan, strategy } = context;
+  const { params, strategy } = context;
   const chosen = positions.map(() => false);
   const firstMasked = branch.unmasked.indexOf(false);
   for (const block of activeBlocks(branch)) {
-    const [start, end] = openSpan(branch, block, plan);
+    const [start, end] = openSpan(branch, block, params);
     const own = positions.flatMap((position, index) => (start <= position && position < end ? [index] : []));
     const view = {
       candidates: candidatesAt(candidates, own),
@@ -110,7 +110,7 @@ function choosePositions(
       rounds: block.rounds,
       leads: firstMasked < 0 || firstMasked >= block.start,
     };
-    unmaskedPositions(view, strategy, plan).forEach((isChosen, index) => (chosen[own[index]!] = isChosen));
+    unmaskedPositions(view, strategy, params).forEach((isChosen, index) => (chosen[own[index]!] = isChosen));
   }
   return chosen;
 }

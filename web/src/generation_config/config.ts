@@ -14,7 +14,7 @@ import {
   type Cache,
   type Confidence,
   type Window,
-} from "../plan/plan.js";
+} from "../options/decoding_params.js";
 import { bool, choice, float, int, type Check } from "../bundle/record.js";
 import { strategyFromName } from "../strategy/strategies.js";
 

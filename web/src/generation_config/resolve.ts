@@ -1,4 +1,4 @@
-/** Resolve the options of a request into a decoding plan. */
+/** Resolve the options of a request into a decoding params. */
 
 import type { Manifest } from "../bundle/manifest.js";
 import { TOP_K } from "../contract/sizes.js";
@@ -8,8 +8,8 @@ import {
   PUBLISHED_STEP_LIMIT,
   WHOLE_CACHES,
   type Cache,
-  type DecodingPlan,
-} from "../plan/plan.js";
+  type DecodingParams,
+} from "../options/decoding_params.js";
 import { strategyFromName } from "../strategy/strategies.js";
 import type { Strategy } from "../strategy/strategy.js";
 import { A_REQUEST, checkedOptions, type GenerationOptions, type Options } from "./config.js";
@@ -38,14 +38,14 @@ const PACKAGE_DEFAULTS: Options = {
 /** Minimum number of positions that may be unmasked at a time for lookahead branches to save time. */
 const MIN_TO_LOOK_AHEAD = 8;
 
-/** A plan of which no field is checked yet. */
-type Merged = { readonly [Name in keyof DecodingPlan]?: DecodingPlan[Name] };
+/** A params of which no field is checked yet. */
+type Merged = { readonly [Name in keyof DecodingParams]?: DecodingParams[Name] };
 
-/** Return the plan of a request from its options, the bundle's defaults, the model's own options and the package's.
+/** Return the parameters of a request from its options, the bundle's defaults, the model's own options and the package's.
  *
  * Earlier ones take precedence. Defaults that contradict a requested option are dropped. Throws BadInputError for
  * unknown options, invalid values and invalid combinations. */
-export function planFromOptions(options: GenerationOptions, manifest: Manifest, device: string): DecodingPlan {
+export function paramsFromOptions(options: GenerationOptions, manifest: Manifest, device: string): DecodingParams {
   const requested = checkedOptions(options as Options, A_REQUEST);
   const { add_bos: _, ...decoding } = manifest.decoding;
   const own = checkedOptions(decoding, "a bundle");
@@ -80,8 +80,8 @@ function isValid(given: Options, own: Options): boolean {
   }
 }
 
-/** Return the plan of the `given` options and the model's `own` ones. */
-function resolve(given: Options, own: Options, device: string): DecodingPlan {
+/** Return the parameters of the `given` options and the model's `own` ones. */
+function resolve(given: Options, own: Options, device: string): DecodingParams {
   const usual: Record<string, unknown> = { ...PACKAGE_DEFAULTS, ...own };
   const strategy = strategyFromName({ ...usual, ...given }["strategy"]);
   if (strategy.pipelined) usual["cache"] = "blocks";
@@ -92,7 +92,7 @@ function resolve(given: Options, own: Options, device: string): DecodingPlan {
   const blockSize = options.block_size!;
   const newTokens = options.max_new_tokens!;
   return {
-    ...(options as DecodingPlan),
+    ...(options as DecodingParams),
     strategy: strategy.name,
     gamma: options.gamma ?? 0.2,
     branches: branchCount(options, strategy, device),

@@ -23,7 +23,7 @@ export class Answer {
     private readonly tokenizer: Tokenizer,
     private readonly drafts: boolean,
   ) {
-    this.#stream = new TextStream(tokenizer, decoding.context.plan.stop);
+    this.#stream = new TextStream(tokenizer, decoding.context.params.stop);
   }
 
   /** Return the events of a round: text that became final, and a draft if requested. This may end the request. */
@@ -36,7 +36,7 @@ export class Answer {
       events.push({ type: "draft", step: step.number, text: this.#draft(unmasked), unmasked: count });
     }
     if (this.#stream.stopped !== null) decoding.stop("stop_string");
-    else if (decoding.stopReason === null && this.#seconds() >= decoding.context.plan.time_limit) {
+    else if (decoding.stopReason === null && this.#seconds() >= decoding.context.params.time_limit) {
       decoding.stop("time_limit");
     }
     return events;
@@ -83,13 +83,13 @@ export class Answer {
 
   #result(stopReason: StopReason): GenerationResult {
     const { decoding } = this;
-    const { plan } = decoding.context;
+    const { params } = decoding.context;
     // ids up to the end of the stop string, if one ended the answer
     const committed = decoding.committed();
     const answer = this.#stream.stopped === null ? committed : committed.slice(0, this.#stream.tokenCount);
     return {
       prompt_ids: this.promptIds,
-      token_ids: plan.reference ? decoding.generated() : answer,
+      token_ids: params.reference ? decoding.generated() : answer,
       text: this.#text,
       steps: decoding.steps,
       tokens: answer.length,
@@ -98,9 +98,9 @@ export class Answer {
       stop_reason: stopReason,
       stop_string: this.#stream.stopped,
       seconds: this.#seconds(),
-      plan,
-      seed: plan.seed,
-      branches: plan.branches,
+      params,
+      seed: params.seed,
+      branches: params.branches,
     };
   }
 }

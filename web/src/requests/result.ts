@@ -1,7 +1,7 @@
 /** Events and result of a request, with the names of Python's. */
 
 import type { StopReason } from "../state/branch.js";
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 
 /** The answer to one prompt, with statistics of its decode.
  *
@@ -19,7 +19,7 @@ export interface GenerationResult {
   readonly stop_reason: StopReason;
   readonly stop_string: string | null;
   readonly seconds: number;
-  readonly plan: DecodingPlan;
+  readonly params: DecodingParams;
   readonly seed: bigint;
   readonly branches: number;
 }

@@ -138,7 +138,7 @@ export function publishedStopReason(branches: readonly Branch[], steps: number, 
     const ids = answerIds(anchor, unmaskedLength(anchor), context.ends);
     return ids.some((id) => context.ends.includes(id)) ? "eos" : "length";
   }
-  return steps >= context.plan.step_limit ? "step_limit" : null;
+  return steps >= context.params.step_limit ? "step_limit" : null;
 }
 
 /** Return true if the published loop needs no further round for `branch` (section 4, point 3; quirk 4). */

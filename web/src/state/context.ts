@@ -1,7 +1,7 @@
-/** The constants of a decode: plan, strategy and the model's special tokens. */
+/** The constants of a decode: params, strategy and the model's special tokens. */
 
 import type { Manifest } from "../bundle/manifest.js";
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import { strategyFromName } from "../strategy/strategies.js";
 import type { Strategy } from "../strategy/strategy.js";
 
@@ -9,7 +9,7 @@ import type { Strategy } from "../strategy/strategy.js";
 const LLADA2 = "llada2-moe";
 
 export interface Context {
-  readonly plan: DecodingPlan;
+  readonly params: DecodingParams;
   readonly strategy: Strategy;
   readonly maskToken: number;
   readonly padToken: number;
@@ -23,16 +23,16 @@ export interface Context {
   readonly isLlada2: boolean;
 }
 
-/** Return the context in which a model decodes a request by `plan`. */
-export function contextFromManifest(plan: DecodingPlan, manifest: Manifest): Context {
+/** Return the context in which a model decodes a request by `params`. */
+export function contextFromManifest(params: DecodingParams, manifest: Manifest): Context {
   const tokens = manifest.special_tokens;
-  const isLlada2 = plan.reference && manifest.architecture === LLADA2;
+  const isLlada2 = params.reference && manifest.architecture === LLADA2;
   return {
-    plan: isLlada2 ? { ...plan, overwrites_unmasked: false } : plan,
-    strategy: strategyFromName(plan.strategy),
+    params: isLlada2 ? { ...params, overwrites_unmasked: false } : params,
+    strategy: strategyFromName(params.strategy),
     maskToken: tokens.mask,
     padToken: tokens.pad,
-    ends: plan.stop_at_eos ? [tokens.eos, ...(tokens.stops ?? [])] : [],
+    ends: params.stop_at_eos ? [tokens.eos, ...(tokens.stops ?? [])] : [],
     predictionShift: manifest.prediction_shift,
     vocabSize: manifest.dimensions.vocab_size,
     expandToken: tokens.expand ?? null,
@@ -41,7 +41,7 @@ export function contextFromManifest(plan: DecodingPlan, manifest: Manifest): Con
 }
 
 /** Return the tokens that are never written: outside reference mode the mask and expand tokens. */
-export function unwrittenTokens({ plan, maskToken, expandToken }: Context): number[] {
-  if (plan.reference) return [];
+export function unwrittenTokens({ params, maskToken, expandToken }: Context): number[] {
+  if (params.reference) return [];
   return expandToken == null ? [maskToken] : [maskToken, expandToken];
 }

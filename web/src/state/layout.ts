@@ -4,7 +4,7 @@
  * Stable-DiffCoder count from position 0. The prompt then fills whole blocks, and its remainder begins the first
  * generated block. */
 
-import { WHOLE_CACHES, type DecodingPlan } from "../plan/plan.js";
+import { WHOLE_CACHES, type DecodingParams } from "../options/decoding_params.js";
 
 /** Blocks of `size` positions from `first` to `end`, the last one possibly shorter, behind the prompt's blocks. */
 export interface Layout {
@@ -29,20 +29,20 @@ export interface Layout {
 
 /** Return the layout of an answer to a prompt of `prompt` positions. In reference mode the answer ends where the
  * published loops end it. */
-export function layoutOfPrompt(prompt: number, plan: DecodingPlan, predictionShift: number): Layout {
-  const size = plan.block_size;
-  const whole = WHOLE_CACHES.includes(plan.cache);
+export function layoutOfPrompt(prompt: number, params: DecodingParams, predictionShift: number): Layout {
+  const size = params.block_size;
+  const whole = WHOLE_CACHES.includes(params.cache);
   const usual = { prompt, size, whole, predictionShift };
-  if (plan.alignment !== "absolute") {
-    return { ...usual, first: prompt, end: prompt + plan.positions, absolute: false, handsOver: false, unseen: 0 };
+  if (params.alignment !== "absolute") {
+    return { ...usual, first: prompt, end: prompt + params.positions, absolute: false, handsOver: false, unseen: 0 };
   }
   const first = Math.floor(prompt / size) * size;
   const handsOver = predictionShift === 1;
-  let end = prompt + plan.max_new_tokens;
+  let end = prompt + params.max_new_tokens;
   // Fast-dLLM v2 counts generated blocks, including the prompt's last one, and keeps the token that the last commit
   // predicts. SDAR continues to the end of a block.
-  if (plan.reference) end = handsOver ? first + plan.positions + 1 : Math.ceil(end / size) * size;
-  const unseen = plan.reference && handsOver && prompt === size ? prompt : 0;
+  if (params.reference) end = handsOver ? first + params.positions + 1 : Math.ceil(end / size) * size;
+  const unseen = params.reference && handsOver && prompt === size ? prompt : 0;
   return { ...usual, first, end, absolute: true, handsOver, unseen };
 }
 

@@ -3,7 +3,7 @@
  *
  * Between rounds every branch is normalized: nothing follows its end of text, and its next block is open. */
 
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import {
   activeBlocks,
   countMasks,
@@ -19,7 +19,7 @@ import { endOfBlock } from "./layout.js";
 
 /** Return `branch` after tokens were written: cut off behind its end of text. */
 export function normalizeBranch(branch: Branch, context: Context): Branch {
-  return context.ends.length > 0 && context.plan.drop_after_eos ? withoutRowsAfterEnd(branch, context.ends) : branch;
+  return context.ends.length > 0 && context.params.drop_after_eos ? withoutRowsAfterEnd(branch, context.ends) : branch;
 }
 
 /** Return the normalized `branches` as a round verifies them, each with its next block open.
@@ -28,7 +28,7 @@ export function normalizeBranch(branch: Branch, context: Context): Branch {
  * nothing. */
 export function branchesOfRound(branches: readonly Branch[], context: Context): readonly Branch[] {
   const opened = branches.map((branch) => withNextBlock(branch, context));
-  if (context.plan.reference) return opened;
+  if (context.params.reference) return opened;
   const alone = opened.find(
     (branch) => !branch.unmasked.includes(false) && branch.blocks.at(-1)!.end > branch.layout.first,
   );
@@ -58,21 +58,21 @@ export function nextLookahead(winner: Branch, lookahead: Lookahead, context: Con
 
 /** Return `branch` with completion flags set and at most one more block (section 4, points 1 and 2). */
 function withNextBlock(branch: Branch, context: Context): Branch {
-  const size = nextBlockSize(branch, progress(branch.blocks.at(-1)!), context.plan);
+  const size = nextBlockSize(branch, progress(branch.blocks.at(-1)!), context.params);
   const opened = size ? withOpenPositions(branch, size, context) : branch;
-  return { ...opened, blocks: withCompleteFlags(opened.blocks, context.plan.decoded_token_threshold) };
+  return { ...opened, blocks: withCompleteFlags(opened.blocks, context.params.decoded_token_threshold) };
 }
 
 /** Return the size of the block to open when the unmasked share of the last block is `share`; 0 for none.
  *
  * A layout that hands over needs the next block's first token before it opens. With cache sub_block the rows of
  * finished blocks have to be committed first. */
-function nextBlockSize(branch: Branch, share: number, plan: DecodingPlan): number {
+function nextBlockSize(branch: Branch, share: number, params: DecodingParams): number {
   const { layout } = branch;
   const start = branch.blocks.at(-1)!.end;
   const lacksFirst = layout.handsOver && start > layout.unseen && !branch.unmasked.slice(start).includes(true);
-  const lacksCommit = plan.cache === "sub_block" && dueBlocks(branch).some((block) => block.end > block.start);
-  if (lacksFirst || lacksCommit || branch.ended || share < plan.block_add_threshold) return 0;
+  const lacksCommit = params.cache === "sub_block" && dueBlocks(branch).some((block) => block.end > block.start);
+  if (lacksFirst || lacksCommit || branch.ended || share < params.block_add_threshold) return 0;
   return endOfBlock(layout, start) - start;
 }
 

@@ -1,12 +1,12 @@
 /** The windows of one request's branches: computed rows, cached rows and sampled positions of a forward.
  *
- * `DecodingPlan.cache` determines which rows are cached. Rows of finished blocks are exact if rows attend to nothing
+ * `DecodingParams.cache` determines which rows are cached. Rows of finished blocks are exact if rows attend to nothing
  * behind their block (block_causal), and otherwise approximate. The other caches come from Fast-dLLM. They cache rows
  * temporarily although later tokens would change them, and recompute them at the next block. See
  * docs/reference/algorithm.md, section 2. */
 
 import { range } from "../contract/sizes.js";
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import { activeBlocks, dueBlocks, type Block, type Branch } from "./branch.js";
 import type { Context } from "./context.js";
 import { blockNumber, type Layout } from "./layout.js";
@@ -49,10 +49,10 @@ export interface Windows {
  *
  * With `anew`, temporarily cached rows are computed again, as in a block's first round. */
 export function windowsFromBranches(branches: readonly Branch[], context: Context, anew: boolean): Windows {
-  const { plan, predictionShift: shift } = context;
+  const { params, predictionShift: shift } = context;
   const states = anew ? branches.map(asInFirstRound) : branches;
   const anchorState = states.at(-1)!;
-  const branchRows = states.map((branch) => rowsFromBranch(branch, anchorState, plan));
+  const branchRows = states.map((branch) => rowsFromBranch(branch, anchorState, params));
   const anchor = branchRows.at(-1)!;
   const { unseen } = anchorState.layout;
   const [prefix, commit] = [anchor.cached.length, anchor.commit];
@@ -68,11 +68,11 @@ export function windowsFromBranches(branches: readonly Branch[], context: Contex
       inputIds[number * width + row] = branch.tokens[position]!;
       positions[number * width + row] = position - unseen;
     });
-    fillMask(mask.subarray(number * width * width, (number + 1) * width * width), width, order, branch.layout, plan);
+    fillMask(mask.subarray(number * width * width, (number + 1) * width * width), width, order, branch.layout, params);
   });
 
   const sampled = branches.map((branch, number) =>
-    predictedPositions(sampledPositions(branch, plan), branchRows[number]!, shift),
+    predictedPositions(sampledPositions(branch, params), branchRows[number]!, shift),
   );
   const keptColumns = commit > 0 && anchor.isFinal && shift ? 1 : 0;
   // Padding samples the window's first row, since a forward needs at least one sampled row.
@@ -133,17 +133,17 @@ export function checkRows(windows: Windows, predictionShift: number, unseen: num
 
 /** Return the start and end of the positions of an active block that may be unmasked now: the whole block, or with
  * sub-blocks the first one with a masked position. */
-export function openSpan(branch: Branch, block: Block, plan: DecodingPlan): [number, number] {
-  if (plan.sub_block >= block.end - block.start) return [block.start, block.end];
+export function openSpan(branch: Branch, block: Block, params: DecodingParams): [number, number] {
+  if (params.sub_block >= block.end - block.start) return [block.start, block.end];
   const masked = branch.unmasked.indexOf(false, block.start);
   const inside = (masked < 0 || masked >= block.end ? block.end - 1 : masked) - block.start;
-  const start = block.start + Math.floor(inside / plan.sub_block) * plan.sub_block;
-  return [start, Math.min(start + plan.sub_block, block.end)];
+  const start = block.start + Math.floor(inside / params.sub_block) * params.sub_block;
+  return [start, Math.min(start + params.sub_block, block.end)];
 }
 
 /** Return which of `positions` are masked and may be unmasked now. Positions behind the branch are false. */
-export function openAmong(branch: Branch, positions: readonly number[], plan: DecodingPlan): boolean[] {
-  const spans = activeBlocks(branch).map((block) => openSpan(branch, block, plan));
+export function openAmong(branch: Branch, positions: readonly number[], params: DecodingParams): boolean[] {
+  const spans = activeBlocks(branch).map((block) => openSpan(branch, block, params));
   return positions.map(
     (position) =>
       branch.unmasked[position] === false && spans.some(([start, end]) => start <= position && position < end),
@@ -152,8 +152,8 @@ export function openAmong(branch: Branch, positions: readonly number[], plan: De
 
 /** Return the positions that a round samples, ascending: the masked ones of all opened blocks. Published rules that
  * unmask a fixed number per step also sample unmasked ones. */
-function sampledPositions(branch: Branch, plan: DecodingPlan): number[] {
-  if (plan.overwrites_unmasked) return activeBlocks(branch).flatMap((block) => range(block.start, block.end));
+function sampledPositions(branch: Branch, params: DecodingParams): number[] {
+  if (params.overwrites_unmasked) return activeBlocks(branch).flatMap((block) => range(block.start, block.end));
   return range(0, branch.blocks.at(-1)!.end).filter((position) => !branch.unmasked[position]);
 }
 
@@ -176,13 +176,13 @@ interface BranchRows {
 const FINAL = { isFinal: true, isPartial: false };
 
 /** Return the rows of `branch` in a round of `anchor`, whose blocks determine which rows are due. */
-function rowsFromBranch(branch: Branch, anchor: Branch, plan: DecodingPlan): BranchRows {
-  if (plan.cache === "none") {
+function rowsFromBranch(branch: Branch, anchor: Branch, params: DecodingParams): BranchRows {
+  if (params.cache === "none") {
     return { ...FINAL, cached: [], order: range(0, branch.tokens.length), commit: 0 };
   }
-  if (plan.cache === "prefix" || plan.cache === "dual") return rowsWithWholeCache(branch, anchor, plan);
-  if (plan.cache === "sub_block" && activeBlocks(anchor).length > 0) {
-    return rowsWithSubBlockCache(branch, anchor, plan);
+  if (params.cache === "prefix" || params.cache === "dual") return rowsWithWholeCache(branch, anchor, params);
+  if (params.cache === "sub_block" && activeBlocks(anchor).length > 0) {
+    return rowsWithSubBlockCache(branch, anchor, params);
   }
   const due = dueBlocks(anchor);
   const start = (due[0] ?? activeBlocks(anchor)[0])!.start;
@@ -196,19 +196,19 @@ function rowsFromBranch(branch: Branch, anchor: Branch, plan: DecodingPlan): Bra
 
 /** Return the rows with Fast-dLLM's prefix or dual cache. A block's first round computes every row and keeps the rows
  * before the block, or before and behind it. */
-function rowsWithWholeCache(branch: Branch, anchor: Branch, plan: DecodingPlan): BranchRows {
+function rowsWithWholeCache(branch: Branch, anchor: Branch, params: DecodingParams): BranchRows {
   const block = activeBlocks(anchor)[0]!;
   const length = branch.tokens.length;
   const first = block.start - branch.layout.predictionShift;
-  const end = plan.cache === "dual" ? block.end : length;
+  const end = params.cache === "dual" ? block.end : length;
   return temporaryRows([], [...range(0, first), ...range(end, length)], range(first, end), block.rounds > 0);
 }
 
 /** Return the rows with Fast-dLLM v2's block cache. Within a block, rows outside the open sub-block are kept once the
  * sub-block's first position is unmasked. */
-function rowsWithSubBlockCache(branch: Branch, anchor: Branch, plan: DecodingPlan): BranchRows {
+function rowsWithSubBlockCache(branch: Branch, anchor: Branch, params: DecodingParams): BranchRows {
   const block = activeBlocks(anchor)[0]!;
-  const [start, end] = openSpan(anchor, block, plan);
+  const [start, end] = openSpan(anchor, block, params);
   const outside = [...range(block.start, start), ...range(end, block.end)];
   const isKept = block.rounds > 0 && anchor.unmasked[start]!;
   const rows = temporaryRows(range(branch.layout.unseen, block.start), outside, range(start, end), isKept);
@@ -241,9 +241,9 @@ function fillMask(
   width: number,
   order: readonly number[],
   layout: Layout,
-  plan: DecodingPlan,
+  params: DecodingParams,
 ): void {
-  const numbers = order.map((position) => (plan.window === "full" ? 0 : blockNumber(layout, position)));
+  const numbers = order.map((position) => (params.window === "full" ? 0 : blockNumber(layout, position)));
   for (let row = 0; row < width; row++) {
     if (row >= order.length) mask[row * width + row] = 1;
     else numbers.forEach((number, other) => (mask[row * width + other] = Number(numbers[row]! >= number)));

@@ -3,18 +3,18 @@
  * `threshold` returns the value that each position has to exceed, `rank` orders the positions, `cut` returns how many
  * of the certain positions are unmasked, by rank. A complete block unmasks at least its share of a step. */
 
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import { indicesOfTopk } from "./topk_ties.js";
 import type { BlockView } from "./views.js";
 
 export interface Strategy {
   readonly name: string;
   /** Limit that the probability of every position of a block has to exceed. */
-  readonly threshold: (block: BlockView, plan: DecodingPlan) => number;
+  readonly threshold: (block: BlockView, params: DecodingParams) => number;
   /** Rank values [n]. The largest ranks first, and the lower position among equal values. */
   readonly rank: (block: BlockView) => readonly number[];
   /** Function of the indices of a block's certain positions by rank. It returns how many of them are unmasked. */
-  readonly cut: (ranked: readonly number[], block: BlockView, plan: DecodingPlan) => number;
+  readonly cut: (ranked: readonly number[], block: BlockView, params: DecodingParams) => number;
   /** True if several blocks may be unmasked at a time, false if one by one. */
   readonly pipelined: boolean;
   readonly looksAhead: boolean;
@@ -28,16 +28,16 @@ export interface Strategy {
 }
 
 /** Return skip_threshold. */
-export const constant: Strategy["threshold"] = (_, plan) => Math.fround(plan.skip_threshold);
+export const constant: Strategy["threshold"] = (_, params) => Math.fround(params.skip_threshold);
 
 /** Return infinity: no position is certain. */
 export const never: Strategy["threshold"] = () => Infinity;
 
 /** Return minus infinity, which makes every position certain, or infinity in an incomplete block whose best
  * probability does not exceed skip_threshold. */
-export const ifBestIsCertain: Strategy["threshold"] = (block, plan) => {
+export const ifBestIsCertain: Strategy["threshold"] = (block, params) => {
   const best = Math.max(0, ...block.candidates.probabilities.filter((_, index) => block.masked[index]));
-  return block.complete || best > Math.fround(plan.skip_threshold) ? -Infinity : Infinity;
+  return block.complete || best > Math.fround(params.skip_threshold) ? -Infinity : Infinity;
 };
 
 /** Rank the most confident position first. */
@@ -51,14 +51,14 @@ export const noLimit: Strategy["cut"] = (ranked) => ranked.length;
 
 /** Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
  * 2505.24857). A gamma of 0 accepts one position, since a model's entropy is 0 only by rounding. */
-export const withinEntropyBound: Strategy["cut"] = (ranked, block, plan) => {
-  if (plan.gamma === 0) return Math.min(1, ranked.length);
+export const withinEntropyBound: Strategy["cut"] = (ranked, block, params) => {
+  if (params.gamma === 0) return Math.min(1, ranked.length);
   let [sum, largest, count] = [0, 0, 0];
   for (const index of ranked) {
     const entropy = Math.max(block.candidates.entropies[index]!, 0);
     sum += entropy;
     largest = Math.max(largest, entropy);
-    count += Number(sum - largest <= plan.gamma);
+    count += Number(sum - largest <= params.gamma);
   }
   return count;
 };
@@ -68,19 +68,19 @@ export const withinEntropyBound: Strategy["cut"] = (ranked, block, plan) => {
  * They are the first by rank of the positions above the threshold, up to the cut. A complete block with fewer of them
  * than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the answer's
  * first masked position is certain and ranks first. */
-export function unmaskedPositions(block: BlockView, strategy: Strategy, plan: DecodingPlan): boolean[] {
-  const first = plan.unmask_first_masked && block.leads ? block.masked.indexOf(true) : -1;
+export function unmaskedPositions(block: BlockView, strategy: Strategy, params: DecodingParams): boolean[] {
+  const first = params.unmask_first_masked && block.leads ? block.masked.indexOf(true) : -1;
   const ranks = strategy.rank(block).map((rank, index) => (index === first ? Infinity : rank));
-  const limit = strategy.threshold(block, plan);
+  const limit = strategy.threshold(block, params);
   const certain = block.masked.map(
     (masked, index) => masked && (index === first || block.candidates.probabilities[index]! > limit),
   );
   const ranked = rankedIndices(ranks, certain);
-  let chosen = ranked.slice(0, Math.max(strategy.cut(ranked, block, plan), first >= 0 ? 1 : 0));
-  const minimum = shareOfStep(block, plan);
+  let chosen = ranked.slice(0, Math.max(strategy.cut(ranked, block, params), first >= 0 ? 1 : 0));
+  const minimum = shareOfStep(block, params);
   if (chosen.length < minimum && block.complete && block.masked.includes(true)) {
     chosen =
-      plan.overwrites_unmasked && strategy.overwritesUnmasked
+      params.overwrites_unmasked && strategy.overwritesUnmasked
         ? indicesOfTopk(
             ranks.map((rank, index) => (block.masked[index] ? rank : -Infinity)),
             Math.min(minimum, ranks.length),
@@ -94,9 +94,9 @@ export function unmaskedPositions(block: BlockView, strategy: Strategy, plan: De
 
 /** Return the step's share of a block that is unmasked in block_steps equal steps; the first steps take the
  * remainder. */
-function shareOfStep(block: BlockView, plan: DecodingPlan): number {
-  const more = plan.block_size % plan.block_steps;
-  return Math.max(1, Math.floor(plan.block_size / plan.block_steps) + Number(block.rounds < more));
+function shareOfStep(block: BlockView, params: DecodingParams): number {
+  const more = params.block_size % params.block_steps;
+  return Math.max(1, Math.floor(params.block_size / params.block_steps) + Number(block.rounds < more));
 }
 
 /** Return the indices that are true in `among`, the largest rank first. The sort is stable. */

@@ -2,7 +2,7 @@
 
 import type { Manifest } from "../bundle/manifest.js";
 import { BadInputError, PromptTooLongError, shown } from "../errors.js";
-import type { DecodingPlan } from "../plan/plan.js";
+import type { DecodingParams } from "../options/decoding_params.js";
 import type { Tokenizer } from "./tokenizer.js";
 
 export type Prompt = string | readonly number[];
@@ -13,13 +13,13 @@ export type Prompt = string | readonly number[];
  * answer. */
 export function idsFromPrompt(
   prompt: unknown,
-  plan: DecodingPlan,
+  params: DecodingParams,
   tokenizer: Tokenizer,
   manifest: Manifest,
 ): readonly number[] {
   let ids: readonly unknown[];
   if (typeof prompt === "string") {
-    ids = prompt === "" ? [] : tokenizer.encode(prompt, manifest.decoding.add_bos, plan.special_tokens);
+    ids = prompt === "" ? [] : tokenizer.encode(prompt, manifest.decoding.add_bos, params.special_tokens);
   } else {
     ids = Array.isArray(prompt) ? (prompt as unknown[]) : [prompt];
   }
@@ -30,9 +30,9 @@ export function idsFromPrompt(
     });
   }
   const { max_positions: positions, vocab_size: vocabulary } = manifest.dimensions;
-  if (ids.length + plan.positions > positions) {
+  if (ids.length + params.positions > positions) {
     throw new PromptTooLongError(
-      `a prompt of ${ids.length} tokens and max_new_tokens ${plan.max_new_tokens}, which do not fit together`,
+      `a prompt of ${ids.length} tokens and max_new_tokens ${params.max_new_tokens}, which do not fit together`,
       {
         expected: `at most ${positions} positions for prompt and answer together`,
         remedy: "shorten the prompt or lower max_new_tokens",

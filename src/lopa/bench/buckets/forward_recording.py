@@ -11,7 +11,7 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DEFAULT_BRANCHES, DecodingPlan
+from lopa.runtime.options import DEFAULT_BRANCHES, DecodingParams
 from lopa.runtime.requests.request import Prompt
 
 MAX_PADDING = 0.25
@@ -20,11 +20,11 @@ MAX_PADDING = 0.25
 
 @dataclass(frozen=True)
 class Recording:
-    """Recorded requests with the plans of their decodes."""
+    """Recorded requests with the parameters of their decodes."""
 
     requests: tuple[tuple[Sizes, ...], ...]
     """Forwards of each request, in order, as if decoded alone (R = 1)."""
-    plans: tuple[DecodingPlan, ...]
+    params: tuple[DecodingParams, ...]
     longest_prompt: int
     sources: tuple[ShapeSource, ...]
 
@@ -45,7 +45,7 @@ def recording_from_decoder(
     """
     # Shape buckets are for accelerators, but any device can record.
     config = decoder.config()
-    if decoder.plan(config).strategy == "lopa":
+    if decoder.params(config).strategy == "lopa":
         config = replace(config, branches=DEFAULT_BRANCHES)
     requests: list[tuple[Sizes, ...]] = []
     longest = 0
@@ -54,14 +54,14 @@ def recording_from_decoder(
         longest = max(longest, steps[0].branches[0].layout.prompt)
         requests.append(tuple(map(sizes_of_step, steps)))
         progress(len(requests))
-    return Recording(tuple(requests), (decoder.plan(config),), longest, (source(sum(map(len, requests))),))
+    return Recording(tuple(requests), (decoder.params(config),), longest, (source(sum(map(len, requests))),))
 
 
 def join_recordings(recordings: Sequence[Recording]) -> Recording:
     """Join several recordings, at least one."""
     return Recording(
         requests=tuple(request for each in recordings for request in each.requests),
-        plans=tuple(plan for each in recordings for plan in each.plans),
+        params=tuple(params for each in recordings for params in each.params),
         longest_prompt=max(each.longest_prompt for each in recordings),
         sources=tuple(source for each in recordings for source in each.sources),
     )

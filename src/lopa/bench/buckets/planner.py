@@ -16,7 +16,7 @@ from lopa.runtime.bundle.buckets import SPLIT_COST, ShapeBucket, bucket_from_siz
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.layout import max_rows
 
 MAX_CELLS = 4_000_000
@@ -35,14 +35,14 @@ class BucketChoice:
     """True if all occurring sizes were considered. Otherwise some were rounded up first to limit the search."""
 
 
-def limits_from_plans(plans: Sequence[DecodingPlan], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
-    """Return the largest sizes of decodes with `plans`, at least one, and prompts of up to `prompt` tokens."""
-    generated = max(plan.positions for plan in plans)
-    window, sampled = (max(rows) for rows in zip(*(max_rows(prompt, plan) for plan in plans), strict=True))
+def limits_from_plans(params: Sequence[DecodingParams], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
+    """Return the largest sizes of decodes with `params`, at least one, and prompts of up to `prompt` tokens."""
+    generated = max(params.positions for params in params)
+    window, sampled = (max(rows) for rows in zip(*(max_rows(prompt, params) for params in params), strict=True))
     occurring = list(forwards)
     return Sizes(
         requests=max(sizes.requests for sizes in occurring),
-        branches=max([plan.branches for plan in plans] + [sizes.branches for sizes in occurring]),
+        branches=max([params.branches for params in params] + [sizes.branches for sizes in occurring]),
         window=_round_up(max([window] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
         prefix=_round_up(max([prompt + generated] + [sizes.prefix for sizes in occurring]), TILE),
         wanted=max([sampled + 1] + [sizes.wanted for sizes in occurring]),

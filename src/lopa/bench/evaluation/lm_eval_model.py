@@ -147,7 +147,7 @@ class LopaLM(LM):  # type: ignore[misc]
         options = options_from_kwargs(kwargs, default_tokens=self._tokens)
         resolved = self._decoder.resolve(GenerationConfig.from_mapping(self._options | options))
         config = resolved.config
-        return Request(self._prompt(context), _with_own_seed(config, number) if resolved.plan.temperature else config)
+        return Request(self._prompt(context), _with_own_seed(config, number) if resolved.params.temperature else config)
 
     def _prompt(self, context: str) -> Prompt:
         if not isinstance(context, ChatText):

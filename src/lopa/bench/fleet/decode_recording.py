@@ -21,7 +21,7 @@ def record_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progr
     """
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=limit)]
     configs = [decoder.config(strategy="lopa", branches=count) for count in counts]
-    plan = decoder.plan(configs[0])
+    params = decoder.params(configs[0])
     recorded = []
     for number, prompt in enumerate(prompts, start=1):
         recorded.append(tuple(_record_decode(decoder, prompt, config) for config in configs))
@@ -31,8 +31,8 @@ def record_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progr
         bundle=decoder.bundle.path.resolve().name,
         weights_sha256=decoder.bundle.manifest.weights_digest,
         recorded=date_now(),
-        window=plan.window,
-        max_new_tokens=plan.max_new_tokens,
+        window=params.window,
+        max_new_tokens=params.max_new_tokens,
         limit=limit,
         prompts=tuple(recorded),
     )
@@ -63,7 +63,7 @@ def _record_decode(decoder: Decoder, prompt: str, config: GenerationConfig) -> R
     result, steps = result_with_steps(decoder, prompt, config)
     first = steps[0].rows
     return RecordedDecode(
-        branches=result.plan.branches,
+        branches=result.params.branches,
         prompt=len(result.prompt_ids),
         prompt_rows=first.commit,
         tokens=result.tokens,

@@ -15,7 +15,7 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS, Window
+from lopa.runtime.options import MAX_BRANCHES, MAX_POSITIONS, Window
 
 DECODES_SCHEMA = 1
 _EXPECTED = "a file written by lopa-export bench decodes"

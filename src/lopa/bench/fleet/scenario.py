@@ -12,7 +12,7 @@ from lopa.bench.fleet.decodes import Decodes, decodes_from_file
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.plan import MAX_BRANCHES
+from lopa.runtime.options import MAX_BRANCHES
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
 
 SCENARIO_SCHEMA = 1

@@ -24,7 +24,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import MAX_AUTO_BRANCHES
+from lopa.runtime.options import MAX_AUTO_BRANCHES
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.typed_session import TypedSession

@@ -62,7 +62,7 @@ def decode_outcomes(
 
 def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
     """Return the options of every variant, and of its run in reference mode if it has one."""
-    twins = not decoder.plan().slides  # sliding blocks have no reference mode
+    twins = not decoder.params().slides  # sliding blocks have no reference mode
     return {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in variants

@@ -9,7 +9,7 @@ from lopa.bench.eval_set import SCORED_KIND, EvalItem
 from lopa.bench.quality.intervals import Interval, Score, interval_of_ratio, score_from_count
 from lopa.bench.quality.outcome import DecodeOutcome, Outcomes
 from lopa.bench.quality.paired_comparison import CONTROL, Comparison, comparison_with_nearest, tokens_per_forward
-from lopa.runtime.plan import StrategyName
+from lopa.runtime.options import StrategyName
 
 
 @dataclass(frozen=True)

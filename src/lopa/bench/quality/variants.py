@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import StrategyName
+from lopa.runtime.options import StrategyName
 
 Options = tuple[tuple[str, Any], ...]
 

@@ -65,7 +65,7 @@ def measure_speed(
         }
         found = run_in_turns(sides, ROUNDS * len(items), progress)
     turns = list(zip(found["ours"], found["eager"], strict=True))
-    return measured_from_turns(turns, prompts=len(items), branches=ours.plan(config).branches)
+    return measured_from_turns(turns, prompts=len(items), branches=ours.params(config).branches)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import NO_PRESET, GenerationConfig
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 
 CONTROL = "defaults"
 """Name of the bundle's own options without a preset."""
@@ -45,8 +45,8 @@ def control_candidate(decoder: Decoder) -> Candidate:
 
 def first_candidates(decoder: Decoder) -> list[Candidate]:
     """Return the candidates of strategy, thresholds and branches that the bundle supports on this device."""
-    plan = decoder.plan(GenerationConfig(preset=NO_PRESET))
-    return distinct_candidates(decoder, _sliding_candidates() if plan.slides else _block_candidates(plan))
+    params = decoder.params(GenerationConfig(preset=NO_PRESET))
+    return distinct_candidates(decoder, _sliding_candidates() if params.slides else _block_candidates(params))
 
 
 def exact_candidates(decoder: Decoder) -> list[Candidate]:
@@ -79,38 +79,38 @@ def neighbors(decoder: Decoder, chosen: Candidate) -> list[Candidate]:
 def distinct_candidates(
     decoder: Decoder, candidates: Iterable[Candidate], known: Sequence[Candidate] = (), *, with_control: bool = False
 ) -> list[Candidate]:
-    """Return the valid candidates whose plans differ from each other, from those of `known` and from the defaults'.
+    """Return the valid candidates whose parameters differ from each other, from those of `known` and of the defaults.
 
-    With `with_control`, the defaults' plan is allowed.
+    With `with_control`, those of the defaults are allowed.
     """
     seen = [each.config(decoder) for each in ([] if with_control else [control_candidate(decoder)])]
-    plans = [_decoding(decoder, config) for config in (*seen, *(each.config(decoder) for each in known))]
+    distinct = [_decoding(decoder, config) for config in (*seen, *(each.config(decoder) for each in known))]
     found = []
     for candidate in candidates:
         try:
-            plan = _decoding(decoder, candidate.config(decoder))
+            params = _decoding(decoder, candidate.config(decoder))
         except BadInputError:
             continue
-        if plan not in plans:
-            plans.append(plan)
+        if params not in distinct:
+            distinct.append(params)
             found.append(candidate)
     return [each for each in found if each.options.get("branches") != "auto" or decoder.has_costs]
 
 
-def _decoding(decoder: Decoder, config: GenerationConfig) -> DecodingPlan:
-    """Return the plan of `config`, and the same one for lopa with a single branch as for d2f, since they are equal."""
-    plan = decoder.plan(config)
-    return replace(plan, strategy="d2f") if plan.strategy == "lopa" and plan.branches == 1 else plan
+def _decoding(decoder: Decoder, config: GenerationConfig) -> DecodingParams:
+    """Return the parameters of `config`, and the same ones for lopa with one branch as for d2f: both decode alike."""
+    params = decoder.params(config)
+    return replace(params, strategy="d2f") if params.strategy == "lopa" and params.branches == 1 else params
 
 
-def _block_candidates(plan: DecodingPlan) -> Iterator[Candidate]:
+def _block_candidates(params: DecodingParams) -> Iterator[Candidate]:
     for first in (True, False):
         suffix = ", first masked" if first else ""
         for strategy in ("threshold", "d2f"):
             for threshold in _THRESHOLDS:
                 options = {"strategy": strategy, "skip_threshold": threshold, "unmask_first_masked": first}
                 yield Candidate(f"{strategy} {threshold}{suffix}", options)
-                if plan.edits:
+                if params.edits:
                     for editing in _EDITING:
                         name = f"{strategy} {threshold}, editing {editing}{suffix}"
                         yield Candidate(name, {**options, "editing_threshold": editing})

@@ -145,7 +145,7 @@ def command(
     recording = join_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_plans(
-        recording.plans, forwards, recording.longest_prompt if max_prompt is None else max_prompt
+        recording.params, forwards, recording.longest_prompt if max_prompt is None else max_prompt
     )
     choice = choose_shape_buckets(
         forwards,

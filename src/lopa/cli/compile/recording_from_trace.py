@@ -14,7 +14,7 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
+from lopa.runtime.options import MAX_BRANCHES, DecodingParams
 
 _Line = TypeVar("_Line")
 _EXPECTED = "a file written by generate --trace"
@@ -101,7 +101,7 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
         )
 
 
-def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
+def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingParams:
     """Return the decode's plan for an accelerator, even if a CPU recorded it, since only accelerators use buckets."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
@@ -113,4 +113,4 @@ def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> Decodi
                 expected=f"{name} {expected}, as in {bundle.path}",
                 remedy="record a decode of this bundle: generate --trace",
             )
-    return bundle.manifest.plan(GenerationConfig.from_mapping(header.config), [_ACCELERATOR])
+    return bundle.manifest.params(GenerationConfig.from_mapping(header.config), [_ACCELERATOR])

@@ -102,7 +102,7 @@ class ChatSession:
 
     def _fits(self, messages: list[Message]) -> bool:
         positions = self._decoder.bundle.manifest.dimensions.max_positions
-        config, limit = self._resolved.config, positions - self._resolved.plan.max_new_tokens
+        config, limit = self._resolved.config, positions - self._resolved.params.max_new_tokens
         return len(ids_from_chat(self._decoder.tokenizer, Chat(messages), config)) <= limit
 
     def _run_command(self, line: str) -> None:

@@ -227,7 +227,7 @@ def _trace_writer(trace: OutputLines | None, decoder: Decoder, resolved: Resolve
     if trace is None:
         return None
     trace.begin()
-    return TraceWriter(trace.write, decoder.bundle.manifest, resolved.config, resolved.plan)
+    return TraceWriter(trace.write, decoder.bundle.manifest, resolved.config, resolved.params)
 
 
 def _print_answer(events: Iterable[Event], *, drafts: bool) -> GenerationResult:
@@ -308,6 +308,6 @@ def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: boo
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
-    seed = f"seed {resolved.config.seed}, " if drawn or resolved.plan.temperature > 0 else ""
+    seed = f"seed {resolved.config.seed}, " if drawn or resolved.params.temperature > 0 else ""
     preset = "" if resolved.preset is None else f"preset {resolved.preset}, "
     return f"{seed}{preset}{counted}: {choice.reason}"

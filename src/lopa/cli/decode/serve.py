@@ -24,7 +24,7 @@ from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.errors import LopaError
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.hub.hub_id import hub_id_from_uri
-from lopa.runtime.plan.option import QUALITY
+from lopa.runtime.options.option import QUALITY
 from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import ACCESS, settings_of

@@ -1,4 +1,4 @@
-"""The file of `generate --trace`: a header line with bundle, options and plan, then a line per step."""
+"""The file of `generate --trace`: a header line with bundle, options and params, then a line per step."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.decoding.trace_table import trace_table
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 
 TRACE_VERSION = 1
 StepCallbacks = Callable[[int], Callable[[Step], None]]
@@ -24,16 +24,16 @@ class TraceWriter:
     """
 
     def __init__(
-        self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig, plan: DecodingPlan
+        self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig, params: DecodingParams
     ) -> None:
-        """Write the header. `config` resolves to `plan`. Lines of a batch may override both."""
+        """Write the header. `config` resolves to `params`. Lines of a batch may override both."""
         self._write = write
         header = {
             "type": "header",
             "version": TRACE_VERSION,
             "bundle": {record.path: record.sha256 for record in manifest.files},
             "config": config.requested(),
-            "plan": plan.as_json(),
+            "params": params.as_json(),
         }
         write(json.dumps(header))
 

@@ -15,7 +15,7 @@ from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edit_bundle, write_manifest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.hub.hub_bundle import check_own_bundle
-from lopa.runtime.plan.option import QUALITY
+from lopa.runtime.options.option import QUALITY
 from lopa.runtime.text.tokenizer import Tokenizer
 
 

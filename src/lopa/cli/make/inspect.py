@@ -26,7 +26,7 @@ from lopa.runtime.generation_config import GenerationConfig, reason_against_look
     examples=("lopa-export inspect BUNDLE", "lopa-export inspect BUNDLE --json", "lopa-export inspect BUNDLE --lint"),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--json", "as_json", is_flag=True, help="Print the manifest and the plan of a request without options.")
+@option("--json", "as_json", is_flag=True, help="Print the manifest and the parameters of a request without options.")
 @option(
     "--lint",
     is_flag=True,
@@ -44,7 +44,7 @@ def command(bundle: Path, as_json: bool, lint: bool) -> None:
 
 
 def _in_json(manifest: Manifest) -> str:
-    return json.dumps({**json.loads(json_from_record(manifest)), "plan": manifest.plan().as_json()}, indent=1)
+    return json.dumps({**json.loads(json_from_record(manifest)), "params": manifest.params().as_json()}, indent=1)
 
 
 def _lint(bundle: Bundle) -> None:
@@ -103,7 +103,7 @@ def _summary(bundle: Bundle) -> str:
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),
-        ("plan", _plan(manifest)),
+        ("options", _options(manifest)),
         *([("chat", "template in manifest.json, set by lopa-export edit")] if manifest.chat_template else []),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", line) for line in engine_lines(bundle)),
@@ -168,10 +168,10 @@ def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]
 
 
-def _plan(manifest: Manifest) -> str:
-    """Return the decoding plan of a request without options on a CPU, as text."""
-    plan = manifest.plan().as_json()
-    return ", ".join(f"{name} {value}" for name, value in {**plan.pop("own"), **plan}.items())
+def _options(manifest: Manifest) -> str:
+    """Return the options of a request without any on a CPU, as text."""
+    params = manifest.params().as_json()
+    return ", ".join(f"{name} {value}" for name, value in {**params.pop("own"), **params}.items())
 
 
 def _fields(manifest: Manifest) -> list[tuple[str, object]]:

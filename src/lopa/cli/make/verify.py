@@ -215,7 +215,7 @@ def agreement_of_engine(
         closing(TypedSession(session_from_engine(bundle, device, found))) as candidate,
     ):
         decoder = Decoder(bundle, reference, tokenizer)
-        own = decoder.plan(decoder.config(max_new_tokens=_GATE_TOKENS))
+        own = decoder.params(decoder.config(max_new_tokens=_GATE_TOKENS))
         plain = (own.alignment, own.cache) == ("prompt", "blocks")
         plans = [replace(own, window=window) for window in ("full", "block_causal")] if plain else [own]
         items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)

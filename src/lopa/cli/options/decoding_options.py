@@ -11,8 +11,8 @@ from lopa.cli.program.grouped_option import option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, did_you_mean
-from lopa.runtime.plan.choices import MAX_GRAMMAR_CHARACTERS
-from lopa.runtime.plan.option import QUALITY, Option
+from lopa.runtime.options.choices import MAX_GRAMMAR_CHARACTERS
+from lopa.runtime.options.option import QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, strategy_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -17,13 +17,13 @@ def min_limits(manifest: Manifest) -> Sizes:
     in the first block. All of them may be sampled. The prompt and all generated positions may be committed. Branches
     and requests do not matter, because larger forwards are split.
     """
-    plan = manifest.plan()
-    window, wanted = max_rows(1, plan)
+    params = manifest.params()
+    window, wanted = max_rows(1, params)
     return Sizes(
         requests=1,
         branches=1,
         window=window,
-        prefix=-(-(1 + plan.positions) // TILE) * TILE,
+        prefix=-(-(1 + params.positions) // TILE) * TILE,
         wanted=wanted,
     )
 

@@ -19,7 +19,7 @@ from lopa.runtime.contract import Int64, Statistics, WindowBatch
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.running_loop import RequestCache, RunningLoop
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number
@@ -122,13 +122,13 @@ def agreement_of_sessions(
     candidate: Session,
     manifest: Manifest,
     prompts: Sequence[Int64],
-    plans: Sequence[DecodingPlan],
+    params: Sequence[DecodingParams],
     shapes: Sequence[Sizes],
     tolerance: GateTolerance,
     progress: ProgressCallback = silent,
     on_failure: Callable[[], None] | None = None,
 ) -> Agreement:
-    """Decode every prompt with every plan, then run random windows in each of `shapes`, on both sessions.
+    """Decode every prompt with every parameters, then run random windows in each of `shapes`, on both sessions.
 
     `progress` receives the number of finished decodes and shapes. `on_failure` is called right after each forward that
     would fail by itself.
@@ -136,7 +136,7 @@ def agreement_of_sessions(
     tally = Tally(tolerance, on_failure)
     pair = PairedSession(reference, candidate, tally.compare)
     work = [
-        *((_decode, (prompt, plan, manifest)) for plan in plans for prompt in prompts),
+        *((_decode, (prompt, params, manifest)) for params in params for prompt in prompts),
         *((_run_shape, (shape, max(each.window for each in shapes), manifest)) for shape in shapes),
     ]
     for number, (run, arguments) in enumerate(work):
@@ -146,8 +146,8 @@ def agreement_of_sessions(
     return tally.agreement(reference.device)
 
 
-def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
-    running = RunningLoop(LopaLoop(plan, manifest, prompt), RequestCache(pair))
+def _decode(pair: PairedSession, prompt: Int64, params: DecodingParams, manifest: Manifest) -> None:
+    running = RunningLoop(LopaLoop(params, manifest, prompt), RequestCache(pair))
     try:
         while running.loop.answer.stop_reason is None:
             running.step()

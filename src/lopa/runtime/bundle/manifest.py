@@ -26,10 +26,10 @@ from lopa.runtime.generation_config import (
     checked_defaults,
     merged_options,
     options_from_defaults,
-    plan_from_options,
+    params_from_options,
     resolve,
 )
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -389,11 +389,13 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         preset = {} if name is None else options_from_defaults(self.presets[name].options)
         merged = merged_options(config, own=self.decoding.options(), defaults={**self.default_options, **preset})
         options = {**merged, "preset": name}
-        return ResolvedOptions(config, options, plan_from_options(options, devices), tuple(devices))
+        return ResolvedOptions(config, options, params_from_options(options, devices), tuple(devices))
 
-    def plan(self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES) -> DecodingPlan:
-        """Return the plan of a request (see `resolve`); None stands for no options."""
-        return self.resolve(config or GenerationConfig(), devices).plan
+    def params(
+        self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES
+    ) -> DecodingParams:
+        """Return the parameters of a request (see `resolve`); None stands for no options."""
+        return self.resolve(config or GenerationConfig(), devices).params
 
     def has_integers(self, name: str) -> bool:
         """Return True if the tensor `name` is quantized."""
@@ -541,26 +543,26 @@ def check_default_options(
     """
     checked_defaults(defaults)
     # Resolve the defaults as if requested: a request may override a default, but another default must not.
-    plan = resolve(GenerationConfig.from_mapping(options_from_defaults(defaults)), own=decoding.options())
+    params = resolve(GenerationConfig.from_mapping(options_from_defaults(defaults)), own=decoding.options())
     for wrong, received, expected in (
         (
-            "max_new_tokens" in defaults and plan.max_new_tokens >= positions,
-            f"max_new_tokens {plan.max_new_tokens}",
+            "max_new_tokens" in defaults and params.max_new_tokens >= positions,
+            f"max_new_tokens {params.max_new_tokens}",
             f"fewer than the model's {positions} positions",
         ),
         (
-            plan.draws_from_logits and not with_logits,
-            f"top_k {plan.top_k}",
+            params.draws_from_logits and not with_logits,
+            f"top_k {params.top_k}",
             f"1 to {TOP_K}, or a bundle exported with --with-logits",
         ),
         (
-            plan.slides and prediction_shift != 0,
+            params.slides and prediction_shift != 0,
             "alignment 'sliding'",
             "prompt or absolute, because rows of this model predict the next position",
         ),
         (
-            plan.edits and prediction_shift != 0,
-            f"editing_threshold {plan.editing_threshold}",
+            params.edits and prediction_shift != 0,
+            f"editing_threshold {params.editing_threshold}",
             "no editing, because rows of this model predict the next position",
         ),
     ):

@@ -14,7 +14,7 @@ from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.llguidance_library import lark_from_regex
 from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.grammar.schema_patterns import check_set_operations
-from lopa.runtime.plan import GRAMMARS
+from lopa.runtime.options import GRAMMARS
 from lopa.runtime.text.chat_template import text_from_content
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.runtime.text.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.extension import LoopState
 from lopa.runtime.decoding.remask import remaskable_positions
 from lopa.runtime.decoding.round import RoundEnd, RoundOutcome, branch_again, score_branches, unmask
-from lopa.runtime.plan import MAX_AUTO_BRANCHES
+from lopa.runtime.options import MAX_AUTO_BRANCHES
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
@@ -72,11 +72,11 @@ class BranchBudget:
         left = int(np.count_nonzero(~anchor.unmasked))
         if not left:
             return 0
-        if left == 1 and not context.plan.edits and not next_block_size(anchor, 1.0, context.plan):
+        if left == 1 and not context.params.edits and not next_block_size(anchor, 1.0, context.params):
             return 1  # the lookahead token is written at the last position, so no further forward is needed
         last, open_blocks = anchor.blocks[-1], anchor.due or anchor.active
         start = open_blocks[0].start if open_blocks else last.end
-        grown = next_block_size(anchor, float(anchor.unmasked[last.start : last.end].mean()), context.plan)
+        grown = next_block_size(anchor, float(anchor.unmasked[last.start : last.end].mean()), context.params)
         window = len(anchor.tokens) + grown - start + len(remaskable_positions(anchor, context))
         return self.branches(masked=left, window=window, prefix=tiles(start)) - 1
 

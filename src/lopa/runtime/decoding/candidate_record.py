@@ -36,7 +36,7 @@ class CandidateRecord:
 
     def _add_round(self, loop: LoopState, end: RoundEnd) -> None:
         packed, rows, winner = end.scores.packed, end.rows, end.numbers[-1]
-        if loop.context.plan.anytime:
+        if loop.context.params.anytime:
             self.add(winner, packed.sampled[winner].tolist(), packed, rows)
         self.accept(end.scores.branches[winner])
         for number, unmasked, edited in zip(end.numbers, end.unmasked, end.edited, strict=True):

@@ -12,7 +12,7 @@ import numpy as np
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.kept_candidates import copied_rows, row_of_token, sorted_candidates
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.packed_rows import PackedRows
@@ -26,11 +26,11 @@ ending is written."""
 
 
 def rows_at_first_masked(
-    branches: tuple[Branch, ...], packed: PackedRows, rows: RowStatistics, plan: DecodingPlan
+    branches: tuple[Branch, ...], packed: PackedRows, rows: RowStatistics, params: DecodingParams
 ) -> RowStatistics:
     """Return the `rows` [C] of a round without the tokens that the grammar forbids at each branch's first masked
     position."""
-    result = copied_rows(rows, plan)
+    result = copied_rows(rows, params)
     for number, (branch, sampled) in enumerate(zip(branches, packed.sampled, strict=True)):
         grammar = branch.grammar
         if grammar is None or grammar.ended:
@@ -42,7 +42,7 @@ def rows_at_first_masked(
         elif not len(sampled) or sampled[0] != position:
             continue
         remaining = positions_behind(branch, position) + 1
-        put_rows(result, column, allowed_row(rows[column], grammar, remaining, plan))
+        put_rows(result, column, allowed_row(rows[column], grammar, remaining, params))
     return result
 
 
@@ -67,15 +67,15 @@ class ConstrainedRun:
     """
 
     def __init__(
-        self, branch: Branch, grammar: BranchGrammar, positions: Int64, rows: RowStatistics, plan: DecodingPlan
+        self, branch: Branch, grammar: BranchGrammar, positions: Int64, rows: RowStatistics, params: DecodingParams
     ) -> None:
         """Start a run from `rows` [n], the result of rows_at_first_masked, at the ascending sampled `positions` [n]."""
-        self._branch, self._grammar, self._positions, self._plan = branch, grammar, positions, plan
+        self._branch, self._grammar, self._positions, self._params = branch, grammar, positions, params
         self._may_go_beyond = grammar.remasked < branch.layout.end - branch.layout.prompt
         self._in_run = np.zeros(len(positions), np.bool_)
         self._in_run[:1] = True
         self._rejected: dict[int, set[int]] = {}
-        self.rows = copied_rows(rows, plan)
+        self.rows = copied_rows(rows, params)
         """[n]: rows to propose candidates from."""
 
     def may_unmask(self, candidates: Candidates) -> Bool:
@@ -102,7 +102,7 @@ class ConstrainedRun:
             if token in tokens:  # only the ending's own token is proposed twice
                 raise RuntimeError("the grammar rejects its own ending (this is a bug in lopa, please report it)")
             tokens.add(token)
-            put_rows(self.rows, place, allowed_row(self.rows[place], behind, remaining + 1, self._plan, tokens))
+            put_rows(self.rows, place, allowed_row(self.rows[place], behind, remaining + 1, self._params, tokens))
         return True
 
     def _end_of_run(self, candidates: Candidates, chosen: Bool) -> tuple[int | None, BranchGrammar]:
@@ -129,7 +129,7 @@ class ConstrainedRun:
 
 
 def allowed_row(
-    row: RowStatistics, grammar: BranchGrammar, remaining: int, plan: DecodingPlan, rejected: Collection[int] = ()
+    row: RowStatistics, grammar: BranchGrammar, remaining: int, params: DecodingParams, rejected: Collection[int] = ()
 ) -> RowStatistics:
     """Return `row` [K] of the position that follows `grammar`, with forbidden candidates last and with probability 0.
 
@@ -139,15 +139,15 @@ def allowed_row(
     begins the text of a candidate, or otherwise the first token of the shortest ending.
     """
     if len(rejected) > MAX_REJECTED:
-        return row_of_token(row, grammar.first_ending_token(remaining), plan)
+        return row_of_token(row, grammar.first_ending_token(remaining), params)
     keep = np.array([token not in rejected and grammar.allows(token) for token in row.topk_ids.tolist()], np.bool_)
-    if row.logits is not None and (plan.draws_from_logits or not keep.any()):
+    if row.logits is not None and (params.draws_from_logits or not keep.any()):
         may = grammar.allowed()
         may[list(rejected)] = False
         if may.any():
             allowed_logits = np.where(may, row.logits, np.float32(-np.inf))
             if not keep.any():
-                return _best_of_logits(row, row.logits, allowed_logits, plan)
+                return _best_of_logits(row, row.logits, allowed_logits, params)
             return RowStatistics(*sorted_candidates(row, keep), row.entropy, allowed_logits)
     if keep.any():
         return RowStatistics(*sorted_candidates(row, keep), row.entropy)
@@ -158,16 +158,16 @@ def allowed_row(
         if piece not in rejected and grammar.allows(piece)
     )
     token = next(pieces, None)
-    return row_of_token(row, grammar.first_ending_token(remaining) if token is None else token, plan)
+    return row_of_token(row, grammar.first_ending_token(remaining) if token is None else token, params)
 
 
 def _best_of_logits(
-    row: RowStatistics, all_logits: Float32, allowed_logits: Float32, plan: DecodingPlan
+    row: RowStatistics, all_logits: Float32, allowed_logits: Float32, params: DecodingParams
 ) -> RowStatistics:
-    scaled = all_logits / np.float32(plan.logits_temperature)
+    scaled = all_logits / np.float32(params.logits_temperature)
     best = np.argsort(-allowed_logits, kind="stable")[: len(row.topk_ids)]
     top = scaled.max()
     norm = top + np.log(np.exp(scaled - top).sum())
-    logprobs = (allowed_logits[best] / np.float32(plan.logits_temperature) - norm).astype(np.float32)
-    kept_logits = allowed_logits if plan.draws_from_logits else None
+    logprobs = (allowed_logits[best] / np.float32(params.logits_temperature) - norm).astype(np.float32)
+    kept_logits = allowed_logits if params.draws_from_logits else None
     return RowStatistics(best.astype(np.int64), logprobs, row.entropy, kept_logits)

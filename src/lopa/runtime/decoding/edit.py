@@ -26,7 +26,7 @@ def editing() -> Extension:
 def _edited(outcome: RoundOutcome, proposals: Proposals, context: Context) -> RoundOutcome:
     scores, number = proposals.scores, proposals.number
     editable = scores.packed.editable[number]
-    if proposals.step == scores.step or not context.plan.temperature:
+    if proposals.step == scores.step or not context.params.temperature:
         candidates = scores.edit_candidates[number]
     else:
         rows = scores.rows[scores.packed.editable_columns(number)]
@@ -68,7 +68,7 @@ def _chosen(branch: Branch, editable: Int64, candidates: Candidates, context: Co
     for block in branch.active:
         own = slice(*np.searchsorted(editable, (block.start, block.end)))
         view = EditView(branch.tokens[editable[own]], candidates[own])
-        chosen[own] = edit(view, context.plan) & branch.unmasked[editable[own]]
+        chosen[own] = edit(view, context.params) & branch.unmasked[editable[own]]
     return chosen
 
 
@@ -83,7 +83,7 @@ def _edited_block(block: Block, before: Branch, edited: EditedTokens, context: C
     began_full = bool(before.unmasked[: block.end].all())
     rounds = block.edit_rounds + began_full
     changed = (edited.positions < block.end).any()
-    is_settled = (began_full and not changed) or rounds >= context.plan.editing_limit
+    is_settled = (began_full and not changed) or rounds >= context.params.editing_limit
     return replace(block, edit_rounds=rounds, is_unsettled=not is_settled)
 
 

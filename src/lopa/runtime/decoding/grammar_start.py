@@ -15,7 +15,7 @@ def constraint(grammar: BranchGrammar) -> Extension:
     """Return the extension whose answer satisfies `grammar`, in its first state."""
 
     def start(context: Context, branches: tuple[Branch, ...]) -> Start:
-        final = grammar if context.plan.edits else None
+        final = grammar if context.params.edits else None
         return context, (*branches[:-1], replace(branches[-1], grammar=grammar, final_grammar=final))
 
     return Extension(start=start)

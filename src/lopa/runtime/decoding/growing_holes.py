@@ -17,7 +17,7 @@ from lopa.runtime.decoding.hole_filling import HoleFilling
 from lopa.runtime.decoding.kept_candidates import copied_rows, sorted_candidates
 from lopa.runtime.decoding.round import Proposals, RoundEnd, RoundOutcome
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
@@ -56,7 +56,7 @@ class GrowingHoles(HoleFilling):
         for (start, end), most, left in zip(self._lengths[0].holes, self._most, self._expansions, strict=True):
             held |= (positions >= start) & (positions < end) & (end - start >= most or not left)
         if token is not None and held.any():
-            received, rows = rows, copied_rows(rows, loop.context.plan)
+            received, rows = rows, copied_rows(rows, loop.context.params)
             for place in np.flatnonzero(held):
                 column = packed.kept_columns + int(place)
                 put_rows(rows, column, _row_without(received[column], token, loop.context))
@@ -65,7 +65,7 @@ class GrowingHoles(HoleFilling):
     def unmasked(self, outcome: RoundOutcome, _: Proposals, context: Context) -> RoundOutcome:
         """Return the outcome of the only branch with the lengths of holes that its new tokens ask for.
 
-        With the plan's drop_after_eos, masked positions behind a deleted token in its hole are deleted too. The
+        With the parameters's drop_after_eos, masked positions behind a deleted token in its hole are deleted too. The
         positions at the edges of holes stay.
         """
         branch, holes = outcome.branch, self._lengths[0]
@@ -80,7 +80,7 @@ class GrowingHoles(HoleFilling):
         expansions = []
         for (start, end), most, left in zip(holes.holes, self._most, self._expansions, strict=True):
             own = slice(start, end)
-            if context.plan.drop_after_eos:
+            if context.params.drop_after_eos:
                 deleted[own] |= was_masked[own] & np.logical_or.accumulate(deleted[own])
             copies[own] -= deleted[own]
             longer = start + np.flatnonzero(expands[own] & ~deleted[own])[: min(left, most - int(copies[own].sum()))]
@@ -108,11 +108,11 @@ def hole_filling(holes: Holes, ends: tuple[int, ...]) -> Extension:
     return (GrowingHoles(holes, ends) if holes.grows else HoleFilling(holes.lengths)).extension()
 
 
-def check_growth(plan: DecodingPlan) -> None:
+def check_growth(params: DecodingParams) -> None:
     """Raise BadInputError for a strategy that keeps values by position, which move when a hole grows."""
-    if strategy_from_name(plan.strategy).rescore is not identity:
+    if strategy_from_name(params.strategy).rescore is not identity:
         raise BadInputError(
-            f"strategy {plan.strategy!r} for holes whose lengths the model decides",
+            f"strategy {params.strategy!r} for holes whose lengths the model decides",
             expected="a strategy that keeps no values from step to step, e.g. vanilla, threshold or eb",
             remedy="choose such a strategy, or give each hole one length",
         )
@@ -132,7 +132,7 @@ def _row_without(row: RowStatistics, token: int, context: Context) -> RowStatist
     rest = max(-np.expm1(own), np.exp(logprobs[keep]).sum(), np.finfo(np.float64).tiny)
     entropy = (float(row.entropy) + np.exp(own) * own) / rest + np.log(rest)
     logits = row.logits
-    if logits is not None and context.plan.draws_from_logits:
+    if logits is not None and context.params.draws_from_logits:
         logits = np.where(np.arange(len(logits)) == token, np.float32(-np.inf), logits)
     kept = replace(row, topk_logprobs=(logprobs - np.log(rest)).astype(np.float32))
     return RowStatistics(

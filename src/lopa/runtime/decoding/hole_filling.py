@@ -28,8 +28,8 @@ class HoleFilling:
 
     def start(self, context: Context, _: tuple[Branch, ...]) -> Start:
         """Return a branch of each length, in which the holes are masked."""
-        plan, shift = context.plan, context.prediction_shift
-        layouts = [layout_of_holes(each.holes, plan, shift, in_turn=each.in_turn) for each in self._lengths]
+        params, shift = context.params, context.prediction_shift
+        layouts = [layout_of_holes(each.holes, params, shift, in_turn=each.in_turn) for each in self._lengths]
         pairs = zip(self._lengths, layouts, strict=True)
         return context, tuple(first_branch(each.ids, layout, context) for each, layout in pairs)
 
@@ -39,7 +39,7 @@ class HoleFilling:
         if not lengths[0].seam_tokens:
             return rows
         per_branch = lengths if len(lengths) > 1 else lengths * len(loop.branches)
-        return healed_rows(packed, rows, per_branch, loop.context.plan)
+        return healed_rows(packed, rows, per_branch, loop.context.params)
 
     def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
         """Return the answer from the first hole to the last one, of the winner's length."""

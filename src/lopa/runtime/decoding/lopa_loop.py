@@ -22,7 +22,7 @@ from lopa.runtime.decoding.remask import remaskable_positions, remasking
 from lopa.runtime.decoding.round import RoundEnd, branch_again, joined, score_branches, unmask
 from lopa.runtime.decoding.speculation import speculation
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason, answer_of_branch
 from lopa.runtime.state.branch import Branch, first_branch, with_tokens
 from lopa.runtime.state.context import Model, context_from_model
@@ -36,14 +36,16 @@ from lopa.runtime.strategy import Candidates
 class LopaLoop:
     """The state of one request between rounds. Every round unmasks positions of the best branch, and branches again."""
 
-    def __init__(self, plan: DecodingPlan, model: Model, prompt: Int64, extensions: Sequence[Extension] = ()) -> None:
+    def __init__(
+        self, params: DecodingParams, model: Model, prompt: Int64, extensions: Sequence[Extension] = ()
+    ) -> None:
         """Begin with `prompt` [length], at least one token.
 
-        The `extensions` are those of the request, in the order in which they change the start. Options of the plan
-        bring their own.
+        The `extensions` are those of the request, in the order in which they change the start. Options bring
+        their own.
         """
-        self.plan, self.model = plan, model
-        asked = (*_extensions_of_plan(plan, model), *extensions)
+        self.params, self.model = params, model
+        asked = (*_extensions_of_plan(params, model), *extensions)
         self._at_rows = [each.rows for each in asked if each.rows]
         self._at_candidates = [each.candidates for each in asked if each.candidates]
         self.after_unmasking = tuple(each.unmasked for each in asked if each.unmasked)
@@ -51,8 +53,8 @@ class LopaLoop:
         self.steps = self.strategy_steps = self.window_tokens = 0
         self._proposed: tuple[Int64, Candidates] | None = None
         """Masked positions [n] that the last round computed, and the best tokens there."""
-        context = context_from_model(plan, model)
-        layout = layout_of_prompt(len(prompt), plan, context.prediction_shift)
+        context = context_from_model(params, model)
+        layout = layout_of_prompt(len(prompt), params, context.prediction_shift)
         branches: tuple[Branch, ...] = (first_branch(prompt, layout, context),)
         for each in asked:
             if each.start:
@@ -76,7 +78,7 @@ class LopaLoop:
         packed = pack_rows(self.branches, self.context)
         if not np.array_equal(cached[: packed.prefix], packed.cached):
             packed = pack_rows(self.branches, self.context, anew=True)
-        if self.plan.remasks:
+        if self.params.remasks:
             remaskable = remaskable_positions(self.anchor, self.context)
             packed = with_shadow_rows(packed, self.anchor, remaskable, self.context) if len(remaskable) else packed
         return packed
@@ -126,13 +128,13 @@ class LopaLoop:
         context = self.context
         scores = score_branches(self.branches, packed, rows, self.strategy_steps + 1, context)
         outcome = unmask(scores, scores.view.winner, context, self.after_unmasking)
-        return branch_again(scores, rows, outcome, 0 if self.plan.speculative else self.plan.lookaheads, context)
+        return branch_again(scores, rows, outcome, 0 if self.params.speculative else self.params.lookaheads, context)
 
     def _answer(self, states: tuple[Branch, ...], end: RoundEnd | None) -> AnswerState:
         """Return the answer of the anchor, after a round with this `end` that reached `states`."""
         anchor, context = self.anchor, self.context
         longest = max(self.window_tokens, *(len(state.tokens) - anchor.layout.prompt for state in states))
-        answer = answer_of_branch(anchor, context.ends, longest, finished_blocks=self.plan.edits)
+        answer = answer_of_branch(anchor, context.ends, longest, finished_blocks=self.params.edits)
         for at_answer in self._at_answer:
             answer = at_answer(self, answer, end)
         self.window_tokens = answer.window_tokens
@@ -166,18 +168,18 @@ class LopaLoop:
         )
 
 
-def _extensions_of_plan(plan: DecodingPlan, model: Model) -> list[Extension]:
-    """Return the extensions for the options of `plan`."""
+def _extensions_of_plan(params: DecodingParams, model: Model) -> list[Extension]:
+    """Return the extensions for the options of `params`."""
     found: list[Extension] = []
-    if plan.reference:
-        mode = ReferenceMode(plan, model)
+    if params.reference:
+        mode = ReferenceMode(params, model)
         found.append(Extension(start=mode.start, answer=mode.answer))
-    if plan.remasks:
+    if params.remasks:
         found.append(remasking())
-    if plan.edits:
+    if params.edits:
         found.append(editing())
-    if plan.speculative:
+    if params.speculative:
         found.append(speculation())
-    if plan.top_logprobs:
-        found.append(Extension(answer=CandidateRecord(plan.top_logprobs).answer))
+    if params.top_logprobs:
+        found.append(Extension(answer=CandidateRecord(params.top_logprobs).answer))
     return found

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lopa.runtime.decoding.extension import LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason, length_to_end
 from lopa.runtime.state.branch import Branch, is_end, unmasked_length
 from lopa.runtime.state.context import Context, Model
@@ -16,10 +16,10 @@ LLADA2 = "llada2-moe"
 class ReferenceMode:
     """The end of a published loop, and what it returns."""
 
-    def __init__(self, plan: DecodingPlan, model: Model) -> None:
+    def __init__(self, params: DecodingParams, model: Model) -> None:
         self._is_llada2 = model.architecture == LLADA2
-        self._stops_early = self._is_llada2 and plan.eos_early_stop and not plan.edits
-        self._ends = model.special_tokens.ends if plan.stop_at_eos else ()
+        self._stops_early = self._is_llada2 and params.eos_early_stop and not params.edits
+        self._ends = model.special_tokens.ends if params.stop_at_eos else ()
 
     def start(self, context: Context, branches: tuple[Branch, ...]) -> Start:
         """Return the constants of the published loop.
@@ -27,10 +27,10 @@ class ReferenceMode:
         LLaDA2.0's overwrites no unmasked token. LLaDA2.1's stops at an end of text only with eos_early_stop, but its
         answer ends there.
         """
-        plan = context.plan
+        params = context.params
         if self._is_llada2:
-            context = replace(context, plan=replace(plan, overwrites_unmasked=False))
-        if plan.edits and not plan.eos_early_stop:
+            context = replace(context, params=replace(params, overwrites_unmasked=False))
+        if params.edits and not params.eos_early_stop:
             context = replace(context, ends=())
         return context, branches
 
@@ -44,12 +44,12 @@ class ReferenceMode:
         anchor = loop.anchor
         final = unmasked_length(anchor)
         length = length_to_end(anchor.tokens[answer.start : answer.start + final], self._ends)
-        reason: StopReason | None = "step_limit" if loop.steps >= loop.context.plan.step_limit else None
+        reason: StopReason | None = "step_limit" if loop.steps >= loop.context.params.step_limit else None
         if all(is_done(branch, loop.context) for branch in loop.branches):
             reason = "length" if length is None else "eos"
         final = final if length is None else length
         if self._is_llada2:
-            final = min(final, loop.context.plan.max_new_tokens)
+            final = min(final, loop.context.params.max_new_tokens)
         if self._stops_early and end is not None and is_end(end.unmasked[-1].tokens, self._ends).any():
             first = int(is_end(anchor.tokens, self._ends).argmax())
             if anchor.unmasked[answer.start : first].all():

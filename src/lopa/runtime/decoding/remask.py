@@ -44,8 +44,8 @@ def remaskable_positions(anchor: Branch, context: Context) -> Int64:
     They do not depend on what the round unmasks. An end of text is never among them, since the rows behind it may have
     been dropped.
     """
-    plan = context.plan
-    if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.remask_limit:
+    params = context.params
+    if context.strategy.remask is None or not params.remasks or anchor.remasked >= params.remask_limit:
         return np.empty(0, np.int64)
     open_now = np.zeros(len(anchor.tokens), np.bool_)
     for block in anchor.active:
@@ -77,13 +77,13 @@ def remask_branch(
     if remask is None:
         return winner, np.empty(0, np.int64)
     found: list[Int64] = []
-    blocks, left = [], context.plan.remask_limit - winner.remasked
+    blocks, left = [], context.params.remask_limit - winner.remasked
     for block in winner.blocks:
         accepted = int(np.count_nonzero((block.start <= written) & (written < block.end)))
         if block.state is BlockState.ACTIVE:
             own = slice(*np.searchsorted(remaskable, (block.start, block.end)))
             view = RemaskView(probabilities[own], accepted, _accepted_before(block), left)
-            found.append(remaskable[own][remask(view, context.plan)])
+            found.append(remaskable[own][remask(view, context.params)])
             left -= len(found[-1])
             block = replace(block, accepted=accepted)
         blocks.append(block)

@@ -154,7 +154,7 @@ def score_branches(
     branches, rows = _rescore(branches, packed, rows, context)
     allowed = rows
     if branches[-1].grammar is not None:
-        allowed = rows_at_first_masked(branches, packed, rows, context.plan)
+        allowed = rows_at_first_masked(branches, packed, rows, context.params)
     return scores_from_rows(branches, packed, allowed, step, context)
 
 
@@ -163,7 +163,7 @@ def scores_from_rows(
 ) -> Scores:
     """Return the scores of `branches` from statistics `rows` [C] that were rescored and constrained already."""
     positions, offsets = packed.column_positions, None
-    if context.plan.slides:
+    if context.params.slides:
         offsets = np.concatenate([own - own[:1] for own in np.split(positions, packed.first_columns[1:])])
     candidates = candidates_from_rows(rows, positions, context, step=step, offsets=offsets)
     columns = [packed.sampled_columns(number) for number in range(len(branches))]
@@ -171,7 +171,7 @@ def scores_from_rows(
     views = [_branch_view(*each) for each in zip(branches, packed.sampled, proposed, strict=True)]
     judge = context.strategy.branch_confidence
     confidences = tuple(
-        float(judge(each, context.plan)) if len(each.positions) else FINISHED_CONFIDENCE for each in views
+        float(judge(each, context.params)) if len(each.positions) else FINISHED_CONFIDENCE for each in views
     )
     view = RoundView(packed.sampled, proposed, int(np.argmax(confidences)))
     edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
@@ -192,10 +192,10 @@ def unmask(scores: Scores, number: int, context: Context, after: Sequence[AfterU
     candidates, first = scores.view.candidates[number], _first_rows(scores, number, branch)
     proposals = Proposals(branch, positions, rows, candidates, scores, number, scores.step, first)
     outcome = _outcome(proposals, context, after)
-    if not context.plan.lookaheads:
+    if not context.params.lookaheads:
         return outcome
     chosen, proposed = outcome.branch, outcome.proposed
-    may = ~outcome.unmasked.chosen & open_among(chosen, positions, context.plan)
+    may = ~outcome.unmasked.chosen & open_among(chosen, positions, context.params)
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
     left = np.flatnonzero(may)
@@ -221,7 +221,7 @@ def spawn(
     branches = [next_lookahead(outcome.branch, lookahead, context) for lookahead in lookaheads]
     if anchor.grammar is not None:
         branches = [normalize_branch(branch, context) for branch in branches]
-    if not branches and context.plan.reference and context.plan.lookaheads:
+    if not branches and context.params.reference and context.params.lookaheads:
         branches = [anchor]
     return branches_of_round((*branches, anchor), context), lookaheads
 
@@ -255,9 +255,9 @@ def strategy_step(
     left = np.flatnonzero(masked_among(state, packed.sampled[number]))
     positions, rows = packed.sampled[number][left], scores.rows[packed.sampled_columns(number)][left]
     if strategy.rescore is not identity:
-        rows, memory = strategy.rescore(rows, positions, state.memory, context.plan)
+        rows, memory = strategy.rescore(rows, positions, state.memory, context.params)
         state = replace(state, memory=memory)
-    if strategy.rescore is identity and (step == scores.step or not context.plan.temperature):
+    if strategy.rescore is identity and (step == scores.step or not context.params.temperature):
         candidates = scores.view.candidates[number][left]
     else:
         candidates = candidates_from_rows(rows, positions, context, step=step)
@@ -287,7 +287,7 @@ def _rescore(
     result, after = rows.copy(), []
     for number, (branch, positions) in enumerate(zip(branches, packed.sampled, strict=True)):
         own = packed.sampled_columns(number)
-        rescored, memory = rescore(rows[own], positions, branch.memory, context.plan)
+        rescored, memory = rescore(rows[own], positions, branch.memory, context.params)
         put_rows(result, own, rescored)
         after.append(replace(branch, memory=memory))
     return tuple(after), result
@@ -312,7 +312,7 @@ def _unmask_branch(proposals: Proposals, context: Context) -> RoundOutcome:
     if branch.grammar is None or proposals.rows is None or not len(positions):
         chosen = _choose(proposals, candidates, np.ones(len(positions), np.bool_), context)
     else:
-        run = ConstrainedRun(branch, branch.grammar, positions, proposals.rows, context.plan)
+        run = ConstrainedRun(branch, branch.grammar, positions, proposals.rows, context.params)
         while True:
             chosen = _choose(proposals, candidates, run.may_unmask(candidates), context)
             if not run.extend(candidates, chosen):
@@ -325,10 +325,10 @@ def _unmask_branch(proposals: Proposals, context: Context) -> RoundOutcome:
 
 def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool, context: Context) -> Bool:
     """Return which of the proposed and `allowed` [n] positions the strategy unmasks, [n], block by block."""
-    plan, branch, positions = context.plan, proposals.branch, proposals.positions
+    params, branch, positions = context.params, proposals.branch, proposals.positions
     chosen = np.zeros(len(positions), np.bool_)
     masked = ~branch.unmasked[positions] & allowed
-    places = [slice(*np.searchsorted(positions, open_span(branch, block, plan))) for block in branch.active]
+    places = [slice(*np.searchsorted(positions, open_span(branch, block, params))) for block in branch.active]
     views = [
         BlockView(
             positions=positions[own],
@@ -344,7 +344,7 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool, context
         for block, own in zip(branch.active, places, strict=True)
     ]
     for own, view in zip(places, views, strict=True):
-        chosen[own] = unmasked_positions(view, context.strategy, plan)
+        chosen[own] = unmasked_positions(view, context.strategy, params)
     return chosen
 
 
@@ -358,7 +358,7 @@ def _with_first_of_next_block(
     position = np.array([branch.blocks[-1].end])
     candidate = candidates_from_rows(rows, position, context, step=step)
     if branch.grammar is not None:
-        run = ConstrainedRun(branch, branch.grammar, position, rows, context.plan)
+        run = ConstrainedRun(branch, branch.grammar, position, rows, context.params)
         while run.extend(candidate, run.may_unmask(candidate)):
             candidate = candidates_from_rows(run.rows, position, context, step=step)
     unmasked = _unmasked_tokens(position, candidate, np.zeros(0, np.bool_))
@@ -378,7 +378,7 @@ def _lookaheads(outcome: RoundOutcome, count: int, context: Context) -> tuple[Lo
         return ()
     candidates = outcome.proposed
     view = _branch_view(outcome.branch, outcome.left, candidates)
-    best = context.strategy.lookaheads(view, count, context.plan)
+    best = context.strategy.lookaheads(view, count, context.params)
     return tuple(
         Lookahead(
             rank,

@@ -22,7 +22,7 @@ from lopa.runtime.decoding.round import (
     scores_from_rows,
     strategy_step,
 )
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import stop_reason
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_rows import BranchRows, rows_from_branch
@@ -86,7 +86,7 @@ def verify(
         unmasked.append(written)
         edited.append(replaced)
         numbers.append(number)
-        at = accepted_draft([_agrees(draft, state, context.plan) for draft in chain], at)
+        at = accepted_draft([_agrees(draft, state, context.params) for draft in chain], at)
     return Verified(tuple(states), tuple(unmasked), tuple(numbers), tuple(edited))
 
 
@@ -111,13 +111,13 @@ def drafts(
     anchor = state = verified.states[-1]
     if _is_finished(anchor, context):
         return ()
-    while len(found) < context.plan.lookaheads:
+    while len(found) < context.params.lookaheads:
         steps += 1
         state, unmasked, edited = strategy_step(scores, state, verified.numbers[-1], steps, context, after)
         if (
             not (len(unmasked) or len(edited))
             or _is_finished(state, context)
-            or not _fits_anchor(state, anchor, context.plan)
+            or not _fits_anchor(state, anchor, context.params)
         ):
             break
         found.append(state)
@@ -125,25 +125,25 @@ def drafts(
 
 
 def _is_finished(state: Branch, context: Context) -> bool:
-    return stop_reason(state, context.ends, finished_blocks=context.plan.edits) is not None
+    return stop_reason(state, context.ends, finished_blocks=context.params.edits) is not None
 
 
-def _fits_anchor(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:
+def _fits_anchor(draft: Branch, anchor: Branch, params: DecodingParams) -> bool:
     """Return True if `draft` has the same rows on the same prefix in a round of `anchor` as it would have alone. Return
     False if either commits rows. A round commits only the anchor's rows, and with full windows committed rows depend on
     the rows behind them.
     """
-    alone = rows_from_branch(draft, draft, plan)
-    return alone.commit == 0 and _are_same_rows(alone, rows_from_branch(draft, anchor, plan))
+    alone = rows_from_branch(draft, draft, params)
+    return alone.commit == 0 and _are_same_rows(alone, rows_from_branch(draft, anchor, params))
 
 
-def _agrees(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
+def _agrees(draft: Branch, state: Branch, params: DecodingParams) -> bool:
     """Return True if the statistics of `draft` are valid for `state`: both sample equal positions of equal rows."""
     if draft.blocks[-1].end != state.blocks[-1].end or not (
         np.array_equal(draft.tokens, state.tokens) and np.array_equal(draft.unmasked, state.unmasked)
     ):
         return False
-    return _are_same_rows(rows_from_branch(draft, draft, plan), rows_from_branch(state, state, plan))
+    return _are_same_rows(rows_from_branch(draft, draft, params), rows_from_branch(state, state, params))
 
 
 def _are_same_rows(one: BranchRows, other: BranchRows) -> bool:

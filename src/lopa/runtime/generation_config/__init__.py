@@ -1,8 +1,8 @@
-"""Decoding options of a request, and their resolution into a plan.
+"""Decoding options of a request, and their resolution into a parameters.
 
 `config` holds the requested options and the table of all options. `option_checks` checks combinations. `defaults`
-checks the defaults of bundles and servers. `merged_options` merges all of them. `resolve` makes the plan, with the
-number of branches from `branch_choice`.
+checks the defaults of bundles and servers. `merged_options` merges all of them. `resolve` makes the parameters of a
+decode, with the number of branches from `branch_choice`.
 """
 
 from lopa.runtime.generation_config.branch_choice import (
@@ -23,8 +23,8 @@ from lopa.runtime.generation_config.config import (
 from lopa.runtime.generation_config.defaults import checked_defaults, options_from_defaults
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
-from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, ResolvedOptions, plan_from_options, resolve
-from lopa.runtime.plan.value_checks import NO_PRESET, PRESET_NAME
+from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, ResolvedOptions, params_from_options, resolve
+from lopa.runtime.options.value_checks import NO_PRESET, PRESET_NAME
 
 __all__ = [
     "DEFAULT_DEVICES",
@@ -46,7 +46,7 @@ __all__ = [
     "may_share_rows",
     "merged_options",
     "options_from_defaults",
-    "plan_from_options",
+    "params_from_options",
     "reason_against_lookahead",
     "resolve",
 ]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from lopa.runtime.device_families import STAGE_SEPARATOR, is_on_processor
 from lopa.runtime.generation_config.option_checks import Options
-from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_BRANCHES
+from lopa.runtime.options import DEFAULT_BRANCHES, MAX_BRANCHES
 from lopa.runtime.strategy import strategy_from_name
 
 MIN_TO_LOOK_AHEAD = 8

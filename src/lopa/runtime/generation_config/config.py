@@ -9,11 +9,11 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args
 
 from lopa.runtime.checked_values import invalid_value, shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import CONSTRAINTS
-from lopa.runtime.plan.choices import MAX_POSITIONS, Alg, StrategyName
-from lopa.runtime.plan.option import BLOCKS, LENGTH, OPTION, QUALITY, STRUCTURE, Option, option
-from lopa.runtime.plan.option_fields import OptionFields
-from lopa.runtime.plan.value_checks import (
+from lopa.runtime.options import CONSTRAINTS
+from lopa.runtime.options.choices import MAX_POSITIONS, Alg, StrategyName
+from lopa.runtime.options.option import BLOCKS, LENGTH, OPTION, QUALITY, STRUCTURE, Option, option
+from lopa.runtime.options.option_fields import OptionFields
+from lopa.runtime.options.value_checks import (
     check_grammar,
     checked_branches,
     checked_choices,
@@ -32,8 +32,8 @@ def _checked_strategy(name: Any) -> str:
 class GenerationConfig(OptionFields[None]):
     """Decoding options of one request, as requested.
 
-    None selects the default of the bundle or server, then the model's own, then the default below. `Decoder.plan`
-    returns the values in effect. The constructor checks each value; `Decoder.config` and `Decoder.plan` check
+    None selects the default of the bundle or server, then the model's own, then the default below. `Decoder.params`
+    returns the values in effect. The constructor checks each value; `Decoder.config` and `Decoder.params` check
     combinations. All raise BadInputError.
     """
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
+from lopa.runtime.options.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
 
 
 class GenerationOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import Any
 from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.config import OWN_OPTIONS
-from lopa.runtime.plan import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
+from lopa.runtime.options import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
 from lopa.runtime.strategy import STRATEGIES, Strategy
 
 Options = Mapping[str, Any]

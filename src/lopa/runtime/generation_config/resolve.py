@@ -1,4 +1,4 @@
-"""Resolve the options of a request: the value of every option, the plan, and the branches with their reason."""
+"""Resolve the options of a request: the value of every option, the parameters, and the branches with their reason."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from lopa.runtime.generation_config.branch_choice import BranchChoice, branch_ch
 from lopa.runtime.generation_config.config import OPTION_TABLE, OWN_OPTIONS, GenerationConfig
 from lopa.runtime.generation_config.merged_options import NOTHING, merged_options
 from lopa.runtime.generation_config.option_checks import Options, edits, grammars_given
-from lopa.runtime.plan import MAX_AUTO_BRANCHES, DecodingPlan
-from lopa.runtime.plan.choices import PUBLISHED_STEP_LIMIT, Confidence, SharedRows
-from lopa.runtime.plan.frozen_options import FrozenOptions
-from lopa.runtime.plan.option_fields import OptionFields
+from lopa.runtime.options import MAX_AUTO_BRANCHES, DecodingParams
+from lopa.runtime.options.choices import PUBLISHED_STEP_LIMIT, Confidence, SharedRows
+from lopa.runtime.options.frozen_options import FrozenOptions
+from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.checked_stages import errors_of_strategy
 
 DEFAULT_DEVICES = ("cpu",)
 _PLAIN = {each.name: OPTION_TABLE[each.name].default for each in fields(OptionFields)}
-"""Options that a plan has, with their defaults."""
+"""Options that a parameters has, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ResolvedOptions:
     config: GenerationConfig
     options: Mapping[str, Any]
     """Every option by name with defaults filled in, or None if the strategy or device determines it."""
-    plan: DecodingPlan
+    params: DecodingParams
     devices: tuple[str, ...]
     """Names of the devices that share the branches."""
 
@@ -52,17 +52,17 @@ def resolve(
     own: Mapping[str, Any] = NOTHING,
     defaults: Mapping[str, Any] = NOTHING,
     devices: Sequence[str] = DEFAULT_DEVICES,
-) -> DecodingPlan:
-    """Return the plan of a request from `config`, the `defaults` of a bundle or server, and the model's `own` options.
+) -> DecodingParams:
+    """Return a request's parameters from `config`, the `defaults` of a bundle or server, and the model's `own` options.
 
     Earlier ones take precedence. `devices` are the names of the devices that share the branches. Raises BadInputError
     for invalid combinations of options and for unknown or invalid defaults.
     """
-    return plan_from_options(merged_options(config, own=own, defaults=defaults), devices)
+    return params_from_options(merged_options(config, own=own, defaults=defaults), devices)
 
 
-def plan_from_options(options: Options, devices: Sequence[str]) -> DecodingPlan:
-    """Return the plan of a request from its merged options. Raises BadInputError for invalid options of a strategy."""
+def params_from_options(options: Options, devices: Sequence[str]) -> DecodingParams:
+    """Return a request's parameters from its merged options. Raises BadInputError for invalid options of a strategy."""
     strategy = strategy_from_name(options["strategy"])
     branches, auto_branches = _branches(options, devices)
     reference, max_new_tokens, block_size = options["reference"], options["max_new_tokens"], options["block_size"]
@@ -79,7 +79,7 @@ def plan_from_options(options: Options, devices: Sequence[str]) -> DecodingPlan:
         "drop_after_eos": _drops_after_eos(options),
         "logprobs": options["logprobs"] or bool(options["top_logprobs"]),
     }
-    return DecodingPlan(
+    return DecodingParams(
         **{name: _given_or(options[name], default) for name, default in _PLAIN.items()} | computed,
         strategy=strategy.name,
         own=own_options,

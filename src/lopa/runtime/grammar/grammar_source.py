@@ -18,7 +18,7 @@ from lopa.runtime.grammar.llguidance_library import library
 from lopa.runtime.grammar.reasoning_budget import reasoning_grammar
 from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.grammar.vocabulary import Vocabulary
-from lopa.runtime.plan import GRAMMARS
+from lopa.runtime.options import GRAMMARS
 
 
 @dataclass(frozen=True)

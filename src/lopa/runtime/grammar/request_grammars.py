@@ -32,7 +32,7 @@ from lopa.runtime.grammar.preparation import matcher_from_checked, state_from_ch
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
-from lopa.runtime.plan import GRAMMARS, DecodingPlan
+from lopa.runtime.options import GRAMMARS, DecodingParams
 from lopa.runtime.text.encoded_holes import EncodedHoles
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -82,18 +82,18 @@ class RequestGrammars:
         if self.helper is not None:
             self.helper.close()
 
-    def check(self, config: GenerationConfig, plan: DecodingPlan) -> None:
+    def check(self, config: GenerationConfig, params: DecodingParams) -> None:
         """Check the grammar of `config`.
 
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
         llguidance is not installed.
         """
-        self._state(config, plan, _return_true)
+        self._state(config, params, _return_true)
 
     def state_in_time(
         self,
         config: GenerationConfig,
-        plan: DecodingPlan,
+        params: DecodingParams,
         prompt: Int64,
         holes: EncodedHoles | None,
         *,
@@ -116,38 +116,38 @@ class RequestGrammars:
         grammar: RequestState | None
         try:
             if holes is None:
-                grammar = self._state(config, plan, goes_on)
+                grammar = self._state(config, params, goes_on)
             else:
-                grammar = self._state_of_holes(config, plan, holes, goes_on)
+                grammar = self._state_of_holes(config, params, holes, goes_on)
         except PreparationStoppedError:
             if is_wanted() and not in_time():
                 return None
             raise
         whole_answer = config.json_schema is not None or config.regex is not None
-        if not isinstance(grammar, GrammarState) or plan.reasoning_budget == math.inf or whole_answer:
+        if not isinstance(grammar, GrammarState) or params.reasoning_budget == math.inf or whole_answer:
             return grammar
         is_open = self._tokenizer.is_in_reasoning(prompt.tolist())
-        return BudgetedState(grammar, int(plan.reasoning_budget), is_open=is_open)
+        return BudgetedState(grammar, int(params.reasoning_budget), is_open=is_open)
 
     def _state(
-        self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool]
+        self, config: GenerationConfig, params: DecodingParams, is_wanted: Callable[[], bool]
     ) -> GrammarState | None:
-        if not plan.has_grammar:
+        if not params.has_grammar:
             return None
         vocabulary = self.vocabulary  # before the grammar is read, so that its own errors are not the grammar's
         if any(getattr(config, name) is not None for name in GRAMMARS):
-            request = request_from_config(config, plan.positions)
+            request = request_from_config(config, params.positions)
         else:
-            request = any_text_request(plan.positions, vocabulary)
+            request = any_text_request(params.positions, vocabulary)
         with _grammar_errors():
             if self.helper is None:
                 return state_from_request(request, vocabulary)
             return state_from_checked(request, self.helper.prepare(request, is_wanted), vocabulary)
 
     def _state_of_holes(
-        self, config: GenerationConfig, plan: DecodingPlan, holes: EncodedHoles, is_wanted: Callable[[], bool]
+        self, config: GenerationConfig, params: DecodingParams, holes: EncodedHoles, is_wanted: Callable[[], bool]
     ) -> HolesState | None:
-        if not plan.has_grammar:
+        if not params.has_grammar:
             return None
         vocabulary = self.vocabulary
 

@@ -17,7 +17,7 @@ from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import ResolvedOptions
-from lopa.runtime.plan import GRAMMARS, DecodingPlan
+from lopa.runtime.options import GRAMMARS, DecodingParams
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.running_loop import RequestLoop
 from lopa.runtime.scoring.scoring import Scoring
@@ -65,9 +65,9 @@ class Job:
     """Handles of identical requests, which receive the same answer."""
 
     @property
-    def plan(self) -> DecodingPlan:
+    def params(self) -> DecodingParams:
         """Value of every option."""
-        return self.resolved.plan
+        return self.resolved.params
 
     @property
     def unfinished(self) -> list[RequestHandle]:
@@ -98,11 +98,11 @@ class Job:
 
         Jobs with random draws or an `on_step` callback are equal only to themselves. The deadlines have to be equal.
         """
-        if self.plan.temperature or self.on_step is not None:
+        if self.params.temperature or self.on_step is not None:
             return self.handle
         grammar = tuple(getattr(self.resolved.config, name) for name in GRAMMARS)
         holes = None if self.holes is None else self.holes.key
-        return self.prompt_ids.tobytes(), self.plan, grammar, self.choices, holes, self.drafts, self.cache_salt
+        return self.prompt_ids.tobytes(), self.params, grammar, self.choices, holes, self.drafts, self.cache_salt
 
     def with_copy(self, handle: RequestHandle) -> Self:
         """Return this job with another handle."""
@@ -149,7 +149,7 @@ class PreparedRequest:
 def loop_of_job(job: Job, manifest: Manifest, cached: int) -> RequestLoop:
     """Return the loop of a request whose first `cached` prompt rows are in its cache."""
     if job.choices is not None:
-        return Scoring(job.plan, manifest, job.prompt_ids, job.choices)
+        return Scoring(job.params, manifest, job.prompt_ids, job.choices)
     extensions: list[Extension] = [cached_prompt(cached)] if cached else []
     if job.holes is not None:
         extensions.append(hole_filling(job.holes, manifest.special_tokens.ends))
@@ -157,4 +157,4 @@ def loop_of_job(job: Job, manifest: Manifest, cached: int) -> RequestLoop:
         extensions.append(constraint(job.grammar))
     if job.budget is not None:
         extensions.append(Extension(candidates=job.budget.candidates))
-    return LopaLoop(job.plan, manifest, job.prompt_ids, extensions)
+    return LopaLoop(job.params, manifest, job.prompt_ids, extensions)

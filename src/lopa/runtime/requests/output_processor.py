@@ -39,14 +39,14 @@ class OutputProcessor:
         If the loop fills holes, the text reaches from the first hole to the last one. The tokens `hole_ends` end a
         hole.
         """
-        self._loop, self._plan = loop, loop.plan
+        self._loop, self._params = loop, loop.params
         self._prompt_ids, self._tokenizer, self._drafts = prompt_ids, tokenizer, drafts
         self._submitted = submitted
         self._hole_ends = hole_ends
         self._hole_texts: tuple[HoleText, ...] = ()
         """Text of each hole that is begun, after the last round."""
-        self._time_limit = time.perf_counter() + loop.plan.time_limit
-        self._stream = TextStream(tokenizer, () if loop.plan.has_choices else loop.plan.stop)
+        self._time_limit = time.perf_counter() + loop.params.time_limit
+        self._stream = TextStream(tokenizer, () if loop.params.has_choices else loop.params.stop)
         self._text: list[str] = []
         self._characters = 0
         """Number of characters in `_text`."""
@@ -78,7 +78,7 @@ class OutputProcessor:
             pass
         elif time.perf_counter() >= self._time_limit:
             self._loop.stop("time_limit")
-        elif self._loop.steps >= self._plan.max_forwards:
+        elif self._loop.steps >= self._params.max_forwards:
             self._loop.stop("step_limit")
         return events
 
@@ -86,7 +86,7 @@ class OutputProcessor:
         """Return the rest of the text and the result, with stop reason `reason`. It may be called only once. If no
         round ran, the text consists of the tokens that the grammar forces. `cached_tokens` is passed on to the result.
         """
-        if self._plan.anytime and reason in ("time_limit", "step_limit"):
+        if self._params.anytime and reason in ("time_limit", "step_limit"):
             self._loop.write_draft()
         events = [*self._new_text(self._loop.answer), *self._text_events(self._stream.finish())]
         reason = "stop_string" if self._stopped is not None else reason
@@ -96,7 +96,7 @@ class OutputProcessor:
         """Return the text of `answer` that became final since the last call."""
         holes = self._holes
         if holes is not None:
-            self._hole_texts = holes.texts(answer.tokens, answer.unmasked, self._tokenizer, self._plan.stop)
+            self._hole_texts = holes.texts(answer.tokens, answer.unmasked, self._tokenizer, self._params.stop)
             return self._text_events(holes.span_text(self._hole_texts)[self._characters :])
         committed = answer.committed
         events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
@@ -156,9 +156,9 @@ class OutputProcessor:
             tokens_per_forward=len(final) / steps if steps else 0.0,
             stop_reason=stop_reason,
             seconds=time.perf_counter() - self._submitted,
-            plan=self._plan,
-            seed=self._plan.seed,
-            branches="auto" if self._plan.auto_branches else self._plan.branches,
+            params=self._params,
+            seed=self._params.seed,
+            branches="auto" if self._params.auto_branches else self._params.branches,
             logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
             cached_tokens=cached_tokens,
             stop_string=self._stopped,

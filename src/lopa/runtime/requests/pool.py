@@ -216,7 +216,7 @@ class RequestPool:
         """Return how a request shares prefixes, or None if it does not. Scores are computed from the whole prompt."""
         if job.choices is not None:
             return None
-        return prefix_reuse(len(job.prompt_ids), job.plan, self._manifest.prediction_shift, job.cache_salt)
+        return prefix_reuse(len(job.prompt_ids), job.params, self._manifest.prediction_shift, job.cache_salt)
 
     def _start(self, job: Job, prefix: SharedPrefix) -> _Running:
         loop = loop_of_job(job, self._manifest, prefix.tokens)
@@ -234,7 +234,7 @@ class RequestPool:
         batch = batch_from_rows(
             [packed for _, packed in members],
             [running.cache.number for running, _ in members],
-            [running.job.plan.logits_temperature for running, _ in members],
+            [running.job.params.logits_temperature for running, _ in members],
         )
         began = time.perf_counter()
         ticket = self._session.start(batch)

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from lopa.runtime.contract import Int64
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 
 CAUSAL_BLOCK = 16
 """Tokens per block of the tree for causal rows."""
@@ -44,25 +44,25 @@ class PrefixReuse:
 
 
 def prefix_reuse(
-    prompt: int, plan: DecodingPlan, prediction_shift: int, cache_salt: str | None = None
+    prompt: int, params: DecodingParams, prediction_shift: int, cache_salt: str | None = None
 ) -> PrefixReuse | None:
     """Return how rows of a request with `prompt` tokens may be reused, or None if they may not.
 
     With `prediction_shift` 1 a row predicts the next position. The last row of the prompt is then computed again, if it
     predicts a masked position. Requests with different values of `cache_salt` share nothing.
     """
-    if plan.reference:
+    if params.reference:
         return None
     last_row = 1 if prediction_shift else 0
-    if plan.slides and plan.window == "causal":
+    if params.slides and params.window == "causal":
         key: Hashable = ("causal", cache_salt)
         return PrefixReuse(key, CAUSAL_BLOCK, (prompt - last_row) // CAUSAL_BLOCK * CAUSAL_BLOCK, whole_prompt=False)
-    if plan.window != "block_causal":
+    if params.window != "block_causal":
         return None
-    if plan.alignment == "absolute":
-        size = plan.block_size
+    if params.alignment == "absolute":
+        size = params.block_size
         return PrefixReuse(("blocks", size, cache_salt), size, (prompt - last_row) // size * size, whole_prompt=False)
-    if plan.alignment == "prompt":
-        temperature = plan.logits_temperature if prediction_shift else None
+    if params.alignment == "prompt":
+        temperature = params.logits_temperature if prediction_shift else None
         return PrefixReuse(("prompt", temperature, cache_salt), prompt, prompt, whole_prompt=True)
     return None

@@ -22,8 +22,8 @@ from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_of_holes import config_of_expressions
 from lopa.runtime.grammar.request_grammars import RequestGrammars
-from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.holes_plan import plan_for_holes
+from lopa.runtime.options import DecodingParams
+from lopa.runtime.options.hole_params import params_for_holes
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.request import Prompt, Request, changed_config, check_cache_salt
@@ -82,18 +82,18 @@ class RequestPreparation:
         """
         submitted = time.perf_counter()
         ids, resolved, choices, holes, form = self._encoded(request)
-        plan = resolved.plan
+        params = resolved.params
         check_callback(on_step)
         due = None if deadline is None else submitted + check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
-        _LOG.debug("a request with %s", plan)
+        _LOG.debug("a request with %s", params)
         return Job(
             prompt_ids=ids,
             resolved=resolved,
-            budget=BranchBudget(self.cost_table) if plan.auto_branches else None,
-            sharing=self._sharing(plan),
+            budget=BranchBudget(self.cost_table) if params.auto_branches else None,
+            sharing=self._sharing(params),
             grammar=None
             if choices
-            else self.grammars.state_in_time(resolved.config, plan, ids, holes, is_wanted=is_wanted, due=due),
+            else self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due),
             choices=choices,
             handle=RequestHandle(form, len(ids)),
             drafts=check_bool("drafts", drafts),
@@ -112,16 +112,16 @@ class RequestPreparation:
             prompt, resolved, form = prepare_chat(prompt, config, self.tokenizer, self.grammars, self.resolve)
         else:
             resolved = self.resolve(config)
-        plan = resolved.plan
-        self._check_plan(plan)
+        params = resolved.params
+        self._check_plan(params)
         choices = None
         if config.choices is not None:
             choices = choices_from_option(
-                config.choices, self.tokenizer, self.bundle.manifest, special_tokens=plan.special_tokens
+                config.choices, self.tokenizer, self.bundle.manifest, special_tokens=params.special_tokens
             )
-        ids = self._prompt_ids(prompt, replace(plan, positions=1) if request.shortens else plan, choices)
+        ids = self._prompt_ids(prompt, replace(params, positions=1) if request.shortens else params, choices)
         left = self.bundle.manifest.dimensions.max_positions - len(ids)
-        if request.shortens and left < plan.positions:
+        if request.shortens and left < params.positions:
             resolved = self.resolve(replace(resolved.config, max_new_tokens=left))
         return _Encoded(ids, resolved, choices, form=form)
 
@@ -146,35 +146,35 @@ class RequestPreparation:
         )
         branches = 1 if holes.grows and config.branches is None else config.branches
         resolved = self.resolve(replace(config, max_new_tokens=holes.count, branches=branches))
-        plan = plan_for_holes(
-            resolved.plan, holes.holes, block_size=config.block_size, lengths=len(holes.lengths), grows=holes.grows
+        params = params_for_holes(
+            resolved.params, holes.holes, block_size=config.block_size, lengths=len(holes.lengths), grows=holes.grows
         )
         if holes.grows:
-            check_growth(plan)
-        self._check_plan(plan)
-        return _Encoded(holes.ids, replace(resolved, plan=plan), holes=holes)
+            check_growth(params)
+        self._check_plan(params)
+        return _Encoded(holes.ids, replace(resolved, params=params), holes=holes)
 
-    def _check_plan(self, plan: DecodingPlan) -> None:
+    def _check_plan(self, params: DecodingParams) -> None:
         """Raise BadInputError for options that the bundle's model does not support."""
         manifest = self.bundle.manifest
-        if plan.draws_from_logits and not plan.has_choices and not manifest.with_logits:
-            raise missing_logits(plan)
-        if plan.slides and manifest.prediction_shift:
+        if params.draws_from_logits and not params.has_choices and not manifest.with_logits:
+            raise missing_logits(params)
+        if params.slides and manifest.prediction_shift:
             raise BadInputError(
                 f"cannot use alignment 'sliding' for a bundle of architecture {manifest.architecture!r}",
                 expected="a model whose rows predict their own positions",
                 remedy="remove alignment, to use the bundle's own",
             )
-        check_editing(plan, manifest.prediction_shift)
+        check_editing(params, manifest.prediction_shift)
 
-    def _prompt_ids(self, prompt: Prompt, plan: DecodingPlan, choices: Sequence[EncodedChoice] | None) -> Int64:
+    def _prompt_ids(self, prompt: Prompt, params: DecodingParams, choices: Sequence[EncodedChoice] | None) -> Int64:
         """Return the ids of a prompt that leaves room for the answer, or for the longest of its choices."""
         manifest = self.bundle.manifest
         if choices is None:
-            return ids_from_prompt(prompt, plan, self.tokenizer, manifest)
+            return ids_from_prompt(prompt, params, self.tokenizer, manifest)
         longest = max(len(choice.token_ids) for choice in choices)
         try:
-            return ids_from_prompt(prompt, replace(plan, positions=longest), self.tokenizer, manifest)
+            return ids_from_prompt(prompt, replace(params, positions=longest), self.tokenizer, manifest)
         except PromptTooLongError as error:
             positions = manifest.dimensions.max_positions
             raise PromptTooLongError(
@@ -209,8 +209,8 @@ class RequestPreparation:
             table = None
         return FasterSharing(self.bundle.manifest, table)
 
-    def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
+    def _sharing(self, params: DecodingParams) -> SharingTest | None:
         """Return the rule for computing equal rows of several branches once, or None to compute them separately."""
-        if plan.deduplicate_rows == "auto":
+        if params.deduplicate_rows == "auto":
             return self._faster_sharing
-        return always if plan.deduplicate_rows == "always" else None
+        return always if params.deduplicate_rows == "always" else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lopa.runtime.contract.candidate_list import TokenLogprob
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.choice_scores import ChoiceScores
 
@@ -16,7 +16,7 @@ class GenerationResult:
     `tokens` counts ids up to and including the first end of text, `window_tokens` all generated positions as in the
     paper, and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
     positions. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
-    values in effect, and `plan` has the value of every option.
+    values in effect, and `params` has the value of every option.
 
     `logprobs`, if requested, are natural logarithms of probabilities, one for each of `token_ids`. They are computed at
     the temperature and before top_k and top_p, in the step that unmasked the token or proposed it as a lookahead token.
@@ -33,7 +33,7 @@ class GenerationResult:
     tokens_per_forward: float
     stop_reason: StopReason
     seconds: float
-    plan: DecodingPlan = field(compare=False, repr=False)
+    params: DecodingParams = field(compare=False, repr=False)
     seed: int = 0
     branches: int | Literal["auto"] = 1
     logprobs: tuple[float, ...] | None = None

@@ -9,7 +9,7 @@ from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.sessions.tickets import Ticket
@@ -115,7 +115,7 @@ class RequestCache:
 class RequestLoop(Protocol):
     """The rounds of one request, without a session: LopaLoop or Scoring."""
 
-    plan: DecodingPlan
+    params: DecodingParams
     steps: int
     """Number of rounds."""
     layout: Layout
@@ -183,7 +183,7 @@ class RunningLoop:
     def step(self) -> Step:
         """Run one round in a forward of its own."""
         packed = self.open_round()
-        batch = batch_from_rows([packed], [self.cache.number], [self.loop.plan.logits_temperature])
+        batch = batch_from_rows([packed], [self.cache.number], [self.loop.params.logits_temperature])
         self.cache.release_forward()
         self.cache.ticket = self.cache.session.start(batch)
         statistics = self.cache.session.wait(self.cache.ticket)

@@ -18,7 +18,7 @@ from lopa.runtime.contract import TOP_K, Int64
 from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.errors import ChoicesRefusedError
-from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
+from lopa.runtime.options import MAX_BRANCHES, DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch_rows import attention_mask
 from lopa.runtime.state.choice_scores import ChoiceScores, EncodedChoice, scores_from_logprobs
@@ -33,13 +33,13 @@ Beginning = tuple[int, ...]
 """Tokens of a choice before one of its tokens."""
 
 
-def end_of_canvas(prompt: int, longest: int, plan: DecodingPlan, max_positions: int) -> int:
+def end_of_canvas(prompt: int, longest: int, params: DecodingParams, max_positions: int) -> int:
     """Return the exclusive end of the canvas behind a prompt of `prompt` tokens.
 
     The canvas consists of the blocks in which a decode would write the `longest` choice, cut at the model's last
     position.
     """
-    layout = layout_of_prompt(prompt, plan)
+    layout = layout_of_prompt(prompt, params)
     blocks = -(-(prompt + longest - layout.first) // layout.size)
     return min(layout.first + blocks * layout.size, max_positions)
 
@@ -47,13 +47,15 @@ def end_of_canvas(prompt: int, longest: int, plan: DecodingPlan, max_positions: 
 class Scoring:
     """The state of one request between forwards. It ends when all choices have their scores."""
 
-    def __init__(self, plan: DecodingPlan, manifest: Manifest, prompt: Int64, choices: Sequence[EncodedChoice]) -> None:
+    def __init__(
+        self, params: DecodingParams, manifest: Manifest, prompt: Int64, choices: Sequence[EncodedChoice]
+    ) -> None:
         """Begin with `prompt` [length] and at least one choice."""
-        self.plan, self.model = plan, manifest
+        self.params, self.model = params, manifest
         self._prompt, self._choices = prompt, choices
-        self.layout = layout_of_prompt(len(prompt), plan, manifest.prediction_shift)
+        self.layout = layout_of_prompt(len(prompt), params, manifest.prediction_shift)
         longest = max(len(choice.token_ids) for choice in choices)
-        self._end = end_of_canvas(len(prompt), longest, plan, manifest.dimensions.max_positions)
+        self._end = end_of_canvas(len(prompt), longest, params, manifest.dimensions.max_positions)
         self._next_tokens = tokens_by_beginning(choices)
         self._waiting = list(self._next_tokens)
         self._found: dict[tuple[Beginning, int], float] = {}
@@ -66,13 +68,13 @@ class Scoring:
     def open_round(self, cached: Int64) -> PackedRows:
         """Return the rows of the next forward; `cached` [P] are the positions of the cached rows."""
         count = max(1, min(MAX_BRANCHES, MAX_ROWS // (self._end - len(cached))))
-        caches = self.plan.window != "full" and not len(cached) and len(self._waiting) > count
+        caches = self.params.window != "full" and not len(cached) and len(self._waiting) > count
         return rows_of_beginnings(
             self._prompt,
             self._waiting[:count],
             slice(len(cached), self._end),
             self.layout,
-            self.plan,
+            self.params,
             self.model,
             commit=self.layout.first if caches else 0,
         )
@@ -87,14 +89,14 @@ class Scoring:
         for number, beginning in enumerate(self._waiting[:count]):
             row = rows[number]
             tokens = sorted(self._next_tokens[beginning])
-            logprobs = logprobs_of_tokens(row, tokens, self.plan.logits_temperature)
+            logprobs = logprobs_of_tokens(row, tokens, self.params.logits_temperature)
             for token, logprob in zip(tokens, logprobs, strict=True):
                 if logprob is None:
                     raise self._missing(beginning, token)
                 self._found[beginning, token] = logprob
-            if self.plan.top_logprobs:
+            if self.params.top_logprobs:
                 self._best_candidates[beginning] = candidates_from_row(
-                    row, self.plan.top_logprobs, (self.model.special_tokens.mask,)
+                    row, self.params.top_logprobs, (self.model.special_tokens.mask,)
                 )
         del self._waiting[:count]
         if not self._waiting:
@@ -125,9 +127,9 @@ class Scoring:
             final=len(ids),
             stop_reason=None if scores is None else "choice",
             window_tokens=self._canvas,
-            token_logprobs=np.array(logprobs, np.float32) if self.plan.logprobs else None,
+            token_logprobs=np.array(logprobs, np.float32) if self.params.logprobs else None,
             recorded=(lambda places, _: [self._best_candidates[ids[:place]] for place in places])
-            if self.plan.top_logprobs
+            if self.params.top_logprobs
             else None,
             scores=scores,
         )
@@ -160,7 +162,7 @@ def rows_of_beginnings(
     beginnings: Sequence[Beginning],
     span: slice,
     layout: Layout,
-    plan: DecodingPlan,
+    params: DecodingParams,
     manifest: Manifest,
     *,
     commit: int = 0,
@@ -184,7 +186,7 @@ def rows_of_beginnings(
         branch_lengths=lengths,
         input_ids=sequences[:, order].ravel(),
         positions=np.tile(order, count),
-        mask=np.tile(attention_mask(order, layout, plan).ravel(), count),
+        mask=np.tile(attention_mask(order, layout, params).ravel(), count),
         sampled=tuple(slots[:, None]),
         kept_columns=0,
         column_positions=slots,

@@ -121,7 +121,7 @@ def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: int
     unmasked = np.arange(len(tokens)) < layout.prompt if not layout.holes else np.ones(len(tokens), np.bool_)
     for start, end in layout.holes:
         tokens[start:end], unmasked[start:end] = context.mask_token, False
-    logprobs = np.full(len(tokens), np.nan, np.float32) if context.plan.logprobs else None
+    logprobs = np.full(len(tokens), np.nan, np.float32) if context.params.logprobs else None
     return Branch(tokens, unmasked, blocks, ended=False, lookahead=None, layout=layout, logprobs=logprobs)
 
 

@@ -1,11 +1,11 @@
-"""The constants of a decode: plan, strategy and the model's special tokens."""
+"""The constants of a decode: params, strategy and the model's special tokens."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.checked_stages import checked_strategy
 
@@ -58,7 +58,7 @@ class Model(Protocol):
 class Context:
     """The values that stay constant over all rounds of one request."""
 
-    plan: DecodingPlan
+    params: DecodingParams
     strategy: Strategy
     mask_token: int
     ends: tuple[int, ...]
@@ -75,37 +75,37 @@ class Context:
         """Tokens that are never written: outside reference mode the mask token, and the expand token unless holes
         grow.
         """
-        if self.plan.reference:
+        if self.params.reference:
             return ()
         if self.expand_token is None or self.holes_grow:
             return (self.mask_token,)
         return (self.mask_token, self.expand_token)
 
 
-def context_from_model(plan: DecodingPlan, model: Model) -> Context:
-    """Return the context in which `model` decodes a request by `plan`.
+def context_from_model(params: DecodingParams, model: Model) -> Context:
+    """Return the context in which `model` decodes a request by `params`.
 
     Raises BadInputError for editing with rows that predict the next position.
     """
     tokens = model.special_tokens
-    check_editing(plan, model.prediction_shift)
+    check_editing(params, model.prediction_shift)
     return Context(
-        plan,
-        checked_strategy(strategy_from_name(plan.strategy), model.dimensions.vocab_size),
+        params,
+        checked_strategy(strategy_from_name(params.strategy), model.dimensions.vocab_size),
         tokens.mask,
-        tokens.ends if plan.stop_at_eos else (),
+        tokens.ends if params.stop_at_eos else (),
         model.prediction_shift,
         model.dimensions.vocab_size,
         expand_token=tokens.expand,
     )
 
 
-def check_editing(plan: DecodingPlan, prediction_shift: int) -> None:
-    """Raise BadInputError for a plan that edits tokens of a model whose rows predict the next position.
+def check_editing(params: DecodingParams, prediction_shift: int) -> None:
+    """Raise BadInputError for a parameters that edits tokens of a model whose rows predict the next position.
 
     Such a row has not been trained to predict a position whose token it attends to.
     """
-    if plan.edits and prediction_shift:
+    if params.edits and prediction_shift:
         raise BadInputError(
             "cannot use editing_threshold for a model whose rows predict the next position",
             expected="a model whose rows predict their own positions, e.g. LLaDA2.1",

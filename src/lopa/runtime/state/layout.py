@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lopa.runtime.contract import Int64
-from lopa.runtime.plan import WHOLE_CACHES, DecodingPlan
+from lopa.runtime.options import WHOLE_CACHES, DecodingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,48 +63,48 @@ class Layout:
         return np.maximum(0, 1 + (positions - self.first) // self.size)
 
 
-def max_rows(prompt: int, plan: DecodingPlan) -> tuple[int, int]:
+def max_rows(prompt: int, params: DecodingParams) -> tuple[int, int]:
     """Return the maximum number of rows and of sampled positions that a window can have, not counting the kept row.
 
     The first window holds the prompt and a block, or the whole answer. Later windows hold generated positions and the
     prompt's remainder in the first block. With remasking, each unmasked position may have a shadow row.
     """
-    generated = plan.positions
-    first = prompt + (generated if plan.cache in WHOLE_CACHES else min(plan.block_size, generated))
-    if plan.slides:
+    generated = params.positions
+    first = prompt + (generated if params.cache in WHOLE_CACHES else min(params.block_size, generated))
+    if params.slides:
         # a block and at most one other before it, which is committed
-        return max(first, min(2 * plan.block_size, generated)), min(plan.block_size, generated)
-    sampled = generated + (plan.block_size if plan.alignment == "absolute" else 0)
-    if plan.remasks and plan.cache in WHOLE_CACHES:
-        return first + min(plan.block_size, generated), sampled
-    return max(first, 2 * sampled if plan.remasks else sampled), sampled
+        return max(first, min(2 * params.block_size, generated)), min(params.block_size, generated)
+    sampled = generated + (params.block_size if params.alignment == "absolute" else 0)
+    if params.remasks and params.cache in WHOLE_CACHES:
+        return first + min(params.block_size, generated), sampled
+    return max(first, 2 * sampled if params.remasks else sampled), sampled
 
 
-def layout_of_prompt(prompt: int, plan: DecodingPlan, prediction_shift: int = 1) -> Layout:
+def layout_of_prompt(prompt: int, params: DecodingParams, prediction_shift: int = 1) -> Layout:
     """Return the layout of an answer to a prompt of `prompt` positions.
 
     In reference mode the answer ends where the published loops end it. With `prediction_shift` 1 a row predicts the
     next position.
     """
-    size, whole = plan.block_size, plan.cache in WHOLE_CACHES
-    if plan.alignment != "absolute":
+    size, whole = params.block_size, params.cache in WHOLE_CACHES
+    if params.alignment != "absolute":
         return Layout(
             prompt,
             prompt,
             size,
-            prompt + plan.positions,
+            prompt + params.positions,
             whole=whole,
-            slides=plan.slides,
+            slides=params.slides,
             prediction_shift=prediction_shift,
         )
     first = prompt // size * size
     hands_over = prediction_shift == 1
-    end = prompt + plan.max_new_tokens
-    if plan.reference:
+    end = prompt + params.max_new_tokens
+    if params.reference:
         # Fast-dLLM v2 counts generated blocks, including the prompt's last one, and keeps the token that the last
         # commit predicts. SDAR continues to the end of a block.
-        end = first + plan.positions + 1 if hands_over else -(-end // size) * size
-    unseen = prompt if plan.reference and hands_over and prompt == size else 0
+        end = first + params.positions + 1 if hands_over else -(-end // size) * size
+    unseen = prompt if params.reference and hands_over and prompt == size else 0
     return Layout(
         prompt,
         first,
@@ -119,14 +119,14 @@ def layout_of_prompt(prompt: int, plan: DecodingPlan, prediction_shift: int = 1)
 
 
 def layout_of_holes(
-    holes: tuple[tuple[int, int], ...], plan: DecodingPlan, prediction_shift: int, *, in_turn: bool
+    holes: tuple[tuple[int, int], ...], params: DecodingParams, prediction_shift: int, *, in_turn: bool
 ) -> Layout:
     """Return the layout of a text whose `holes` are filled, together or `in_turn` (lopa.runtime.text.encoded_holes)."""
     first, end = holes[0][0], holes[-1][1]
     return Layout(
         first,
         first,
-        plan.block_size,
+        params.block_size,
         end,
         whole=True,
         prediction_shift=prediction_shift,

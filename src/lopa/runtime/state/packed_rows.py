@@ -147,23 +147,23 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
 
     With `anew`, temporarily cached rows are computed again, as in a block's first round.
     """
-    plan, shift, anchor = context.plan, context.prediction_shift, branches[-1]
+    params, shift, anchor = context.params, context.prediction_shift, branches[-1]
     states = tuple(map(_as_in_first_round, branches)) if anew else branches
     every: list[BranchRows] = []
     for state in states:
         is_like_first = (
-            not plan.slides and len(state.tokens) == len(states[0].tokens) and state.layout is states[0].layout
+            not params.slides and len(state.tokens) == len(states[0].tokens) and state.layout is states[0].layout
         )
-        every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], plan))
+        every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], params))
     due, unseen = every[-1], anchor.layout.unseen
     order = np.concatenate([each.order for each in every])
     lengths = tuple(len(each.order) for each in every)
 
-    sampled = tuple(sampled_positions(branch, plan) for branch in branches)
+    sampled = tuple(sampled_positions(branch, params) for branch in branches)
     if due.is_partial:
         pairs = zip(sampled, every, strict=True)
         sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
-    editable = tuple(editable_positions(branch) for branch in branches) if plan.edits else ()
+    editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
     groups = (sampled, editable) if editable else (sampled,)
     columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
@@ -210,12 +210,12 @@ def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_f
 def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Context) -> Bool:
     """Return the masks of the branches' rows. Leading equal rows have the same mask in every branch."""
     longest = max((each.order for each in every), key=len)
-    seen = attention_mask(longest, branches[-1].layout, context.plan)
+    seen = attention_mask(longest, branches[-1].layout, context.params)
     masks = []
     for branch, each in zip(branches, every, strict=True):
         length = len(each.order)
         alike = each.order is longest or np.array_equal(each.order, longest[:length])
-        mask = seen[:length, :length] if alike else attention_mask(each.order, branch.layout, context.plan)
+        mask = seen[:length, :length] if alike else attention_mask(each.order, branch.layout, context.params)
         masks.append(mask.ravel())
     return masks[0] if len(masks) == 1 else np.concatenate(masks)
 

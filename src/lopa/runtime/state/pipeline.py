@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from lopa.runtime.contract import Bool
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import (
     Block,
     Blocks,
@@ -31,7 +31,7 @@ def normalize_branch(branch: Branch, context: Context) -> Branch:
     """Return `branch` after tokens were written: read by its grammar and cut off behind its end of text."""
     if branch.grammar is not None and not branch.grammar.ended:
         branch = advance_grammar(branch, branch.grammar, context)
-    if not context.ends or not context.plan.drop_after_eos:
+    if not context.ends or not context.params.drop_after_eos:
         return branch
     if branch.memory is None:
         return without_rows_after_end(branch, context.ends)
@@ -46,10 +46,10 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     nothing. If it may still be edited, its blocks stay active. A grammar also reads into a newly opened block.
     """
     opened = tuple(with_next_block(branch, context) for branch in branches)
-    if not context.plan.reference:
+    if not context.params.reference:
         whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and _has_answer(branch))
         alone = next(whole, None)
-        if alone is not None and context.plan.edits:
+        if alone is not None and context.params.edits:
             branches, opened = (branches[alone],), (opened[alone],)
         elif alone is not None:
             branches, opened = (branches[alone],), (with_finished_blocks_due(opened[alone], context),)
@@ -91,14 +91,14 @@ def with_next_block(branch: Branch, context: Context) -> Branch:
 
     A sliding block regains the length that it had before its front was committed.
     """
-    size = next_block_size(branch, _progress(branch.blocks[-1]), context.plan)
+    size = next_block_size(branch, _progress(branch.blocks[-1]), context.params)
     if size:
         branch = _with_open_positions(branch, size, context)
-    blocks = with_complete_flags(branch.blocks, context.plan.decoded_token_threshold)
+    blocks = with_complete_flags(branch.blocks, context.params.decoded_token_threshold)
     return branch if blocks is branch.blocks else replace(branch, blocks=blocks)
 
 
-def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
+def next_block_size(branch: Branch, progress: float, params: DecodingParams) -> int:
     """Return the size of the block to open when the unmasked share of the last block is `progress`; 0 for none.
 
     A layout with `hands_over` needs the next block's first token before it opens. If blocks are unmasked one by one,
@@ -110,9 +110,9 @@ def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
         front = branch.active[0].start if branch.active else start
         return 0 if branch.ended else layout.end_of_block(front) - start
     lacks_first = layout.hands_over and start > layout.unseen and not branch.unmasked[start:].any()
-    lacks_edits = plan.edits and plan.block_add_threshold >= 1 and branch.blocks[-1].state is BlockState.ACTIVE
-    lacks_commit = plan.cache == "sub_block" and any(block.end > block.start for block in branch.due)
-    if lacks_first or lacks_edits or lacks_commit or branch.ended or progress < plan.block_add_threshold:
+    lacks_edits = params.edits and params.block_add_threshold >= 1 and branch.blocks[-1].state is BlockState.ACTIVE
+    lacks_commit = params.cache == "sub_block" and any(block.end > block.start for block in branch.due)
+    if lacks_first or lacks_edits or lacks_commit or branch.ended or progress < params.block_add_threshold:
         return 0
     return layout.end_of_block(start) - start
 

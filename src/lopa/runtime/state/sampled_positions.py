@@ -3,30 +3,30 @@
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Block, Branch
 
 
-def open_span(branch: Branch, block: Block, plan: DecodingPlan) -> tuple[int, int]:
+def open_span(branch: Branch, block: Block, params: DecodingParams) -> tuple[int, int]:
     """Return the start and end of the positions of an active block that may be unmasked now.
 
     That is the whole block. With sub-blocks, which are unmasked one after another, it is the first one with a masked
     position, or the last one if none has.
     """
-    if plan.sub_block >= block.end - block.start:
+    if params.sub_block >= block.end - block.start:
         return block.start, block.end
     masked = np.flatnonzero(~branch.unmasked[block.start : block.end])
     inside = int(masked[0]) if len(masked) else block.end - block.start - 1
-    start = block.start + inside // plan.sub_block * plan.sub_block
-    return start, min(start + plan.sub_block, block.end)
+    start = block.start + inside // params.sub_block * params.sub_block
+    return start, min(start + params.sub_block, block.end)
 
 
-def open_among(branch: Branch, positions: Int64, plan: DecodingPlan) -> Bool:
+def open_among(branch: Branch, positions: Int64, params: DecodingParams) -> Bool:
     """Return which of `positions` [n], ascending, are masked and may be unmasked now, [n]. Positions behind the branch
     are False."""
     found = np.zeros(len(branch.tokens), np.bool_)
     for block in branch.active:
-        found[slice(*open_span(branch, block, plan))] = True
+        found[slice(*open_span(branch, block, params))] = True
     return _flags_at(found & ~branch.unmasked, positions)
 
 
@@ -35,13 +35,13 @@ def masked_among(branch: Branch, positions: Int64) -> Bool:
     return _flags_at(~branch.unmasked, positions)
 
 
-def sampled_positions(branch: Branch, plan: DecodingPlan) -> Int64:
+def sampled_positions(branch: Branch, params: DecodingParams) -> Int64:
     """Return the positions that a round samples, ascending: the masked ones of all opened blocks.
 
     The published rules that unmask a fixed number per step also sample unmasked ones (docs/concepts/decoding.md,
     "Reference mode").
     """
-    if plan.overwrites_unmasked:
+    if params.overwrites_unmasked:
         spans = [np.arange(block.start, block.end) for block in branch.active]
         return np.concatenate([np.empty(0, np.int64), *spans])
     return np.flatnonzero(~branch.unmasked[: branch.blocks[-1].end])

@@ -38,7 +38,7 @@ def with_shadow_rows(packed: PackedRows, anchor: Branch, verified: Int64, contex
     at, length = verified - shift, real + shadows
     mask = np.zeros((length, length), np.bool_)
     mask[:real, :real] = packed.masks[-1]
-    mask[real:, :real] = _attended_rows(verified, at, packed.positions[-real:], anchor, context.plan.window)
+    mask[real:, :real] = _attended_rows(verified, at, packed.positions[-real:], anchor, context.params.window)
     mask[real:, real:] = _attended_shadow_rows(verified, anchor) if shift == 0 else np.eye(shadows, dtype=np.bool_)
     tokens = anchor.tokens[at] if shift else np.full(shadows, context.mask_token)
     return replace(

@@ -148,4 +148,4 @@ _CHECKS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "remask": (f"{_MASK}, True for at most as many as remask_limit leaves", _may_be_remasked),
     "lookaheads": ("an integer array of different indices of positions, at most the given count", _are_indices),
 }
-"""Expected result of each stage, and the test of its result and arguments without the plan."""
+"""Expected result of each stage, and the test of its result and arguments without the parameters."""

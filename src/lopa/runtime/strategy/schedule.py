@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 
 EPS = 1e-3
 _POSITIONS, _NOISE = 2, 3
@@ -29,65 +29,65 @@ class ScheduleStep:
         return self
 
 
-def next_step(last: ScheduleStep | None, positions: Int64, plan: DecodingPlan) -> ScheduleStep:
+def next_step(last: ScheduleStep | None, positions: Int64, params: DecodingParams) -> ScheduleStep:
     """Return the first step after `last` that unmasks any of the masked `positions`.
 
     Once the last step was reached, it is returned again.
     """
-    end = plan.own["steps"] - 1
+    end = params.own["steps"] - 1
     first = 0 if last is None else min(last.number + 1, end)
-    if plan.own["alg"] == "origin":
-        return ScheduleStep(int(_steps_drawn(first, positions, plan).min(initial=end)))
-    counts = np.floor(np.float32(len(positions)) * _shares(plan)[first:])
+    if params.own["alg"] == "origin":
+        return ScheduleStep(int(_steps_drawn(first, positions, params).min(initial=end)))
+    counts = np.floor(np.float32(len(positions)) * _shares(params)[first:])
     return ScheduleStep(first + int(np.argmax(counts >= 1)))
 
 
-def count_of_step(step: ScheduleStep, num_masked: int, plan: DecodingPlan) -> int:
+def count_of_step(step: ScheduleStep, num_masked: int, params: DecodingParams) -> int:
     """Return how many of `num_masked` positions a step unmasks when it chooses them by rank."""
-    return int(np.float32(num_masked) * _shares(plan)[step.number])
+    return int(np.float32(num_masked) * _shares(params)[step.number])
 
 
-def drawn_in_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> Bool:
+def drawn_in_step(step: ScheduleStep, positions: Int64, params: DecodingParams) -> Bool:
     """Return which of `positions` [n] a step unmasks when it draws each independently (alg "origin")."""
-    drawn: Bool = _steps_drawn(step.number, positions, plan) == step.number
+    drawn: Bool = _steps_drawn(step.number, positions, params) == step.number
     return drawn
 
 
-def noise_of_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> Floats:
+def noise_of_step(step: ScheduleStep, positions: Int64, params: DecodingParams) -> Floats:
     """Return Gumbel noise, [n]. The positions with the largest sums of log-weight and noise are a draw without
     replacement."""
-    uniform = np.clip(_uniform(_NOISE, step.number, positions, plan), 1e-12, 1 - 1e-12)
+    uniform = np.clip(_uniform(_NOISE, step.number, positions, params), 1e-12, 1 - 1e-12)
     noise: Floats = -np.log(-np.log(uniform))
     return noise
 
 
-def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
+def _steps_drawn(first: int, positions: Int64, params: DecodingParams) -> Int64:
     """Return the first step, from `first` on, in which each of `positions` [n] is drawn.
 
     Each step draws each position independently with the step's share as its probability. A position therefore stays
     undrawn between two times with probability later / earlier. One draw from that distribution replaces a loop over all
     steps. A position that its step left masked gets a later step.
     """
-    times = _times(plan.own["steps"])
+    times = _times(params.own["steps"])
     found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0
     while (found < first).any():
-        until = after * _uniform(_POSITIONS, draw, positions, plan)
-        following = np.minimum(np.searchsorted(-times[1:], -until), plan.own["steps"] - 1)
+        until = after * _uniform(_POSITIONS, draw, positions, params)
+        following = np.minimum(np.searchsorted(-times[1:], -until), params.own["steps"] - 1)
         found = np.where(found < first, np.maximum(following, found + 1), found)
         after, draw = times[found + 1], draw + 1
     return found
 
 
-def _uniform(stream: int, number: int, positions: Int64, plan: DecodingPlan) -> Floats:
+def _uniform(stream: int, number: int, positions: Int64, params: DecodingParams) -> Floats:
     """Return uniform numbers [n] that depend only on seed, stream, number and position."""
-    generator = np.random.Generator(np.random.Philox(key=plan.seed, counter=[0, 0, number, stream]))
+    generator = np.random.Generator(np.random.Philox(key=params.seed, counter=[0, 0, number, stream]))
     table: Floats = generator.random(int(positions.max(initial=-1)) + 1)
     return table[positions]
 
 
-def _shares(plan: DecodingPlan) -> Float32:
+def _shares(params: DecodingParams) -> Float32:
     """Return the share of masked positions that each step unmasks, [steps], in float32 as the published loop does."""
-    return _shares_of(plan.own["steps"])
+    return _shares_of(params.own["steps"])
 
 
 @lru_cache(maxsize=8)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, raise_if_from_handler
-from lopa.runtime.plan.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Confidence
+from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Confidence
 from lopa.runtime.strategy import strategy as stages
 from lopa.runtime.strategy.strategy import STAGES, OwnOption, Strategy
 

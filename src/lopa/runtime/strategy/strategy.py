@@ -23,8 +23,8 @@ import numpy as np
 from lopa.runtime.checked_values import check_bool, check_choice, check_float, check_int
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.choices import Confidence
+from lopa.runtime.options import DecodingParams
+from lopa.runtime.options.choices import Confidence
 from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
 from lopa.runtime.strategy.divergences import Divergences, divergences_after
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
@@ -44,7 +44,7 @@ def identity(
     rows: RowStatistics,
     positions: Int64,  # noqa: ARG001
     memory: Memory | None,
-    plan: DecodingPlan,  # noqa: ARG001
+    params: DecodingParams,  # noqa: ARG001
 ) -> tuple[RowStatistics, Memory | None]:
     """Return the rows and the memory unchanged."""
     return rows, memory
@@ -54,7 +54,7 @@ def with_divergences(
     rows: RowStatistics,
     positions: Int64,
     memory: Memory | None,
-    plan: DecodingPlan,  # noqa: ARG001
+    params: DecodingParams,  # noqa: ARG001
 ) -> tuple[RowStatistics, Memory | None]:
     """Return the rows unchanged and record their KL divergence from the step before (KLASS)."""
     assert memory is None or isinstance(memory, Divergences)
@@ -62,26 +62,26 @@ def with_divergences(
 
 
 def with_credit(
-    rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan
+    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
 ) -> tuple[RowStatistics, Memory | None]:
     """Raise the probability of tokens that were the best in earlier steps (CreditDecoding)."""
     assert memory is None or isinstance(memory, Credit)
     credit = credit_after(memory, rows, positions)
-    return add_credit(rows, credit, plan.logits_temperature), credit
+    return add_credit(rows, credit, params.logits_temperature), credit
 
 
 def on_schedule(
-    rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan
+    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
 ) -> tuple[RowStatistics, Memory | None]:
     """Return the rows unchanged and record the step of the schedule (Dream)."""
     assert memory is None or isinstance(memory, ScheduleStep)
-    return rows, next_step(memory, positions, plan)
+    return rows, next_step(memory, positions, params)
 
 
 # Stage 2: branch confidence
 
 
-def mean_confidence(branch: BranchView, plan: DecodingPlan) -> float:  # noqa: ARG001
+def mean_confidence(branch: BranchView, params: DecodingParams) -> float:  # noqa: ARG001
     """Return the mean confidence over all masked positions (LoPA)."""
     # In every round of every branch: the method mean, which gives the same bits, takes three times as long.
     return float(np.add.reduce(branch.candidates.confidences) / len(branch.candidates.confidences))
@@ -90,67 +90,67 @@ def mean_confidence(branch: BranchView, plan: DecodingPlan) -> float:  # noqa: A
 # Stage 3: eligible
 
 
-def all_masked(block: BlockView, plan: DecodingPlan) -> Bool:  # noqa: ARG001
+def all_masked(block: BlockView, params: DecodingParams) -> Bool:  # noqa: ARG001
     """Return every masked position."""
     return block.masked
 
 
-def stable(block: BlockView, plan: DecodingPlan) -> Bool:
+def stable(block: BlockView, params: DecodingParams) -> Bool:
     """Return the positions whose distribution hardly changed in the last steps (KLASS)."""
     assert isinstance(block.memory, Divergences)
-    return block.memory.are_stable(block.positions, plan.own["kl_threshold"])
+    return block.memory.are_stable(block.positions, params.own["kl_threshold"])
 
 
 # Stage 4: threshold
 
 
-def constant(block: BlockView, plan: DecodingPlan) -> Float32:
+def constant(block: BlockView, params: DecodingParams) -> Float32:
     """Return skip_threshold for all positions; with sliding blocks, minus entropy_threshold."""
-    limit = -plan.entropy_threshold if plan.slides else plan.skip_threshold
+    limit = -params.entropy_threshold if params.slides else params.skip_threshold
     return np.full(len(block.positions), limit, np.float32)
 
 
-def if_best_is_certain(block: BlockView, plan: DecodingPlan) -> Float32:
+def if_best_is_certain(block: BlockView, params: DecodingParams) -> Float32:
     """Return minus infinity, which makes every position certain, except in some incomplete blocks.
 
     If the best probability of an incomplete block does not exceed skip_threshold, return infinity: none is certain.
     """
     best = block.candidates.probabilities[block.masked].max(initial=0.0)
-    free = block.complete or best > np.float32(plan.skip_threshold)
+    free = block.complete or best > np.float32(params.skip_threshold)
     return np.full(len(block.positions), -math.inf if free else math.inf, np.float32)
 
 
-def constant_inclusive(block: BlockView, plan: DecodingPlan) -> Float32:
+def constant_inclusive(block: BlockView, params: DecodingParams) -> Float32:
     """Return the threshold of `constant`, lowered so that values equal to it pass."""
-    return _below(constant(block, plan))
+    return _below(constant(block, params))
 
 
-def lower_near_anchors(block: BlockView, plan: DecodingPlan) -> Float32:
+def lower_near_anchors(block: BlockView, params: DecodingParams) -> Float32:
     """Return the threshold of `constant_inclusive`, lowered near positions that reach it (LocalLeap, arXiv 2510.07081).
 
     Near means at most LEAP_DISTANCE positions away.
     """
-    usual = constant_inclusive(block, plan)
-    anchors = block.positions[block.masked & (certainties(block, plan) > usual)]
+    usual = constant_inclusive(block, params)
+    anchors = block.positions[block.masked & (certainties(block, params) > usual)]
     near = (np.abs(block.positions[:, None] - anchors) <= LEAP_DISTANCE).any(axis=1)
     return np.where(near, np.minimum(usual, _below(np.float32(LEAP_PROBABILITY))), usual)
 
 
-def by_schedule(block: BlockView, plan: DecodingPlan) -> Float32:
+def by_schedule(block: BlockView, params: DecodingParams) -> Float32:
     """Return Dream's limits: no position is certain, except positions drawn with alg "origin"."""
-    if plan.own["alg"] != "origin":
-        return never(block, plan)
+    if params.own["alg"] != "origin":
+        return never(block, params)
     assert isinstance(block.memory, ScheduleStep)
-    drawn = drawn_in_step(block.memory, block.positions, plan)
+    drawn = drawn_in_step(block.memory, block.positions, params)
     return np.where(drawn, np.float32(-math.inf), np.float32(math.inf))
 
 
-def no_threshold(block: BlockView, plan: DecodingPlan) -> Float32:  # noqa: ARG001
+def no_threshold(block: BlockView, params: DecodingParams) -> Float32:  # noqa: ARG001
     """Return minus infinity: every position is certain, and only the cut limits them."""
     return np.full(len(block.positions), -math.inf, np.float32)
 
 
-def never(block: BlockView, plan: DecodingPlan) -> Float32:  # noqa: ARG001
+def never(block: BlockView, params: DecodingParams) -> Float32:  # noqa: ARG001
     """Return infinity: no position is certain."""
     return np.full(len(block.positions), math.inf, np.float32)
 
@@ -163,49 +163,49 @@ def _below(limit: Float32 | np.float32) -> Float32:
 # Stage 4: rank
 
 
-def by_confidence(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
+def by_confidence(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
     """Rank the most confident position first."""
     return np.asarray(block.candidates.confidences, np.float64)
 
 
-def by_probability(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
+def by_probability(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
     """Rank the most probable candidate first."""
     return np.asarray(block.candidates.probabilities, np.float64)
 
 
-def by_drawn_confidence(block: BlockView, plan: DecodingPlan) -> Floats:
+def by_drawn_confidence(block: BlockView, params: DecodingParams) -> Floats:
     """Rank the most confident first; with alg_temp, draw the order by the softmax of confidence / alg_temp (Dream)."""
-    if not plan.own["alg_temp"]:
-        return by_confidence(block, plan)
+    if not params.own["alg_temp"]:
+        return by_confidence(block, params)
     assert isinstance(block.memory, ScheduleStep)
-    temperature: float = plan.own["alg_temp"]
-    return by_confidence(block, plan) / temperature + noise_of_step(block.memory, block.positions, plan)
+    temperature: float = params.own["alg_temp"]
+    return by_confidence(block, params) / temperature + noise_of_step(block.memory, block.positions, params)
 
 
-def left_to_right(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
+def left_to_right(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
     """Rank the lowest position first."""
     return -np.arange(len(block.positions), dtype=np.float64)
 
 
-def confidences_by_distance(entropy: Float32, positions: Int64, plan: DecodingPlan) -> Float32:
+def confidences_by_distance(entropy: Float32, positions: Int64, params: DecodingParams) -> Float32:
     """Return the confidences [..., n] of sliding blocks: minus entropy, minus a penalty for distance (WeDLM).
 
     The penalty is distance_penalty for each position behind the first sampled one.
     """
     distances = (positions - positions[..., :1]).astype(np.float32)
-    scores: Float32 = entropy + np.float32(plan.distance_penalty) * distances
+    scores: Float32 = entropy + np.float32(params.distance_penalty) * distances
     return -scores
 
 
 # Stage 5: cut and minimum
 
 
-def no_limit(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
+def no_limit(ranked: Int64, block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
     """Return the number of all certain positions."""
     return len(ranked)
 
 
-def within_entropy_bound(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:
+def within_entropy_bound(ranked: Int64, block: BlockView, params: DecodingParams) -> int:
     """Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
     2505.24857). This bounds the dependence that joint unmasking ignores.
 
@@ -213,7 +213,7 @@ def within_entropy_bound(ranked: Int64, block: BlockView, plan: DecodingPlan) ->
     model's entropy is 0 only by rounding.
     """
     assert block.candidates.entropies is not None
-    gamma = plan.own["gamma"]
+    gamma = params.own["gamma"]
     if gamma == 0:
         return min(1, len(ranked))
     entropies = np.maximum(block.candidates.entropies[ranked].astype(np.float64), 0.0)
@@ -221,54 +221,54 @@ def within_entropy_bound(ranked: Int64, block: BlockView, plan: DecodingPlan) ->
     return int(np.count_nonzero(shared <= gamma))
 
 
-def within_factor(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:
+def within_factor(ranked: Int64, block: BlockView, params: DecodingParams) -> int:
     """Return the largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
     p = block.candidates.probabilities[ranked].astype(np.float64)
-    counts = 1 + np.flatnonzero(np.arange(2, len(p) + 2) * (1.0 - p) < plan.own["factor"])
+    counts = 1 + np.flatnonzero(np.arange(2, len(p) + 2) * (1.0 - p) < params.own["factor"])
     return int(counts.max(initial=0))
 
 
-def wino_cap(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
+def wino_cap(ranked: Int64, block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
     """Return 70 % of the number of masked positions, rounded down, limited to 5 to 20 (WINO)."""
     return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.masked)))))
 
 
-def fixed_count(block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
+def fixed_count(block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
     """Return the option tokens_per_step."""
-    count: int = plan.own["tokens_per_step"]
+    count: int = params.own["tokens_per_step"]
     return count
 
 
-def share_of_schedule(block: BlockView, plan: DecodingPlan) -> int:
+def share_of_schedule(block: BlockView, params: DecodingParams) -> int:
     """Return the count of Dream's current step; 0 with alg "origin", which draws each position independently."""
     assert isinstance(block.memory, ScheduleStep)
-    if plan.own["alg"] == "origin":
+    if params.own["alg"] == "origin":
         return 0
-    return count_of_step(block.memory, int(np.count_nonzero(block.masked)), plan)
+    return count_of_step(block.memory, int(np.count_nonzero(block.masked)), params)
 
 
-def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
+def share_of_step(block: BlockView, params: DecodingParams) -> int:
     """Return the step's share of a block that is unmasked in block_steps equal steps (LLaDA, SDAR).
 
     The first steps take the remainder, one position each.
     """
-    each, more = divmod(plan.block_size, plan.block_steps)
+    each, more = divmod(params.block_size, params.block_steps)
     return max(1, each + (block.rounds < more))
 
 
 # Stage 6: edit
 
 
-def other_token_above(view: EditView, plan: DecodingPlan) -> Bool:
+def other_token_above(view: EditView, params: DecodingParams) -> Bool:
     """Return the positions whose candidate differs from their token and exceeds editing_threshold (LLaDA2.1)."""
-    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > plan.editing_threshold)
+    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > params.editing_threshold)
     return found
 
 
 # Stage 7: remask
 
 
-def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
+def least_probable(view: RemaskView, params: DecodingParams) -> Bool:
     """Return the least probable positions below remask_threshold, ties by position (WINO).
 
     The step remasks fewer positions than the previous step unmasked. It remasks none if it unmasked at most one
@@ -276,7 +276,7 @@ def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
     """
     result = np.zeros(len(view.probabilities), np.bool_)
     if view.accepted > 1:
-        below = np.flatnonzero(view.probabilities < plan.remask_threshold)
+        below = np.flatnonzero(view.probabilities < params.remask_threshold)
         limit = min(view.limit, remask_limit(view.before))
         result[below[np.argsort(view.probabilities[below], kind="stable")[:limit]]] = True
     return result
@@ -290,7 +290,7 @@ def remask_limit(before: int) -> int:
 # Stage 8: lookaheads
 
 
-def most_confident(branch: BranchView, count: int, plan: DecodingPlan) -> Int64:  # noqa: ARG001
+def most_confident(branch: BranchView, count: int, params: DecodingParams) -> Int64:  # noqa: ARG001
     """Return the most confident positions, ties by position (LoPA)."""
     return np.argsort(-branch.candidates.confidences, kind="stable")[:count]
 
@@ -298,31 +298,31 @@ def most_confident(branch: BranchView, count: int, plan: DecodingPlan) -> Int64:
 # The record of a strategy
 
 Rescore = Callable[
-    [RowStatistics, Int64, Memory | None, DecodingPlan],
+    [RowStatistics, Int64, Memory | None, DecodingParams],
     tuple[RowStatistics, Memory | None],
 ]
 """Function of the rows [n] at ascending positions [n] of a branch, and its memory. It returns new rows [n] and the new
 memory.
 """
-BranchConfidence = Callable[[BranchView, DecodingPlan], float]
+BranchConfidence = Callable[[BranchView, DecodingParams], float]
 """Function that returns the confidence of a branch before any of its positions is unmasked. The largest wins the round,
 and the first among equal ones. A branch without masked positions has 1.0 and is not passed.
 """
-Eligible = Callable[[BlockView, DecodingPlan], Bool]
+Eligible = Callable[[BlockView, DecodingParams], Bool]
 """Function that returns a mask [n], True for the positions of a block that may be certain."""
-Threshold = Callable[[BlockView, DecodingPlan], Float32]
+Threshold = Callable[[BlockView, DecodingParams], Float32]
 """Function that returns the limits [n] that the certainty of each position has to exceed."""
-Rank = Callable[[BlockView, DecodingPlan], Floats]
+Rank = Callable[[BlockView, DecodingParams], Floats]
 """Function that returns rank values [n]. The largest ranks first, and the lower position among equal values."""
-Cut = Callable[[Int64, BlockView, DecodingPlan], int]
+Cut = Callable[[Int64, BlockView, DecodingParams], int]
 """Function of the indices [m] of a block's certain positions by rank. It returns how many of them are unmasked."""
-Minimum = Callable[[BlockView, DecodingPlan], int]
+Minimum = Callable[[BlockView, DecodingParams], int]
 """Function that returns the minimum number of positions that a complete block unmasks, certain or not."""
-Remask = Callable[[RemaskView, DecodingPlan], Bool]
+Remask = Callable[[RemaskView, DecodingParams], Bool]
 """Function that returns a mask [n], True for the positions of a block to mask again."""
-Edit = Callable[[EditView, DecodingPlan], Bool]
+Edit = Callable[[EditView, DecodingParams], Bool]
 """Function that returns a mask [n], True for the positions of a block whose candidate replaces their token."""
-Lookaheads = Callable[[BranchView, int, DecodingPlan], Int64]
+Lookaheads = Callable[[BranchView, int, DecodingParams], Int64]
 """Function of the winner after unmasking, at the n positions that may get a lookahead token, and a count of at least 1.
 It returns the indices [m] of at most that many of them, best first. Each makes a branch of the next round.
 """
@@ -392,7 +392,7 @@ class Strategy:
     lookaheads: Lookaheads = most_confident
 
     options: tuple[OwnOption, ...] = ()
-    """Options that only this strategy has. Stages read their values from `plan.own`."""
+    """Options that only this strategy has. Stages read their values from `params.own`."""
 
     pipelined: bool = False
     """True if several blocks may be unmasked at a time, False if one by one."""
@@ -428,37 +428,39 @@ class Strategy:
 # Stages 3 to 5 for one block
 
 
-def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:
+def unmasked_positions(block: BlockView, strategy: Strategy, params: DecodingParams) -> Bool:
     """Return the positions of a block that a step unmasks, [n], according to stages 3 to 5 of `strategy`.
 
     They are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with fewer
     of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the
     answer's first masked position is certain and ranks first.
     """
-    first = _first_masked(block, plan)
-    ranks = np.where(first, np.inf, strategy.rank(block, plan))
+    first = _first_masked(block, params)
+    ranks = np.where(first, np.inf, strategy.rank(block, params))
     certain = (
-        strategy.eligible(block, plan) & block.masked & (certainties(block, plan) > strategy.threshold(block, plan))
+        strategy.eligible(block, params)
+        & block.masked
+        & (certainties(block, params) > strategy.threshold(block, params))
     )
     ranked = _ranked(ranks, certain | first)
-    chosen = ranked[: max(strategy.cut(ranked, block, plan), int(first.any()))]
-    minimum = strategy.minimum(block, plan)
+    chosen = ranked[: max(strategy.cut(ranked, block, params), int(first.any()))]
+    minimum = strategy.minimum(block, params)
     if len(chosen) < minimum and block.complete and block.masked.any():
-        overwrites = plan.overwrites_unmasked and strategy.overwrites_unmasked
+        overwrites = params.overwrites_unmasked and strategy.overwrites_unmasked
         chosen = (_first_with_ties if overwrites else _best)(ranks, block.masked, minimum)
     result = np.zeros(len(block.positions), np.bool_)
     result[chosen] = True
     return result
 
 
-def certainties(block: BlockView, plan: DecodingPlan) -> Float32:
+def certainties(block: BlockView, params: DecodingParams) -> Float32:
     """Return the values that are compared with the threshold, [n]: probabilities, or confidences of sliding blocks."""
-    return block.candidates.confidences if plan.slides else block.candidates.probabilities
+    return block.candidates.confidences if params.slides else block.candidates.probabilities
 
 
-def _first_masked(block: BlockView, plan: DecodingPlan) -> Bool:
+def _first_masked(block: BlockView, params: DecodingParams) -> Bool:
     first = np.zeros(len(block.positions), np.bool_)
-    if plan.unmask_first_masked and block.leads:
+    if params.unmask_first_masked and block.leads:
         first[np.flatnonzero(block.masked)[:1]] = True
     return first
 

@@ -10,20 +10,20 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import Int64
 from lopa.runtime.errors import BadInputError, PromptTooLongError
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
-def ids_from_prompt(prompt: Any, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
+def ids_from_prompt(prompt: Any, params: DecodingParams, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
     """Return the token IDs [length] of a prompt. A text gets the bundle's beginning-of-text token; IDs are used
     unchanged.
 
-    Special tokens in a text are plain text unless the plan allows them. Raises BadInputError for an empty prompt, IDs
+    Special tokens in a text are plain text unless `params` allows them. Raises BadInputError for an empty prompt, IDs
     outside the vocabulary, a text with holes, and a prompt that leaves no room for the answer.
     """
     if isinstance(prompt, str):
         ids: Sequence[Any] = prompt and tokenizer.encode(
-            prompt, add_bos=manifest.decoding.add_bos, special_tokens=plan.special_tokens
+            prompt, add_bos=manifest.decoding.add_bos, special_tokens=params.special_tokens
         )
     else:
         ids = _check_form(prompt)
@@ -31,7 +31,7 @@ def ids_from_prompt(prompt: Any, plan: DecodingPlan, tokenizer: Tokenizer, manif
         raise BadInputError(
             "an empty prompt", expected="at least one character or token ID", remedy="provide a text to continue"
         )
-    check_length(len(ids), plan, manifest)
+    check_length(len(ids), params, manifest)
     vocabulary = manifest.dimensions.vocab_size
     if not all(is_token_id(each, vocabulary) for each in ids):
         raise BadInputError(
@@ -42,20 +42,20 @@ def ids_from_prompt(prompt: Any, plan: DecodingPlan, tokenizer: Tokenizer, manif
     return np.array(ids, np.int64)
 
 
-def check_length(length: int, plan: DecodingPlan, manifest: Manifest) -> None:
+def check_length(length: int, params: DecodingParams, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
-    positions, answer = manifest.dimensions.max_positions, plan.positions
+    positions, answer = manifest.dimensions.max_positions, params.positions
     if length + answer <= positions:
         return
     room = f"this model has {positions} positions for prompt and answer together"
     if answer < positions:
         raise PromptTooLongError(
-            f"the prompt has {length} tokens, but {room} (max_new_tokens: {plan.max_new_tokens})",
+            f"the prompt has {length} tokens, but {room} (max_new_tokens: {params.max_new_tokens})",
             expected=f"at most {positions - answer} tokens with this max_new_tokens",
             remedy="shorten the prompt" + (" or lower max_new_tokens" if length < positions else ""),
         )
     error = PromptTooLongError(
-        f"max_new_tokens is {plan.max_new_tokens}, but {room} (prompt: {length})",
+        f"max_new_tokens is {params.max_new_tokens}, but {room} (prompt: {length})",
         expected=f"at most {positions - length} with this prompt"
         if length < positions
         else "a prompt and an answer that fit",

@@ -36,7 +36,7 @@ async def submit_request(
     engine, chat = service.engine, requested.chat
     resolved = options_of_body(engine.decoder.resolve, requested.options)
     trace_request(requested, resolved.config, service.name)
-    decoded_once = not resolved.plan.temperature and on_step is None
+    decoded_once = not resolved.params.temperature and on_step is None
     distinct = len({(type(each), repr(each)) for each in requested.prompts})
     count = distinct if decoded_once else len(requested.prompts) * requested.copies
     check_capacity(engine, count)

@@ -28,7 +28,7 @@ def options_of_body(resolve: Resolve, options: BodyOptions) -> ResolvedOptions:
     values = options.values
     with option_errors(resolve, options):
         resolved = resolve(GenerationConfig.from_mapping(values))
-        if "seed" not in values and resolved.plan.temperature:
+        if "seed" not in values and resolved.params.temperature:
             resolved = resolve(GenerationConfig.from_mapping({**values, "seed": None}))
         return resolved
 

@@ -18,7 +18,7 @@ from lopa.runtime.errors import (
     errors_as_bad_input,
 )
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
-from lopa.runtime.plan import GRAMMARS
+from lopa.runtime.options import GRAMMARS
 from lopa.runtime.requests.request import Request
 from lopa.serve.openai.body_config import GrammarUnsupportedError
 from lopa.serve.openai.body_options import LOPA_FIELD
@@ -37,7 +37,7 @@ def requests_from_body(
     """
     # Sampled choices get distinct seeds. Greedy choices are equal, so an engine decodes them once.
     configs = [
-        _with_shifted_seed(resolved.config, copy) if resolved.plan.temperature else resolved.config
+        _with_shifted_seed(resolved.config, copy) if resolved.params.temperature else resolved.config
         for copy in range(requested.copies)
     ]
     prompts = [

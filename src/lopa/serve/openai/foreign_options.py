@@ -9,7 +9,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_bool, check_int
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.plan.choices import MAX_POSITIONS, MAX_TOP_K
+from lopa.runtime.options.choices import MAX_POSITIONS, MAX_TOP_K
 
 _META = frozenset("\\.+*?()|[]{}^$#&-~")
 """Characters with a meaning in regular expressions."""

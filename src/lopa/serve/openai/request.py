@@ -9,7 +9,7 @@ from typing import Any
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
-from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
+from lopa.runtime.options import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
 from lopa.runtime.requests.request import Prompt, check_cache_salt
 from lopa.serve.openai.body_options import (
     CACHE_SALT,

@@ -17,7 +17,17 @@ _LENGTH_LIMIT = "length"
 """Finish reason for every other stop reason."""
 FINISH_REASONS = ("stop", _LENGTH_LIMIT, "tool_calls")
 _NOT_IN_LOPA = (
-    *("prompt_ids", "text", "token_ids", "logprobs", "top_logprobs", "scores", "cached_tokens", "plan", "stop_string"),
+    *(
+        "prompt_ids",
+        "text",
+        "token_ids",
+        "logprobs",
+        "top_logprobs",
+        "scores",
+        "cached_tokens",
+        "params",
+        "stop_string",
+    ),
 )
 _OF_HOLES = ("holes", "filled_text")
 """Fields of a text with holes only."""

@@ -8,7 +8,7 @@ import msgspec
 
 from lopa.runtime.checked_values import check_bool, check_int, shown
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
-from lopa.runtime.plan import MAX_POSITIONS
+from lopa.runtime.options import MAX_POSITIONS
 from lopa.serve.openai.body_options import MESSAGES
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.request import AnswerRequest

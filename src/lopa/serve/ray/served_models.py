@@ -38,5 +38,5 @@ def models_from_bundles(bundles: tuple[NamedBundle, ...]) -> ServedModels:
         bundle = Bundle.open(each.path)
         chats = Tokenizer.open(bundle).has_chat_template
         cards[each.model] = model_card(each.model, created, bundle.manifest, chats=chats)
-        windows[each.model] = bundle.manifest.plan().window
+        windows[each.model] = bundle.manifest.params().window
     return ServedModels(cards, windows)

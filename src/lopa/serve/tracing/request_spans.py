@@ -209,7 +209,7 @@ def _decode_attributes(result: GenerationResult) -> dict[str, Any]:
         names.STEPS: result.steps,
         names.TOKENS_PER_FORWARD: result.tokens_per_forward,
         names.BRANCHES: str(result.branches),
-        names.STRATEGY: result.plan.strategy,
+        names.STRATEGY: result.params.strategy,
     }
 
 

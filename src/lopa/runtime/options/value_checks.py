@@ -11,7 +11,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_float, check_int, invalid_value, is_unicode, shown
 from lopa.runtime.errors import errors_as_bad_input
-from lopa.runtime.plan.choices import (
+from lopa.runtime.options.choices import (
     MAX_BRANCHES,
     MAX_CHOICE_LENGTH,
     MAX_CHOICES,
@@ -22,7 +22,7 @@ from lopa.runtime.plan.choices import (
     MAX_TEMPERATURE,
     MIN_TEMPERATURE,
 )
-from lopa.runtime.plan.frozen_options import FrozenOptions
+from lopa.runtime.options.frozen_options import FrozenOptions
 
 MAX_STRATEGY_OPTIONS = 64
 PRESET_NAME = r"[a-z][a-z0-9_-]{0,31}"

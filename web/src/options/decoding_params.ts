@@ -1,4 +1,4 @@
-/** The decoding plan of one request: every option has a value. */
+/** The decoding params of one request: every option has a value. */
 
 export type Confidence = "neg_entropy" | "probability" | "margin";
 export type Window = "full" | "block_causal";
@@ -20,7 +20,7 @@ export const MAX_STOP_CHARACTERS = 1024;
 export const PUBLISHED_STEP_LIMIT = 1001;
 
 /** Fields are named like the options that they come from. */
-export interface DecodingPlan {
+export interface DecodingParams {
   readonly strategy: string;
   /** Nats of strategy eb. */
   readonly gamma: number;

@@ -32,7 +32,7 @@ class Option:
     documented_default: str = ""
     """Description of a default that is not a constant."""
     conditional: bool = False
-    """True if a plan has the default, but other options are checked as if this one had no value."""
+    """True if a parameters has the default, but other options are checked as if this one had no value."""
     in_config: bool = False
     """True if every config has a value: the default, which None does not replace by another one."""
     per_request: bool = False

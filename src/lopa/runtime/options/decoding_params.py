@@ -1,4 +1,4 @@
-"""The decoding plan of one request."""
+"""The decoding params of one request."""
 
 import math
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any, Never
 
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.plan.choices import SharedRows
-from lopa.runtime.plan.option_fields import OptionFields
+from lopa.runtime.options.choices import SharedRows
+from lopa.runtime.options.option_fields import OptionFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingPlan(OptionFields[Never]):
+class DecodingParams(OptionFields[Never]):
     """Resolved options of one request: every option has a value.
 
     `lopa.runtime.generation_config.resolve` makes it from the requested options, the bundle and the device. Fields are

@@ -1,6 +1,6 @@
-"""The decoding plan of a request: the value of every option, and the choices and bounds of options."""
+"""The decoding params of a request: the value of every option, and the choices and bounds of options."""
 
-from lopa.runtime.plan.choices import (
+from lopa.runtime.options.choices import (
     CONSTRAINTS,
     DEFAULT_BRANCHES,
     GRAMMARS,
@@ -11,7 +11,7 @@ from lopa.runtime.plan.choices import (
     StrategyName,
     Window,
 )
-from lopa.runtime.plan.plan import DecodingPlan
+from lopa.runtime.options.decoding_params import DecodingParams
 
 __all__ = [
     "CONSTRAINTS",
@@ -21,7 +21,7 @@ __all__ = [
     "MAX_BRANCHES",
     "MAX_POSITIONS",
     "WHOLE_CACHES",
-    "DecodingPlan",
+    "DecodingParams",
     "StrategyName",
     "Window",
 ]

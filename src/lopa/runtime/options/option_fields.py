@@ -9,17 +9,17 @@ from typing import Generic, TypeVar
 
 from lopa.runtime.checked_values import MAX_SECONDS
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.plan.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_TOP_K, Alignment, Cache, Confidence, Window
-from lopa.runtime.plan.option import BLOCKS, LENGTH, QUALITY, option
-from lopa.runtime.plan.value_checks import checked_seed, checked_stop, checked_temperature
+from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_TOP_K, Alignment, Cache, Confidence, Window
+from lopa.runtime.options.option import BLOCKS, LENGTH, QUALITY, option
+from lopa.runtime.options.value_checks import checked_seed, checked_stop, checked_temperature
 
 Unset = TypeVar("Unset")
-"""Type of an option without a value: None in a config, Never in a plan."""
+"""Type of an option without a value: None in a config, Never in a parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionFields(Generic[Unset]):
-    """Options that a GenerationConfig and a DecodingPlan have under the same name and type."""
+    """Options that a GenerationConfig and a DecodingParams have under the same name and type."""
 
     # fmt: off
     max_new_tokens: int | Unset = option(LENGTH, advanced=False, default=256, min=1, max=MAX_POSITIONS,

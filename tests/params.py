@@ -1,10 +1,10 @@
-"""Decoding plans, contexts and branches for tests, without a bundle."""
+"""Decoding parameters, contexts and branches for tests, without a bundle."""
 
 from typing import Any
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch, first_branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import layout_of_prompt
@@ -12,13 +12,13 @@ from lopa.runtime.state.pipeline import with_next_block
 from lopa.runtime.strategy import strategy_from_name
 
 
-def plan_of(config: GenerationConfig | None = None, /, **options: Any) -> DecodingPlan:
-    """Return the plan of a config, or of options, for a model without defaults on a processor."""
+def params_of(config: GenerationConfig | None = None, /, **options: Any) -> DecodingParams:
+    """Return the parameters of a config, or of options, for a model without defaults on a processor."""
     return resolve(GenerationConfig(**options) if config is None else config)
 
 
 def context_of(
-    plan: DecodingPlan | None = None,
+    params: DecodingParams | None = None,
     *,
     mask_token: int = 1,
     ends: tuple[int, ...] = (),
@@ -26,15 +26,15 @@ def context_of(
     vocab_size: int = 2**31,
     **options: Any,
 ) -> Context:
-    """Return the context of a plan, or of the plan of options, for a model with these tokens."""
-    plan = plan_of(**options) if plan is None else plan
-    strategy = strategy_from_name(plan.strategy)
-    return Context(plan, strategy, mask_token, ends if plan.stop_at_eos else (), prediction_shift, vocab_size)
+    """Return the context of a parameters, or of the parameters of options, for a model with these tokens."""
+    params = params_of(**options) if params is None else params
+    strategy = strategy_from_name(params.strategy)
+    return Context(params, strategy, mask_token, ends if params.stop_at_eos else (), prediction_shift, vocab_size)
 
 
 def branch_of(prompt: Int64, context: Context, *, cached: bool = False, blocks: int = 1) -> Branch:
     """Return the anchor of a `prompt` [length] with `blocks` opened blocks, all masked."""
-    layout = layout_of_prompt(len(prompt), context.plan, context.prediction_shift)
+    layout = layout_of_prompt(len(prompt), context.params, context.prediction_shift)
     branch = first_branch(prompt, layout, context, cached=layout.first if cached else 0)
     for _ in range(blocks):
         branch = with_next_block(branch, context)
