@@ -41,7 +41,7 @@ class Options:
     decoded_token_threshold: float = 0.95  # share in a block at which the next block always unmasks a token
     skip_threshold: float = 0.9  # probability above which a token is unmasked
     confidence: Literal["probability", "margin", "neg_entropy"] = "neg_entropy"
-    full_window: bool = True  # attend to the whole window, or only to own and earlier blocks
+    full_attention: bool = True  # attend to the whole window, or only to own and earlier blocks
     prediction_shift: int = 1  # 1 if a row predicts the next position (Dream), 0 if its own
 
 
@@ -53,7 +53,7 @@ class Block:
     end: int
     masks: int  # number of masked positions
     state: Literal["active", "to_cache", "in_cache"] = "active"
-    complete: bool = False  # the previous block is (nearly) unmasked, so this one always unmasks a token
+    fully_activated: bool = False  # the previous block is (nearly) unmasked, so this one always unmasks a token
 
     @property
     def progress(self) -> float:
@@ -99,7 +99,7 @@ def begin(branch: Branch, options: Options) -> Branch:
         tokens = np.concatenate([tokens, np.full(size, options.mask_token)])
     for number in range(1, len(blocks)):
         if blocks[number - 1].progress >= options.decoded_token_threshold:
-            blocks[number] = replace(blocks[number], complete=True)
+            blocks[number] = replace(blocks[number], fully_activated=True)
     return replace(branch, tokens=tokens, blocks=tuple(blocks))
 
 
@@ -120,7 +120,7 @@ def propose(forward: Forward, past: tuple[Branch, ...], branch: Branch, options:
     for number, each in enumerate(runs):
         rows = slice(first[number], first[number + 1])
         block = np.searchsorted([block.end for block in each.blocks], positions[rows], side="right")
-        mask[rows, rows] = options.full_window | (block[:, None] >= block[None, :])
+        mask[rows, rows] = options.full_attention | (block[:, None] >= block[None, :])
         for earlier in range(number):
             mask[rows, first[earlier] : first[earlier] + dues[earlier]] = True
     found = forward(tokens, positions, mask)
@@ -140,7 +140,7 @@ def choose(branch: Branch, candidates: Candidates, options: Options) -> dict[int
     for block in branch.blocks:
         own = (candidates.positions >= block.start) & (candidates.positions < block.end)
         sure = own & (candidates.probabilities > options.skip_threshold)
-        if block.complete and own.any() and not sure.any():
+        if block.fully_activated and own.any() and not sure.any():
             sure[np.argmax(np.where(own, candidates.confidences, -np.inf))] = True
         chosen |= dict(zip(candidates.positions[sure].tolist(), candidates.tokens[sure].tolist(), strict=True))
     return chosen
@@ -189,7 +189,7 @@ def one_round(forward: Forward, past: tuple[Branch, ...], branches: tuple[Branch
 def lopa(forward: Forward, prompt: Ints, options: Options) -> Iterator[Round]:
     """Decode a prompt round by round until nothing is masked. The last round's anchor contains the answer."""
     past: tuple[Branch, ...] = ()
-    branches: tuple[Branch, ...] = (Branch(prompt, (Block(0, len(prompt), 0, "to_cache", complete=True),)),)
+    branches: tuple[Branch, ...] = (Branch(prompt, (Block(0, len(prompt), 0, "to_cache", fully_activated=True),)),)
     while True:
         branches = tuple(begin(branch, options) for branch in branches)
         if all(block.state != "active" for branch in branches for block in branch.blocks):

@@ -16,14 +16,14 @@ import os
 
 import pandas as pd
 
-from lopa import Decoder, Step, trace_table
+from lopa import Decoder, Step, step_table
 
 question = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 steps: list[Step] = []
 with Decoder.open(os.environ.get("BUNDLE", "out/bundle")) as decoder:
     for _ in decoder.stream(question, branches=4, max_new_tokens=96, on_step=steps.append):
         pass
-table = pd.DataFrame(trace_table(steps))
+table = pd.DataFrame(step_table(steps))
 table.head()
 
 # %% [markdown]

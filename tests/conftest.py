@@ -18,7 +18,7 @@ from tests.python_path import python_path
 
 from lopa.tiny import ADAPTER, CHECKPOINT
 
-_TRACE = "lopa.export.graph.trace"
+_TRACE = "lopa.export.graph.torch_graph"
 _QUICK = "runtime"
 _NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "qnn", "tensorrt", "webgpu")
 """Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
@@ -358,9 +358,9 @@ def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _keep_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
     from tests.export.kept_traces import kept_traces
 
-    from lopa.export.graph import trace
+    from lopa.export.graph import torch_graph
 
-    trace.traced_graph = kept_traces(_traces_folder(tmp_path_factory))
+    torch_graph.traced_graph = kept_traces(_traces_folder(tmp_path_factory))
 
 
 def _traces_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -37,14 +37,14 @@ Use = Callable[[Decoder, Values], Any]
 RIGHT: Values = {
     "preset": "none", "strategy": "threshold", "branches": 2, "temperature": 0.5, "top_k": 3, "seed": 7,
     "stop": ("#",), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
-    "choices": ("yes", (5, 6)), "strategy_options": {"gamma": 0.3}, "alignment": "absolute", "window": "block_causal",
-    "cache": "none", "max_new_tokens": 3, "editing_threshold": 1.0,
+    "choices": ("yes", (5, 6)), "strategy_options": {"gamma": 0.3}, "alignment": "absolute",
+    "attention": "block_causal", "cache": "none", "max_new_tokens": 3, "editing_threshold": 1.0,
 }  # fmt: skip
 """Values that the type alone does not give."""
 NEEDED: Mapping[str, Values] = {
     **{own.name: {"strategy": each.name} for each in STRATEGIES.values() for own in each.options},
     **{name: {"strategy": "threshold"} for name in ("cache", "block_steps")},
-    **{name: {"alignment": "sliding", "window": "causal"} for name in ("entropy_threshold", "distance_penalty")},
+    **{name: {"alignment": "sliding", "attention": "causal"} for name in ("entropy_threshold", "distance_penalty")},
     "strategy_options": {"strategy": "eb"},
     "speculative": {"strategy": "d2f"},
     "remask_limit": {"remask_threshold": 0.5},

@@ -54,12 +54,14 @@ class Decode:
     """Ids of the finished answer."""
 
 
-def recorded(decoder: Decoder, title: str, branches: int, window: Literal["full", "block_causal"] = "full") -> Decode:
+def recorded(
+    decoder: Decoder, title: str, branches: int, attention: Literal["full", "block_causal"] = "full"
+) -> Decode:
     """Decode PROMPT greedily with `branches` branches and record every step."""
     steps: list[Step] = []
     done = None
     for event in decoder.stream(
-        PROMPT, branches=branches, window=window, max_new_tokens=MAX_NEW_TOKENS, on_step=steps.append
+        PROMPT, branches=branches, attention=attention, max_new_tokens=MAX_NEW_TOKENS, on_step=steps.append
     ):
         done = event if isinstance(event, DoneEvent) else done
     assert done is not None

@@ -9,29 +9,29 @@ import numpy as np
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.options import WHOLE_CACHES, Window
+from lopa.runtime.options import WHOLE_CACHES, Attention
 from lopa.runtime.options.choices import Confidence
 from lopa.runtime.strategy import STRATEGIES, Strategy
 from lopa.tiny import EVAL
 
 _NAMES = ("lopa", "lopa", "lopa", *STRATEGIES)
-_WINDOWS: tuple[Window, ...] = ("full", "block_causal")
+_WINDOWS: tuple[Attention, ...] = ("full", "block_causal")
 _CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
-    """Return random options: strategy, blocks, caches, window, confidence, thresholds, sampling and stops.
+    """Return random options: strategy, blocks, caches, attention, confidence, thresholds, sampling and stops.
 
     Answers have at most 48 positions.
     """
     strategy = STRATEGIES[_NAMES[int(rng.integers(len(_NAMES)))]]
     sampled = rng.random() < 0.4
     block_size = int(rng.choice([4, 8, 16, 32]))
-    window = _WINDOWS[int(rng.integers(len(_WINDOWS)))]
+    attention = _WINDOWS[int(rng.integers(len(_WINDOWS)))]
     max_top_k = 40 if decoder.bundle.manifest.with_logits else TOP_K
     if strategy.whole:
-        window = "full"
-    blocks = _blocks(rng, strategy, block_size, window)
+        attention = "full"
+    blocks = _blocks(rng, strategy, block_size, attention)
     published = not strategy.remask_threshold and bool(rng.random() < 0.2)
     remasking = {} if published or blocks.get("cache") == "sub_block" else _remask_options(rng, strategy)
     return decoder.config(
@@ -51,7 +51,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         decoded_token_threshold=float(rng.choice([0.5, 0.95])),
         skip_threshold=float(rng.choice([0.5, 0.8, 0.9, 0.97])),
         confidence=_CONFIDENCES[int(rng.integers(len(_CONFIDENCES)))],
-        window=window,
+        attention=attention,
         max_new_tokens=int(rng.integers(1, 49)),
         temperature=float(rng.choice([0.3, 1.0, 2.0])) if sampled else 0.0,
         top_k=int(rng.integers(1, max_top_k + 1)) if sampled and rng.random() < 0.5 else None,
@@ -64,7 +64,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
     )
 
 
-def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, window: str) -> dict[str, Any]:
+def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, attention: str) -> dict[str, Any]:
     """Return random options for block alignment, sub-blocks and caches that are valid together."""
     if strategy.whole:
         return {"alignment": "prompt", "sub_block": None}
@@ -72,7 +72,7 @@ def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, windo
     sub_block = int(rng.choice([2, block_size // 2, block_size])) if rng.random() < 0.3 else None
     if strategy.pipelined:
         return {"alignment": alignment, "sub_block": sub_block, "block_steps": None, "cache": "blocks"}
-    whole = WHOLE_CACHES if (alignment, window) == ("prompt", "full") else ()
+    whole = WHOLE_CACHES if (alignment, attention) == ("prompt", "full") else ()
     caches = [
         "blocks",
         *whole,

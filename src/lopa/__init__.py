@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lopa.runtime.contract.timeline import Timeline as Timeline
     from lopa.runtime.decoder import Decoder as Decoder
     from lopa.runtime.decoding.step import Step as Step
-    from lopa.runtime.decoding.trace_table import trace_table as trace_table
+    from lopa.runtime.decoding.step_table import step_table as step_table
     from lopa.runtime.engine import Engine as Engine
     from lopa.runtime.errors import BadInputError as BadInputError
     from lopa.runtime.errors import CheckFailedError as CheckFailedError
@@ -84,7 +84,7 @@ _NAMES = {
     "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
     "lopa.runtime.decoding.step": "Step",
-    "lopa.runtime.decoding.trace_table": "trace_table",
+    "lopa.runtime.decoding.step_table": "step_table",
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
         "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DevicesLostError "

@@ -26,13 +26,13 @@ def steps_of(path: Path, number: Callable[[str], Any] = float) -> list[dict[str,
 
 @pytest.mark.parametrize(
     "options",
-    [("--branches", 1), ("--branches", 4), ("--branches", 3, "--window", "block_causal")],
+    [("--branches", 1), ("--branches", 4), ("--branches", 3, "--attention", "block_causal")],
 )
 def test_a_trace_is_that_of_cpu(tiny_bundle: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
     """Compare all fields of a step but its seconds. Confidences may differ by the order of summation."""
     paths = {device: tmp_path / f"{device.replace(':', '-')}.jsonl" for device in ("cpu", DEVICE)}
     for device, path in paths.items():
-        done = lopa_export("generate", tiny_bundle, PROMPT, "--device", device, *options, "--trace", path)
+        done = lopa_export("generate", tiny_bundle, PROMPT, "--device", device, *options, "--step-log", path)
         assert done.returncode == 0, done.stderr
     found = steps_of(paths[DEVICE])
     assert len(found) > 3
@@ -46,7 +46,7 @@ def test_a_file_of_prompts_is_answered_as_on_cpu(tiny_bundle: Path, tmp_path: Pa
     answers = []
     for devices in (["cpu"], [DEVICE], ["numpy", DEVICE]):
         named = [word for device in devices for word in ("--device", device)]
-        batch = ("--prompts", prompts, "--parallel", 3, "--branches", 2, "--max-new-tokens", 32)
+        batch = ("--prompts", prompts, "--max-num-seqs", 3, "--branches", 2, "--max-new-tokens", 32)
         done = lopa_export("generate", tiny_bundle, *batch, *named)
         assert done.returncode == 0, done.stderr
         answers.append([{**json.loads(line), "seconds": None} for line in done.stdout.splitlines()])
@@ -73,9 +73,9 @@ def test_costs_branches_and_a_plan_of_the_device_chosen_by_auto(
     assert ("GFLOP/s" in done.stdout) == (taken == DEVICE)
     trace = tmp_path / "trace.jsonl"
     one = ("--device", taken, "--threads", 1)
-    done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto", "--trace", trace)
+    done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto", "--step-log", trace)
     assert done.returncode == 0, done.stderr
-    done = lopa_export("plan", bundle, "--device", taken, "--trace", trace, "--buckets", 2)
+    done = lopa_export("plan", bundle, "--device", taken, "--step-log", trace, "--buckets", 2)
     assert done.returncode == 0, done.stderr
     assert f"Shape buckets for {taken}, measured costs" in done.stdout
 

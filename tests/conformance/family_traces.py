@@ -112,7 +112,7 @@ def _d2f(header: Header) -> dict[str, Any]:
     confidences = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
     return {
         "strategy": "d2f",
-        "window": "block_causal",
+        "attention": "block_causal",
         "confidence": confidences[params["sampling_strategy"]],
         **{name: params[name] for name in _D2F_NAMES},
     }
@@ -128,7 +128,7 @@ def _block_diffusion(header: Header) -> dict[str, Any]:
     }
     return {
         "strategy": strategies[params["remasking_strategy"]],
-        "window": "block_causal",
+        "attention": "block_causal",
         "alignment": "absolute",
         "block_size": params["block_length"],
         "block_steps": params["denoising_steps"],
@@ -146,7 +146,7 @@ def _fast_v2(header: Header) -> dict[str, Any]:
     drawn = {"temperature": params["temperature"], "top_k": 0, "top_p": params.get("top_p", 0.95)}
     return {
         "strategy": "threshold",
-        "window": "block_causal",
+        "attention": "block_causal",
         "alignment": "absolute",
         "cache": "sub_block" if params["use_block_cache"] else "blocks",
         "block_size": params["block_size"],
@@ -194,7 +194,7 @@ def _llada2(header: Header) -> dict[str, Any]:
         drawn["top_p"] = params["top_p"]
     return {
         "strategy": "threshold",
-        "window": "block_causal",
+        "attention": "block_causal",
         "alignment": "absolute",
         "block_size": params["block_length"],
         "skip_threshold": params["threshold"],
@@ -390,7 +390,7 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
         if abs(probability - wanted_probability) > PROBABILITY_TOLERANCE:
             return f"probability {probability} of an edit, recorded {wanted_probability}"
     if "states" in expected:
-        blocks = [[block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks]
+        blocks = [[block.masks, block.state.value, block.fully_activated] for block in step.branches[-1].blocks]
         before = [each[1:] for each in expected["states"]]
         if step.rows.prefix != expected["start"] or step.rows.commit != expected["new_cached"]:
             return f"window at {step.rows.prefix}, recorded {expected['start']}"

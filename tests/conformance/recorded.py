@@ -90,7 +90,7 @@ def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
         decoded_token_threshold=params["decoded_token_threshold"],
         skip_threshold=params["skip_threshold"],
         confidence=_CONFIDENCE[params["sampling_strategy"]],
-        window="full" if params["use_full_attention"] else "block_causal",
+        attention="full" if params["use_full_attention"] else "block_causal",
         max_new_tokens=params["max_new_tokens"],
         stop_at_eos=header["eos_token_id"] >= 0,
     )
@@ -334,7 +334,8 @@ def _crc(tokens: Int64) -> int:
 
 def _blocks(step: Step) -> list[list[Any]]:
     return [
-        [block.start, block.end, block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks
+        [block.start, block.end, block.masks, block.state.value, block.fully_activated]
+        for block in step.branches[-1].blocks
     ]
 
 

@@ -22,7 +22,7 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.branch import BlockState
 
-BLOCKS = {"window": "block_causal", "max_new_tokens": 40, "stop_at_eos": False, "logprobs": False}
+BLOCKS = {"attention": "block_causal", "max_new_tokens": 40, "stop_at_eos": False, "logprobs": False}
 LOPA = {"strategy": "lopa", "branches": 3}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "D2F-LLaDA, LoPA": ("llada", {**LOPA, "block_size": 8}),

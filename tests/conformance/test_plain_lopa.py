@@ -58,7 +58,9 @@ def differences(recorded: dict[str, Any], found: Any) -> Iterator[str]:
         yield "tokens"
     if plain.window(found.branches[0]) != (recorded["input_start"], recorded["update_kvcache_len"]):
         yield "window"
-    blocks = [[each.start, each.end, each.masks, each.state, each.complete] for each in found.branches[-1].blocks]
+    blocks = [
+        [each.start, each.end, each.masks, each.state, each.fully_activated] for each in found.branches[-1].blocks
+    ]
     if blocks != [each[1:] for each in recorded["blocks"]]:
         yield "blocks"
     for ours, theirs in zip(found.confidences, branches, strict=False):
@@ -87,7 +89,7 @@ def test_recorded_traces_are_reproduced(path: Path, forward: Any) -> None:
         header["eos_token_id"],
         lookaheads=params["branching_factor"] * (params["use_uncertainty_logic"] and params["branching_factor"] > 1),
         confidence=CONFIDENCES[params["sampling_strategy"]],
-        full_window=params["use_full_attention"],
+        full_attention=params["use_full_attention"],
         **{name: params[name] for name in plain.Options.__dataclass_fields__ if name in params},
     )
     compared = 0
@@ -121,18 +123,18 @@ def test_the_product_agrees_with_random_options(decoder: Decoder, forward: Any, 
         "skip_threshold": float(rng.uniform(0.3, 0.98)),
         "confidence": str(rng.choice(list(CONFIDENCES.values()))),
     }
-    window = str(rng.choice(["full", "block_causal"]))
+    attention = str(rng.choice(["full", "block_causal"]))
     prompt = rng.integers(3, 1024, int(rng.integers(1, 60)))
     config = GenerationConfig(
         reference=True,
         strategy="lopa" if branches > 1 else "d2f",
         branches=branches if branches > 1 else None,
-        window=window,
+        attention=attention,
         **shared,
     )
     special = decoder.bundle.manifest.special_tokens
     options = plain.Options(
-        special.mask, special.ends[0], lookaheads=branches - 1, full_window=window == "full", **shared
+        special.mask, special.ends[0], lookaheads=branches - 1, full_attention=attention == "full", **shared
     )
     rounds = list(plain.lopa(forward, prompt, options))
     (result,) = decoder.generate([prompt.tolist()], config)

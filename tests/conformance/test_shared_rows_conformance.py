@@ -19,7 +19,7 @@ TRACES = 2
 
 def shares_rows(path: Path) -> bool:
     params = params_of(read_traces(path)[0])
-    return params.window == "block_causal" and params.lookaheads > 0
+    return params.attention == "block_causal" and params.lookaheads > 0
 
 
 FILES = [path for path in trace_files() if shares_rows(path)]

@@ -57,7 +57,7 @@ def test_the_program_is_short() -> None:
     assert max(map(len, lines)) <= 120
 
 
-@pytest.mark.parametrize("options", [(), ("--max-new-tokens", 40), ("--window", "full", "--skip-threshold", 0.9)])
+@pytest.mark.parametrize("options", [(), ("--max-new-tokens", 40), ("--attention", "full", "--skip-threshold", 0.9)])
 def test_answers_equal_generate(program: Path, tiny_bundle: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": each}) + "\n" for each in PROMPTS))
@@ -127,7 +127,7 @@ def test_bad_input(program: Path, tiny_bundle: Path, words: tuple[object, ...], 
 def test_bundles_that_the_program_cannot_decode(program: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
     for change, message in (
-        ({"decoding": {**manifest["decoding"], "window": "block_causal"}}, "whose rows all attend to each other"),
+        ({"decoding": {**manifest["decoding"], "attention": "block_causal"}}, "whose rows all attend to each other"),
         ({"dimensions": {}}, "manifest.json has no number dimensions.max_positions"),
         ({}, "model.onnx"),
     ):

@@ -34,7 +34,7 @@ import onnx_ir as ir
 from onnx_ir import serde
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from lopa.export.graph import module, portable_module, trace, traced_forms
+from lopa.export.graph import module, portable_module, torch_graph, traced_forms
 from lopa.export.weights import torch_dtypes
 from lopa.runtime.bundle import network
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
@@ -42,18 +42,28 @@ from lopa.runtime.contract import LOGITS, forward, model_part, portable_form
 from lopa.runtime.contract.model_part import ModelPart
 
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
-SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, network, forward, model_part, portable_form)
+SOURCES = (
+    torch_graph,
+    traced_forms,
+    module,
+    portable_module,
+    torch_dtypes,
+    network,
+    forward,
+    model_part,
+    portable_form,
+)
 """Modules of this project that determine a trace, in addition to its arguments."""
 EARLIER = Path(__file__).resolve().parents[2] / ".pytest_cache" / "d" / "export_traces"
 """Traces of earlier runs in this checkout. `pytest --cache-clear` deletes them."""
 _TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
-traced_by_the_exporter = trace.traced_graph
+traced_by_the_exporter = torch_graph.traced_graph
 ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
 """Cache of torch's operator library, which each export would read again in two thirds of a second."""
 
 
 def kept_traces(folder: Path) -> Callable[..., ir.Model]:
-    """Return a replacement of traced_graph in lopa.export.graph.trace. It stores every requested trace in `folder`."""
+    """Return a replacement of lopa.export.graph.torch_graph.traced_graph. It stores each requested one in `folder`."""
 
     def traced_graph(
         dimensions: ModelDimensions, dialect: Dialect, dtype: str, part: ModelPart, *, with_logits: bool

@@ -10,7 +10,7 @@ import pytest
 from tests.export import kept_traces
 from tests.export.kept_traces import traced_by_the_exporter
 
-from lopa.export.graph import trace
+from lopa.export.graph import torch_graph
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
 from lopa.runtime.contract import LOGITS
 from lopa.runtime.contract.model_part import ModelPart, whole_model
@@ -59,14 +59,14 @@ def test_a_cached_trace_without_logits_equals_the_exporter_s(
     sizes = msgspec.structs.replace(ONE, layers=1 if part is None else part.layers)
 
     def described(*, with_logits: bool) -> list[object]:
-        made = trace.graph_from_dimensions(
+        made = torch_graph.graph_from_dimensions(
             sizes, {}, "weights", dialect=dialect, dtype=dtype, with_logits=with_logits, part=part
         )
         return _described(made)
 
-    assert trace.traced_graph is not traced_by_the_exporter
+    assert torch_graph.traced_graph is not traced_by_the_exporter
     ours, longer = described(with_logits=False), described(with_logits=True)
-    monkeypatch.setattr(trace, "traced_graph", traced_by_the_exporter)
+    monkeypatch.setattr(torch_graph, "traced_graph", traced_by_the_exporter)
     assert ours == described(with_logits=False)
     assert ours != longer
 

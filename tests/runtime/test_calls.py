@@ -54,7 +54,7 @@ def test_one_prompt_gives_one_result_and_several_a_list(decoder: Decoder) -> Non
         assert [plain(each) for each in decoder.generate(several, config)] == [plain(result)]
     assert decoder.generate([]) == []
     prompts = ["1", PROMPT, "2"]
-    assert [plain(each) for each in decoder.generate(prompts, config, parallel=2)] == [
+    assert [plain(each) for each in decoder.generate(prompts, config, max_num_seqs=2)] == [
         plain(decoder.generate(each, config)) for each in prompts
     ]
 

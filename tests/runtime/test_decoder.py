@@ -69,8 +69,8 @@ def test_counts_match_the_steps(decoder: Decoder, prompts: list[str]) -> None:
     assert result.steps == len(steps)
     assert result.tokens == len(result.token_ids)
     assert result.tokens_per_forward == result.tokens / result.steps
-    assert result.window_tokens % 32 == 0
-    assert result.window_tokens >= result.tokens
+    assert result.generated_positions % 32 == 0
+    assert result.generated_positions >= result.tokens
     assert result.stop_reason == "eos"
     assert all(step.seconds["forward"] > 0 for step in steps)
     assert max(len(step.branches) for step in steps) == 4
@@ -132,7 +132,7 @@ def test_the_clock_of_a_stream_starts_with_the_first_event(decoder: Decoder, pro
 def test_max_new_tokens_bounds_the_answer_for_any_block_size(decoder: Decoder, prompts: list[str]) -> None:
     for upper in (1, 7, 33):
         result = decode(decoder, prompts[0], max_new_tokens=upper)
-        assert (result.tokens, result.window_tokens, result.stop_reason) == (upper, upper, "length")
+        assert (result.tokens, result.generated_positions, result.stop_reason) == (upper, upper, "length")
     assert decode(decoder, prompts[0], max_new_tokens=31, reference=True).token_ids == ()
 
 
@@ -180,7 +180,7 @@ def test_a_mask_token_in_the_prompt_with_whole_answer_caches(decoder: Decoder, c
     mask = decoder.bundle.manifest.special_tokens.mask
     for new, steps in ((2, 0), (8, 8)):  # less than a block generates nothing
         result = decode(decoder, (30, mask, 31), max_new_tokens=new, **requested)
-        assert (result.steps, result.window_tokens) == (steps, steps)
+        assert (result.steps, result.generated_positions) == (steps, steps)
 
 
 def test_ids_are_used_unchanged(decoder: Decoder, prompts: list[str]) -> None:

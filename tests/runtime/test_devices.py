@@ -137,13 +137,13 @@ def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[in
 
 
 @linux
-@pytest.mark.parametrize("window", ["full", "block_causal"])
-def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cores: list[int], window: str) -> None:
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
+def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cores: list[int], attention: str) -> None:
     prompt = "Question: Tom has 3 apples and buys 4 more. How many apples does he have?\nAnswer:"
     results = []
     for devices in (["cpu"], [f"cpu:{core}" for core in cores], [f"cpu:{cores[0]}", "numpy"]):
         with Decoder.open(tiny_bundle, devices, threads=1) as decoder:
-            config = decoder.config(branches=5, window=window, max_new_tokens=64)
+            config = decoder.config(branches=5, attention=attention, max_new_tokens=64)
             (result,) = decoder.generate([prompt], config)
             assert decoder.session.device == ",".join(devices)
             results.append((result.token_ids, result.steps, result.text))

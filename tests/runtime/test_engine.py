@@ -74,7 +74,7 @@ def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[
     """Draws are equal even if the round that caches the prompt's rows is skipped."""
     own = {
         "strategy": "threshold",
-        "window": "block_causal",
+        "attention": "block_causal",
         "sub_block": 8,
         "cache": "sub_block",
         "speculative": speculative,
@@ -256,7 +256,7 @@ def test_a_device_that_fails_ends_every_request_and_the_engine(
 ) -> None:
     session = FailingSession(decoder.session, method)
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    config = decoder.config(max_new_tokens=32, window="block_causal")
+    config = decoder.config(max_new_tokens=32, attention="block_causal")
     gate = Gate()
     with Engine(broken, max_num_seqs=2) as engine:
         engine.submit(prompt, config).result(WAIT)  # its prompt is stored, so the next requests append rows
@@ -361,7 +361,7 @@ def test_prompts_decoded_together_share_forwards_and_keep_their_order(
     prompts = [prompt[:length] for length in range(5, 12)]
     one = [dataclasses.replace(each, seconds=0) for each in counted.generate(prompts, config)]
     separate, session.forwards = len(session.forwards), []
-    together = [dataclasses.replace(each, seconds=0) for each in counted.generate(prompts, config, parallel=4)]
+    together = [dataclasses.replace(each, seconds=0) for each in counted.generate(prompts, config, max_num_seqs=4)]
     assert together == one == [alone(decoder, each, config) for each in prompts]
     assert max(map(len, session.forwards)) == 4
     assert len(session.forwards) < separate
@@ -370,15 +370,15 @@ def test_prompts_decoded_together_share_forwards_and_keep_their_order(
 
 def test_a_bad_prompt_in_a_batch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=8)
-    found = list(outcomes(decoder, [prompt, [], prompt], config, parallel=2))
+    found = list(outcomes(decoder, [prompt, [], prompt], config, max_num_seqs=2))
     assert [isinstance(each, BadInputError) for each in found] == [False, True, False]
-    results = decoder.iter_generate([prompt, [], prompt], config, parallel=2)
+    results = decoder.iter_generate([prompt, [], prompt], config, max_num_seqs=2)
     assert next(results).tokens > 0
     with pytest.raises(BadInputError, match="an empty prompt"):
         next(results)
-    with pytest.raises(BadInputError, match="parallel 0"):
-        next(decoder.iter_generate([prompt], parallel=0))
-    unfinished = decoder.iter_generate([prompt] * 3, decoder.config(), parallel=2)
+    with pytest.raises(BadInputError, match="max_num_seqs 0"):
+        next(decoder.iter_generate([prompt], max_num_seqs=0))
+    unfinished = decoder.iter_generate([prompt] * 3, decoder.config(), max_num_seqs=2)
     next(unfinished)
     unfinished.close()
     assert not decoder.session._caches  # type: ignore[attr-defined]

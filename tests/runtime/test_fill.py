@@ -1,4 +1,4 @@
-"""Holes of real texts: the given text stays, seams are healed, and streams, engine and batch agree."""
+"""Holes of real texts: the given text stays, tokens at boundaries are healed, and streams, engine and batch agree."""
 
 import random
 from collections.abc import Callable
@@ -95,13 +95,13 @@ def test_a_range_in_a_text(decoder: Decoder) -> None:
     assert len(steps[0].branches) == 2
 
 
-def test_a_token_at_a_seam_is_decided_again(decoder: Decoder) -> None:
+def test_a_token_at_a_boundary_is_decided_again(decoder: Decoder) -> None:
     """The beginning of "answer" and the end of "candies" are given; whole words continue and end them."""
     manifest, tokenizer = decoder.bundle.manifest, decoder.tokenizer
     text = text_with_holes(["The ans", Hole(3), "dies are gone"])
     encoded = encode_holes(text, tokenizer, manifest)
     start, end = encoded.holes[0]
-    first, last = encoded.seam_at[start], encoded.seam_at[end - 1]
+    first, last = encoded.boundary_token_at[start], encoded.boundary_token_at[end - 1]
     assert (first.is_start, last.is_start) == (True, False)
     assert "The ans".endswith(first.text)
     assert "dies are gone".startswith(last.text)
@@ -117,7 +117,7 @@ def test_a_token_at_a_seam_is_decided_again(decoder: Decoder) -> None:
     assert result.token_ids[-1] in ends
 
 
-def test_drawn_tokens_keep_the_seams(llada: Decoder) -> None:
+def test_drawn_tokens_keep_the_boundaries(llada: Decoder) -> None:
     parts = ["The ans", Hole(3), "dies are gone"]
     results = {llada.fill(parts, temperature=1.5, seed=seed, top_p=0.95).filled_text for seed in range(6)}
     assert len(results) > 1
@@ -138,7 +138,7 @@ def test_streams_engine_and_batch_give_the_same(llada: Decoder) -> None:
     assert drafts[-1].unmasked == one.tokens
     assert isinstance(events[-1], DoneEvent)
     assert events[-1].result.filled_text == one.filled_text
-    batch = llada.generate([prompt, "A question", prompt], parallel=3, max_new_tokens=8)
+    batch = llada.generate([prompt, "A question", prompt], max_num_seqs=3, max_new_tokens=8)
     assert [batch[0].filled_text, batch[2].filled_text] == [one.filled_text] * 2
     assert batch[1].holes is None
     with Engine(llada) as engine:
@@ -165,8 +165,8 @@ def test_tokens_behind_an_end_of_text_are_ignored(dream: Decoder) -> None:
     assert dream.tokenizer.decode(list(behind)) not in result.text
 
 
-def test_equal_ids_with_other_seams_are_decoded_apart(llada: Decoder) -> None:
-    """The engine decodes equal requests once. A hole of given ids has no seams, and other tokens."""
+def test_equal_ids_with_other_boundaries_are_decoded_apart(llada: Decoder) -> None:
+    """The engine decodes equal requests once. A hole of given ids has no boundary tokens, and other tokens."""
     healed = text_with_holes(["The ans", Hole(3), "dies are gone"])
     encoded = encode_holes(healed, llada.tokenizer, llada.bundle.manifest)
     ((start, end),) = encoded.holes
@@ -193,7 +193,11 @@ def test_a_stop_string_ends_a_hole(llada: Decoder) -> None:
     ("parts", "options", "message"),
     [
         ("a<hole:3>b", {"choices": ["a", "b"]}, "choices"),
-        ("a<hole:3>b", {"window": "block_causal", "cache": "blocks"}, "holes for a model that attends to earlier text"),
+        (
+            "a<hole:3>b",
+            {"attention": "block_causal", "cache": "blocks"},
+            "holes for a model that attends to earlier text",
+        ),
         ("a<hole:3>b<hole:2>", {"stop": ["x"]}, "several holes with stop strings"),
         ("a<hole:4000>b<hole:4000>c<hole:4000>d", {}, "but this model has"),
         (["a", Hole(2), [99999]], {}, "invalid ids"),
@@ -213,7 +217,7 @@ def test_models_that_see_one_side_are_refused(tiny_bundle: Path, family_bundle: 
     with Decoder.open(tiny_bundle, threads=1) as adapted:
         with pytest.raises(BadInputError, match="D2F adapter"):
             adapted.fill("a<hole:3>b")
-        assert adapted.fill("a<hole:3>b", window="full").holes is not None
+        assert adapted.fill("a<hole:3>b", attention="full").holes is not None
     for family in ("sdar", "fast_dllm_v2"):
         with (
             Decoder.open(family_bundle(family), threads=1) as causal,

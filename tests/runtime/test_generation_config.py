@@ -27,7 +27,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
          "cannot combine speculative with reference mode"),
         ({"speculative": True, "strategy": "d2f", "branches": "auto"},
          "cannot combine speculative with branches 'auto'"),
-        ({"speculative": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
+        ({"speculative": True, "strategy": "threshold", "alignment": "sliding", "attention": "causal"},
          "cannot combine speculative with alignment 'sliding'"),
         ({"branche": 4}, "unknown option 'branche'"),
         ({3: 4, None: 5}, "unknown option 3, None"),
@@ -39,7 +39,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "dream", "editing_threshold": 0.5}, "cannot combine editing_threshold 0.5 with strategy 'dream'"),
         ({"strategy": "wino", "editing_threshold": 0.5}, "cannot combine editing_threshold 0.5 with strategy 'wino'"),
         ({"editing_threshold": 0.0, "remask_threshold": 0.5}, "cannot combine editing_threshold with remask_threshold"),
-        ({"strategy": "threshold", "editing_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+        ({"strategy": "threshold", "editing_threshold": 0.5, "alignment": "sliding", "attention": "causal"},
          "cannot combine editing_threshold with alignment 'sliding'"),
         ({"strategy": "threshold", "editing_threshold": 0.5, "cache": "sub_block", "sub_block": 8},
          "cannot combine editing_threshold with cache 'sub_block'"),
@@ -53,9 +53,9 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "sequential", "remask_limit": 5}, "cannot combine remask_limit 5 with strategy 'sequential'"),
         ({"remask_threshold": 0.5, "reference": True}, "cannot combine remask_threshold with reference True"),
         ({"strategy": "wino", "reference": True}, "cannot combine strategy 'wino' with reference True"),
-        ({"strategy": "threshold", "remask_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+        ({"strategy": "threshold", "remask_threshold": 0.5, "alignment": "sliding", "attention": "causal"},
          "cannot combine remask_threshold with alignment 'sliding'"),
-        ({"strategy": "wino", "alignment": "sliding", "window": "causal"},
+        ({"strategy": "wino", "alignment": "sliding", "attention": "causal"},
          "cannot combine strategy 'wino' with alignment 'sliding'"),
         ({"strategy": "wino", "cache": "sub_block", "sub_block": 8},
          "cannot combine strategy 'wino' with cache 'sub_block'"),
@@ -68,9 +68,9 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"sub_block": 0}, "invalid sub_block 0"),
         ({"block_steps": 9, "block_size": 8, "strategy": "vanilla"}, "invalid block_steps 9"),
         ({"cache": "none", "strategy": "threshold", "alignment": "absolute"},
-         "cannot combine cache 'none' with alignment 'absolute' and window 'full'"),
-        ({"cache": "prefix", "strategy": "threshold", "window": "block_causal"},
-         "cannot combine cache 'prefix' with alignment 'prompt' and window 'block_causal'"),
+         "cannot combine cache 'none' with alignment 'absolute' and attention 'full'"),
+        ({"cache": "prefix", "strategy": "threshold", "attention": "block_causal"},
+         "cannot combine cache 'prefix' with alignment 'prompt' and attention 'block_causal'"),
         ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without the option sub_block"),
         ({"strategy": "eb", "gamma": 10**400}, f"invalid gamma {str(10**400)[:80]}..."),
         ({"gamma": 0.2}, "cannot combine gamma 0.2 with strategy 'lopa'"),
@@ -82,8 +82,8 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "threshold", "steps": 8}, "cannot combine steps 8 with strategy 'threshold'"),
         ({"strategy": "dream", "cache": "dual"}, "cannot combine cache 'dual' with strategy 'dream'"),
         ({"strategy": "dream", "sub_block": 4}, "cannot combine sub_block 4 with strategy 'dream'"),
-        ({"strategy": "dream", "window": "block_causal"},
-         "cannot combine strategy 'dream' with alignment 'prompt' and window 'block_causal'"),
+        ({"strategy": "dream", "attention": "block_causal"},
+         "cannot combine strategy 'dream' with alignment 'prompt' and attention 'block_causal'"),
     ],
 )  # fmt: skip
 def test_bad_combinations_and_long_values_are_rejected_by_name(options: dict[str, Any], named: str) -> None:
@@ -152,7 +152,7 @@ def test_block_by_block_strategies_open_one_block_at_a_time() -> None:
     assert params(strategy="d2f", block_add_threshold=0.3).block_add_threshold == 0.3
 
 
-SLIDING: dict[str, Any] = {"alignment": "sliding", "window": "causal"}
+SLIDING: dict[str, Any] = {"alignment": "sliding", "attention": "causal"}
 
 
 def test_a_sliding_block_is_unmasked_by_its_score() -> None:
@@ -165,8 +165,8 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
 @pytest.mark.parametrize(
     ("options", "received"),
     [
-        ({**SLIDING, "window": "full"}, "window 'full' with alignment 'sliding'"),
-        ({"window": "causal"}, "window 'causal' with alignment 'prompt'"),
+        ({**SLIDING, "attention": "full"}, "attention 'full' with alignment 'sliding'"),
+        ({"attention": "causal"}, "attention 'causal' with alignment 'prompt'"),
         ({"entropy_threshold": 0.4}, "entropy_threshold 0.4 with alignment 'prompt'"),
         ({"alignment": "absolute", "distance_penalty": 0.0}, "distance_penalty 0.0 with alignment 'absolute'"),
         ({**SLIDING, "confidence": "margin"}, "confidence 'margin' with alignment 'sliding'"),

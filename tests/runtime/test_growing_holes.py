@@ -66,7 +66,7 @@ def test_streams_engine_and_batch_give_the_same(decoder: Decoder) -> None:
     assert len({len(draft.text) for draft in drafts}) > 2
     assert isinstance(events[-1], DoneEvent)
     assert events[-1].result.filled_text == one.filled_text
-    batch = decoder.generate([prompt, "A question", prompt], parallel=3, max_new_tokens=8)
+    batch = decoder.generate([prompt, "A question", prompt], max_num_seqs=3, max_new_tokens=8)
     assert [batch[0].filled_text, batch[2].filled_text] == [one.filled_text] * 2
     with Engine(decoder) as engine:
         handles = engine.submit_many([prompt, text_with_holes("a <hole:2> b"), prompt])

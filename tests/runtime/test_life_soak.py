@@ -60,9 +60,9 @@ class AlarmError(Exception):
     """An exception of a handler."""
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_handlers_that_raise(decoder: Decoder, prompts: Any, answers: Any, parallel: int) -> None:
-    rng = random.Random(parallel)
+@pytest.mark.parametrize("max_num_seqs", [1, 2])
+def test_handlers_that_raise(decoder: Decoder, prompts: Any, answers: Any, max_num_seqs: int) -> None:
+    rng = random.Random(max_num_seqs)
 
     def handle(*_: Any) -> None:
         raise AlarmError
@@ -74,7 +74,7 @@ def test_handlers_that_raise(decoder: Decoder, prompts: Any, answers: Any, paral
         try:
             with alarms(handle):
                 set_alarm(rng, 0.06)
-                decoder.generate([*prompts[number:], *prompts[:number]], parallel=parallel, **OPTIONS)
+                decoder.generate([*prompts[number:], *prompts[:number]], max_num_seqs=max_num_seqs, **OPTIONS)
         except AlarmError:
             pass
         assert decoder.generate(prompts[number], **OPTIONS).token_ids == answers[number]
@@ -173,7 +173,7 @@ def test_handlers_that_decode(decoder: Decoder, prompts: Any, answers: Any) -> N
         for _ in trials():
             number = rng.randrange(6)
             set_alarm(rng, 0.05)
-            results = decoder.generate(prompts[number : number + 2], parallel=2, **OPTIONS)
+            results = decoder.generate(prompts[number : number + 2], max_num_seqs=2, **OPTIONS)
             assert [each.token_ids for each in results] == answers[number : number + 2]
     assert "refused" in outcomes
 

@@ -126,7 +126,7 @@ def shared_steps(steps: list[Step]) -> int:
 def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, prompt: tuple[int, ...]) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     bundle = Bundle.open(path)
-    options: dict[str, Any] = {"branches": 4, "window": "block_causal", "max_new_tokens": 48, "block_size": 16}
+    options: dict[str, Any] = {"branches": 4, "attention": "block_causal", "max_new_tokens": 48, "block_size": 16}
     found = {}
     for name, seen in (("none", None), ("cheap", 1e-9), ("dear", 1e-3), ("broken", None)):
         if seen is not None:
@@ -158,7 +158,7 @@ def test_random_requests_decode_the_same_with_batch_mates(decoder: Decoder) -> N
     assert once == apart
     assert shared_steps(steps) > 10
     company = decoder.generate(
-        [Request(prompt, replace(config, deduplicate_rows=True)) for prompt, config in submitted], parallel=6
+        [Request(prompt, replace(config, deduplicate_rows=True)) for prompt, config in submitted], max_num_seqs=6
     )
     assert [list(each.token_ids) for each in company] == apart
 
@@ -167,7 +167,7 @@ def with_more_branches(config: GenerationConfig) -> GenerationConfig:
     """Return `config` with several branches if the strategy looks ahead."""
     if config.strategy != "lopa":
         return config
-    return replace(config, branches=4, window="block_causal", block_size=8, sub_block=None, max_new_tokens=40)
+    return replace(config, branches=4, attention="block_causal", block_size=8, sub_block=None, max_new_tokens=40)
 
 
 def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None = None) -> list[int]:
@@ -188,7 +188,7 @@ def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None 
 def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: Callable[..., Path]) -> None:
     with Decoder.open(family_bundle(family), threads=1) as decoder:
         more: dict[str, Any] = {"strategy": "lopa", "branches": 4, "max_new_tokens": 40, "stop_at_eos": False}
-        more |= {"block_size": 8, "sub_block": None, "block_add_threshold": 0.1, "window": "block_causal"}
+        more |= {"block_size": 8, "sub_block": None, "block_add_threshold": 0.1, "attention": "block_causal"}
         for prompt in (list(range(5, 12)), list(range(5, 46))):
             apart, _ = decoded(decoder, prompt, **more, deduplicate_rows=False)
             once, steps = decoded(decoder, prompt, **more, deduplicate_rows=True)

@@ -199,8 +199,8 @@ def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 10**30, 1.5, "3", None, True])
 def test_invalid_parallel(decoder: Decoder, value: Any) -> None:
-    with pytest.raises(BadInputError, match="parallel"):
-        decoder.generate(PROMPT, parallel=value)
+    with pytest.raises(BadInputError, match="max_num_seqs"):
+        decoder.generate(PROMPT, max_num_seqs=value)
 
 
 @pytest.mark.parametrize("deadline", [-1, 10**400, float("nan"), float("inf"), "1", True, 1e300])

@@ -166,7 +166,7 @@ def test_greedy_copies_are_decoded_once(server: Server) -> None:
 
 
 def test_lopa_options(server: Server, decoder: Decoder) -> None:
-    lopa_fields: dict[str, Any] = {"strategy": "lopa", "branches": 3, "window": "block_causal", "block_size": 16}
+    lopa_fields: dict[str, Any] = {"strategy": "lopa", "branches": 3, "attention": "block_causal", "block_size": 16}
     answer = server.client.chat.completions.create(
         model="tiny", messages=CHAT, max_tokens=40, extra_body={"lopa": {**lopa_fields, "deadline": 40}}
     )
@@ -427,7 +427,7 @@ def test_too_large_body_is_rejected(server: Server) -> None:
 
 
 def test_repeated_prompt_counts_as_cached(server: Server) -> None:
-    body = {"model": "tiny", "prompt": "found again", "max_tokens": 2, "n": 2, "lopa": {"window": "block_causal"}}
+    body = {"model": "tiny", "prompt": "found again", "max_tokens": 2, "n": 2, "lopa": {"attention": "block_causal"}}
     used = [server.http.post("/v1/completions", json=body).json()["usage"] for _ in range(2)]
     assert [each["prompt_tokens_details"]["cached_tokens"] for each in used] == [0, used[0]["prompt_tokens"]]
     full = server.http.post("/v1/completions", json={**body, "lopa": None}).json()["usage"]

@@ -9,7 +9,7 @@ import pytest
 from tests.serve.servers import Server, serving
 
 CHATS = "/v1/chat/completions"
-BLOCKS = ("--default", "alignment=absolute", "--default", "window=block_causal", "--default", "block_size=8")
+BLOCKS = ("--default", "alignment=absolute", "--default", "attention=block_causal", "--default", "block_size=8")
 
 
 @pytest.fixture(scope="module")

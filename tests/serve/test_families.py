@@ -10,7 +10,7 @@ from tests.serve.servers import serving
 from lopa.runtime import Decoder
 
 ASKED: dict[str, list[dict[str, Any]]] = {
-    "llada": [{}, {"cache": "dual", "block_size": 8}, {"strategy": "lopa", "branches": 2, "window": "block_causal"}],
+    "llada": [{}, {"cache": "dual", "block_size": 8}, {"strategy": "lopa", "branches": 2, "attention": "block_causal"}],
     "sdar": [{}, {"strategy": "vanilla", "block_steps": 2}, {"strategy": "lopa", "branches": 2, "block_size": 16}],
     "fast_dllm_v2": [{}, {"cache": "sub_block"}, {"sub_block": 32}],
 }

@@ -262,7 +262,7 @@ def test_a_text_with_holes_is_shown_with_its_given_text(
         for each in texts:
             page.run(each)
             assert all(" forwards: " in status for status in page.ended()), page.ended()
-            whole = [decoder.fill(each, window="full", **config).filled_text for config in configs]  # type: ignore[arg-type]
+            whole = [decoder.fill(each, attention="full", **config).filled_text for config in configs]  # type: ignore[arg-type]
             assert page.shown("answer") == whole
         page.run("no hole")
         (first, _) = page.ended()
@@ -305,7 +305,9 @@ def test_example_runs_with_every_strategy_and_empty_prompt_is_an_error(browser: 
     page.write("#tokens", "24")
     for first, second in zip(offered[::2], [*offered[1::2], "vanilla"], strict=True):
         browser.value(f"{[first, second]!r}.forEach((name, n) => {{ runs[n].strategy.value = name; }})")
-        browser.value("runs.forEach((each) => { each.option('window').value = 'block_causal'; each.updateOptions(); })")
+        browser.value(
+            "runs.forEach((each) => { each.option('attention').value = 'block_causal'; each.updateOptions(); })"
+        )
         page.focus("#prompt")
         browser.press(*ENTER, modifiers=CONTROL)
         assert all(" forwards: " in statuses for statuses in page.ended()), (first, second)

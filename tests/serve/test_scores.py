@@ -58,7 +58,7 @@ def assert_scores(found: Any, expected: ChoiceScores) -> None:
     assert found["canvas"] == expected.canvas
 
 
-@pytest.mark.parametrize("lopa", [{}, {"block_size": 8}, {"window": "block_causal"}], ids=str)
+@pytest.mark.parametrize("lopa", [{}, {"block_size": 8}, {"attention": "block_causal"}], ids=str)
 @pytest.mark.parametrize("temperature", [None, 0, 2.0])
 def test_a_score_has_the_probabilities_of_the_decoder(
     scorer: Server, decoder: Decoder, lopa: Any, temperature: Any

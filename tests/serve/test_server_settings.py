@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command import lopa_export
 
 from lopa.cli.decode import serve
-from lopa.runtime.decoder import MAX_PARALLEL
+from lopa.runtime.decoder import NUM_SEQS_LIMIT
 from lopa.runtime.devices import MAX_THREADS
 from lopa.runtime.engine import MAX_PREFIX_CACHE_TOKENS, MAX_WAITING
 from lopa.runtime.errors import BadInputError
@@ -82,7 +82,7 @@ def test_wrong_values_are_refused_with_the_same_words(name: str, text: str) -> N
 
 def test_bounds_are_those_of_the_engine() -> None:
     for name, low, high in (
-        ("max_num_seqs", 1, MAX_PARALLEL),
+        ("max_num_seqs", 1, NUM_SEQS_LIMIT),
         ("queue_limit", 0, MAX_WAITING),
         ("prefix_cache_tokens", 0, MAX_PREFIX_CACHE_TOKENS),
         ("max_num_batched_tokens", 1, MAX_PREFIX_CACHE_TOKENS),

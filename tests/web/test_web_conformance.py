@@ -169,7 +169,7 @@ def test_families_draw_the_tokens_of_python(
     family: str, options: dict[str, Any], family_bundle: Callable[..., Path]
 ) -> None:
     """Draws of published loops come from torch; these are ours."""
-    options = {"strategy": "threshold", "window": "block_causal", "alignment": "absolute", **options}
+    options = {"strategy": "threshold", "attention": "block_causal", "alignment": "absolute", **options}
     config = GenerationConfig(**options, max_new_tokens=40, temperature=1.0, seed=9, skip_threshold=0.5)
     bundle = Bundle.open(family_bundle(family))
     manifest, prompts = bundle.manifest, [list(range(5, 5 + length)) for length in (1, 16, 21)]

@@ -24,7 +24,7 @@ LONG = {"max_new_tokens": 64, "stop_at_eos": False}
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {**LONG, "strategy": "lopa", "branches": 4},
-    {**LONG, "strategy": "d2f", "block_size": 16, "confidence": "margin", "window": "block_causal"},
+    {**LONG, "strategy": "d2f", "block_size": 16, "confidence": "margin", "attention": "block_causal"},
     {**LONG, "strategy": "eb", "gamma": 0.5, "branches": 2},
     {**LONG, "strategy": "threshold", "unmask_first_masked": True},
     {**LONG, "strategy": "vanilla", "block_steps": 8, "block_size": 16},
@@ -38,7 +38,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     *({"max_new_tokens": 96, "block_size": 8, "temperature": 1.5, "seed": seed, "branches": 3} for seed in range(6)),
     {"temperature": 1.5, "seed": 3, "stop": ["1", "\n"], "max_new_tokens": 100},
 )
-FIELDS = ("prompt_ids", "token_ids", "text", "steps", "tokens", "window_tokens", "stop_reason", "stop_string")
+FIELDS = ("prompt_ids", "token_ids", "text", "steps", "tokens", "generated_positions", "stop_reason", "stop_string")
 
 
 def answers_of(bundle: Path, options: tuple[dict[str, Any], ...], device: str = "cpu") -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ _BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
         "/v1/chat/completions",
         {
             **{"model": "fuzzed", "messages": _TALK, "max_tokens": 8, "stream": True, "user": "a", "tools": []},
-            "lopa": {"branches": 3, "block_size": 8, "window": "block_causal", "deadline": 2, "time_limit": 2.5},
+            "lopa": {"branches": 3, "block_size": 8, "attention": "block_causal", "deadline": 2, "time_limit": 2.5},
         },
     ),
 )

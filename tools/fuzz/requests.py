@@ -142,7 +142,7 @@ def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  
         with Decoder.open(material.bundle, threads=1) as decoder:
             config = decoder.config(max_new_tokens=8, block_size=8)
             if is_batch:
-                return [len(result.token_ids) for result in decoder.generate([PROMPT, chosen], config, parallel=2)]
+                return [len(result.token_ids) for result in decoder.generate([PROMPT, chosen], config, max_num_seqs=2)]
             return answer_of_decoder(decoder, config, chosen)
 
     return Case(f"{'generate' if is_batch else 'stream'} {short(chosen)}", run)
@@ -167,7 +167,7 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if rng.random() < 0.4:
         text, _ = changed_bytes(rng, text)
     (folder / "in.jsonl").write_bytes(text)
-    options = ["--max-new-tokens", 8, "--threads", 1, *(["--parallel", 3] if rng.random() < 0.3 else [])]
+    options = ["--max-new-tokens", 8, "--threads", 1, *(["--max-num-seqs", 3] if rng.random() < 0.3 else [])]
 
     def run() -> None:
         run_command("generate", material.bundle, "--prompts", folder / "in.jsonl", "--output", folder / "out", *options)
@@ -180,8 +180,18 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 _FLAGS = (
     *("--max-new-tokens", "--branches", "--block-size", "--temperature", "--top-k", "--top-p", "--seed", "--stop"),
-    *("--time-limit", "--skip-threshold", "--strategy", "--confidence", "--window", "--device", "--threads"),
-    *("--output", "--trace", "--timeline", "--prompts", "--parallel", "--system", "--chat", "--drafts", "--resume"),
+    *("--time-limit", "--skip-threshold", "--strategy", "--confidence", "--attention", "--device", "--threads"),
+    *(
+        "--output",
+        "--step-log",
+        "--timeline",
+        "--prompts",
+        "--max-num-seqs",
+        "--system",
+        "--chat",
+        "--drafts",
+        "--resume",
+    ),
 )
 
 
@@ -199,7 +209,7 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
     for _ in range(rng.randrange(3)):
         flag = rng.choice(_FLAGS)
         arguments.append(flag)
-        if flag in ("--output", "--trace", "--timeline", "--prompts"):
+        if flag in ("--output", "--step-log", "--timeline", "--prompts"):
             arguments.append(folder / rng.choice(paths))
         elif flag not in ("--chat", "--drafts", "--resume"):
             arguments.append(rng.choice([number(rng), rng.choice(names), rng.choice(TEXTS).replace("\0", "")]))

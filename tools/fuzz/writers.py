@@ -49,12 +49,12 @@ class _Writer:
 
     name: str
     resumes: bool
-    parallel: int
+    max_num_seqs: int
 
     def start(self, bundle: Path, folder: Path, prompts: str = "in.jsonl") -> _Process:
         """Start the command in a forked process, so this one stays without threads."""
         paths = (bundle, "--prompts", folder / prompts, "--output", folder / self.name)
-        flags = ("--parallel", self.parallel, "--threads", 1, *(["--resume"] if self.resumes else []))
+        flags = ("--max-num-seqs", self.max_num_seqs, "--threads", 1, *(["--resume"] if self.resumes else []))
         log = folder / f"log-{len(list(folder.glob('log-*')))}.txt"
         return _Process(forked_command(("generate", *paths, *flags), log), log)
 

@@ -98,7 +98,7 @@ def random_options(rng: random.Random, schema: dict[str, Any], number: int) -> d
         "json_schema": schema,
         "branches": rng.choice([1, 2, 4]) if strategy.looks_ahead else None,
         "block_size": rng.choice([8, 16, 32]),
-        "window": rng.choice(["full", "block_causal"]) if strategy.pipelined else "full",
+        "attention": rng.choice(["full", "block_causal"]) if strategy.pipelined else "full",
         "skip_threshold": rng.choice([0.2, 0.5, 0.9]),
         "temperature": rng.choice([0.0, 0.0, 0.5, 1.0]),
         "drop_after_eos": rng.random() < 0.8,

@@ -81,7 +81,7 @@ def main(bundle: Path, texts: int, seed: int) -> None:
     show_report(
         [
             Table(
-                f"{texts} texts with 2 holes of {_TOKENS} tokens and their seams",
+                f"{texts} texts with 2 holes of {_TOKENS} tokens and their boundaries",
                 ("setting", "same tokens", "forwards per text", "tokens per forward", "ms per text"),
                 tuple(rows),
             )

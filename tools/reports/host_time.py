@@ -96,7 +96,7 @@ def microseconds_per_step(bundle: Bundle, requests: int, branches: int) -> float
     decoder = Decoder(bundle, session, Tokenizer.open(bundle), threads=1)
     began = time.process_time()
     results = decoder.iter_generate(
-        prompts, parallel=requests, branches=branches, max_new_tokens=256, stop_at_eos=False
+        prompts, max_num_seqs=requests, branches=branches, max_new_tokens=256, stop_at_eos=False
     )
     steps: int = sum(result.steps for result in results)
     seconds: float = time.process_time() - began - session.seconds

@@ -216,7 +216,9 @@ def _case(decoder: Decoder, path: str, body: dict[str, Any]) -> ServingCase:
 def _long_cases(rng: np.random.Generator, decoder: Decoder) -> tuple[ServingCase, ...]:
     """Return a long case of each endpoint, a completion first."""
     prompt = random_prompt(rng, decoder)
-    config = decoder.config(strategy="vanilla", max_new_tokens=_LONG_TOKENS, stop_at_eos=False, window="block_causal")
+    config = decoder.config(
+        strategy="vanilla", max_new_tokens=_LONG_TOKENS, stop_at_eos=False, attention="block_causal"
+    )
     fields = _fields_of_config(config)
     completion = ServingCase(
         COMPLETIONS, {"prompt": list(prompt), **fields}, _decode_alone(decoder, [prompt], config, 1)

@@ -209,7 +209,7 @@ def main(
         raise BadInputError(
             f"{bundle} with these options shares no rows between turns",
             expected="blocks counted from position 0 or a sliding block, and more tokens than a block",
-            remedy="try --default alignment=absolute --default window=block_causal",
+            remedy="try --default alignment=absolute --default attention=block_causal",
         )
     report = ConversationReport(run, cache_tokens, *(tuple(each) for each in zip(*found[1:], strict=True)))
     show_report([table_of_report(report)], output=output, name="conversation", record=report)

@@ -17,7 +17,7 @@ ANSWER_FIELDS = (
     "stop_reason",
     "steps",
     "tokens",
-    "window_tokens",
+    "generated_positions",
     "seconds",
     "seed",
     "branches",

@@ -117,7 +117,7 @@ def _code_from_error(error: BaseException, signals: Signals) -> int:
         _report_error(
             "memory ran out",
             "enough memory for the bundle, the cache and the window",
-            "lower --max-new-tokens, --branches or --parallel, or use a larger machine",
+            "lower --max-new-tokens, --branches or --max-num-seqs, or use a larger machine",
         )
         return BAD_INPUT
     _report_bug(error)

@@ -19,7 +19,7 @@ from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
-from lopa.export.graph.trace import graph_from_dimensions
+from lopa.export.graph.torch_graph import graph_from_dimensions
 from lopa.export.graph.webgpu_pass import WebgpuPass
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.source import origin_of_source

@@ -57,7 +57,7 @@ from lopa.runtime.signature import CheckedFolder, check_signature, trust_from_fi
 from lopa.runtime.text.text_with_holes import text_with_holes
 from lopa.runtime.text.tokenizer import Tokenizer
 
-MAX_PARALLEL = 4096
+NUM_SEQS_LIMIT = 4096
 """Upper limit of requests that share a forward; each has a prefix cache."""
 
 _LOG = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class Decoder:
         prompts: Prompt | Request,
         config: GenerationConfig | None = None,
         *,
-        parallel: int = 1,
+        max_num_seqs: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> GenerationResult: ...
@@ -214,7 +214,7 @@ class Decoder:
         prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
-        parallel: int = 1,
+        max_num_seqs: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[GenerationResult]: ...
@@ -224,7 +224,7 @@ class Decoder:
         prompts: Prompt | Request | Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
-        parallel: int = 1,
+        max_num_seqs: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> GenerationResult | list[GenerationResult]:
@@ -238,7 +238,7 @@ class Decoder:
         several: Any = [prompts] if single else prompts
         if isinstance(prompts, Request):
             request_from(prompts, config, options)
-        results = list(self.iter_generate(several, config, parallel=parallel, on_step=on_step, **options))
+        results = list(self.iter_generate(several, config, max_num_seqs=max_num_seqs, on_step=on_step, **options))
         return results[0] if single else results
 
     def fill(
@@ -286,32 +286,32 @@ class Decoder:
         prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
-        parallel: int = 1,
+        max_num_seqs: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[GenerationResult, None, None]:
         """Decode prompts and yield the results in order, each as soon as it and all earlier ones are done.
 
         A Request is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
-        changed. `parallel` requests share every forward, which does not change the answers (docs/reference/python.md).
+        changed. `max_num_seqs` requests share every forward, which changes no answer (docs/reference/python.md).
         `on_step` is called after every step with the number of the prompt, from 0, and the step. An exception from it
         ends that prompt, and the iterator raises it.
 
         Raises BadInputError at once for invalid options, and for one prompt instead of several. The iterator raises as
-        `stream` does at the first invalid prompt, and for a `parallel` that is not from 1 to MAX_PARALLEL.
+        `stream` does at the first invalid prompt, and for a `max_num_seqs` that is not from 1 to NUM_SEQS_LIMIT.
         """
         check_prompts(prompts)
         check_callback(on_step)
         self._turns.check()
         config = self.config(config, **options) if options else config
-        return self._results(prompts, config, parallel, on_step)
+        return self._results(prompts, config, max_num_seqs, on_step)
 
     def handles(
         self,
         prompts: Iterable[Prompt | Request | LopaError],
         config: GenerationConfig | None = None,
         *,
-        parallel: int = 1,
+        max_num_seqs: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
     ) -> Generator[RequestHandle, None, None]:
         """Decode prompts like `iter_generate`, and yield the handle of each once it and all earlier ones have ended.
@@ -322,7 +322,7 @@ class Decoder:
         check_prompts(prompts)
         check_callback(on_step)
         self._turns.check()
-        parallel = check_int("parallel", parallel, min=1, max=MAX_PARALLEL)
+        max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=NUM_SEQS_LIMIT)
         pool = self._pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
@@ -334,7 +334,7 @@ class Decoder:
                 if failure is not None:
                     raise failure
                 try:
-                    for number, prompt in islice(entries, parallel - len(pool)):
+                    for number, prompt in islice(entries, max_num_seqs - len(pool)):
                         callback = None if on_step is None else partial(on_step, number)
                         pending.append(self._join(pool, prompt, config, callback))
                     if not pending:
@@ -457,10 +457,10 @@ class Decoder:
         self,
         prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None,
-        parallel: int,
+        max_num_seqs: int,
         on_step: Callable[[int, Step], None] | None,
     ) -> Generator[GenerationResult, None, None]:
-        with closing(self.handles(prompts, config, parallel=parallel, on_step=on_step)) as handles:
+        with closing(self.handles(prompts, config, max_num_seqs=max_num_seqs, on_step=on_step)) as handles:
             for handle in handles:
                 yield handle.result()
 

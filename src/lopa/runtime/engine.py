@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from lopa.runtime.checked_values import MAX_SECONDS, check_callback, check_float, check_int
-from lopa.runtime.decoder import MAX_PARALLEL, Decoder
+from lopa.runtime.decoder import NUM_SEQS_LIMIT, Decoder
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import (
     BadInputError,
@@ -103,7 +103,7 @@ class Engine:
         Raises BadInputError for a number out of range and for an observer without the expected methods,
         DecoderClosedError, and ResourceExhaustedError if no thread can be started.
         """
-        self._max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=MAX_PARALLEL)
+        self._max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=NUM_SEQS_LIMIT)
         self._queue_limit = check_int("queue_limit", queue_limit, min=0, max=MAX_WAITING)
         rows = check_int("prefix_cache_tokens", prefix_cache_tokens, min=0, max=MAX_PREFIX_CACHE_TOKENS)
         self._admission = Admission(
@@ -342,7 +342,7 @@ class Engine:
         repeated, would always come first. Unused places are released at the end. Raises BadInputError for a number out
         of range, EngineClosedError, and QueueFullError also for more places than the engine has.
         """
-        check_int("count", count, min=1, max=MAX_PARALLEL + MAX_WAITING)
+        check_int("count", count, min=1, max=NUM_SEQS_LIMIT + MAX_WAITING)
         with self._lock:
             self._check_capacity(count if count > self._max_num_seqs + self._queue_limit else 1)
             self._reservations.append(reservation := Reservation(count))

@@ -60,7 +60,7 @@ class RevisingDecoder(Protocol):
     bundle: Bundle
     tokenizer: Tokenizer
 
-    def generate(self, prompts: Any, config: GenerationConfig | None = None, *, parallel: int = 1) -> Any:
+    def generate(self, prompts: Any, config: GenerationConfig | None = None, *, max_num_seqs: int = 1) -> Any:
         """Decode one prompt, or several together."""
 
 
@@ -98,9 +98,9 @@ def _probabilities(
     judged = judged_tokens(tokens, spans, has_row_before=bool(before) or not manifest.prediction_shift)
     texts = judged_texts(tokens, judged, before)
     options = GenerationConfig.from_mapping(
-        {**JUDGE_OPTIONS, **({} if config.window is None else {"window": config.window})}
+        {**JUDGE_OPTIONS, **({} if config.attention is None else {"attention": config.attention})}
     )
-    results = decoder.generate(texts, options, parallel=max(1, len(texts)))
+    results = decoder.generate(texts, options, max_num_seqs=max(1, len(texts)))
     return token_probabilities(tokens, judged, results)
 
 

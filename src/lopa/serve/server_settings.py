@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.runtime.chat.call_format import FORMATS, CallFormat
-from lopa.runtime.decoder import MAX_PARALLEL
+from lopa.runtime.decoder import NUM_SEQS_LIMIT
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.devices import MAX_THREADS
 from lopa.runtime.engine import MAX_NUM_SEQS, MAX_PREFIX_CACHE_TOKENS, MAX_WAITING, QUEUE_LIMIT
@@ -56,7 +56,7 @@ class ServerSettings(ServeLimits):
     threads: int | None = int_setting(
         None, 1, MAX_THREADS, _THREADS, group=DEVICE, is_advanced=True, default_text="chosen by the engine"
     )
-    max_num_seqs: int = int_setting(MAX_NUM_SEQS, 1, MAX_PARALLEL, "Maximum number of running requests.")
+    max_num_seqs: int = int_setting(MAX_NUM_SEQS, 1, NUM_SEQS_LIMIT, "Maximum number of running requests.")
     queue_limit: int = int_setting(QUEUE_LIMIT, 0, MAX_WAITING, _QUEUE, flag="queue")
     max_num_batched_tokens: int = int_setting(
         MAX_NUM_BATCHED_TOKENS, 1, MAX_PREFIX_CACHE_TOKENS, _BATCHED, is_advanced=True

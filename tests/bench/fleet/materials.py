@@ -23,14 +23,14 @@ def decode(windows: Sequence[int], *, branches: int = 1, tokens: int = 10, promp
     )
 
 
-def decodes_of(*prompts: Sequence[RecordedDecode], window: str = "full") -> Decodes:
+def decodes_of(*prompts: Sequence[RecordedDecode], attention: str = "full") -> Decodes:
     return msgspec.convert(
         {
             "schema": 1,
             "bundle": "synthetic",
             "weights_sha256": "",
             "recorded": "",
-            "window": window,
+            "attention": attention,
             "max_new_tokens": 64,
             "limit": 1,
             "prompts": [[msgspec.to_builtins(each) for each in prompt] for prompt in prompts],

@@ -98,7 +98,7 @@ def test_retries_are_answered_more_often_but_wait_longer() -> None:
 
 
 def test_affine_routing_reuses_more_prompts() -> None:
-    decodes = decodes_of([decode([90, 10], prompt_rows=80)], window="block_causal")
+    decodes = decodes_of([decode([90, 10], prompt_rows=80)], attention="block_causal")
     fields = {"replicas": 4, "prefix_cache_tokens": 800, "seconds": 400.0, "seed": 1, "prompts": {"different": 30}}
     never = point(run(decodes, costs_of(), load=8.0, **{**fields, "prefix_cache_tokens": 0}), **fields)
     chance = point(run(decodes, costs_of(), load=8.0, **fields), **fields)

@@ -90,7 +90,7 @@ def test_reference_steps_and_tokens_equal_the_recorded_ones(rows: tuple[Row, ...
         chosen = [trace for trace in traces if trace["kind"] == row.kind]
         assert len(chosen) == row.published.prompts
         assert row.published.steps == sum(trace["forward_rounds"] for trace in chosen)
-        assert row.published.window_tokens == sum(trace["official_tokens"] for trace in chosen)
+        assert row.published.generated_positions == sum(trace["official_tokens"] for trace in chosen)
         ended = sum(0 in trace["generated_ids"] for trace in chosen)
         assert row.published.tokens == sum(trace["tokens_before_eos"] for trace in chosen) + ended
         if row.published.score is not None:
@@ -106,9 +106,9 @@ def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, it
         found = row.default
         assert found.steps == sum(result.steps for result in results)
         assert found.tokens == sum(len(result.token_ids) for result in results)
-        assert found.window_tokens >= found.tokens
+        assert found.generated_positions >= found.tokens
         assert found.tokens_per_forward == pytest.approx(found.tokens / found.steps)
-        assert found.window_tokens_per_forward == pytest.approx(found.window_tokens / found.steps)
+        assert found.window_tokens_per_forward == pytest.approx(found.generated_positions / found.steps)
         assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
         if found.score is not None:
             right = [is_correct(result.text, item.answer) for item, result in zip(chosen, results, strict=True)]
@@ -277,7 +277,7 @@ def test_unsupported_configurations_are_omitted(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         fitting = variants_that_fit(decoder, every)
         assert set(every) - set(fitting) == set(variants_from_text("lopa-auto"))
-        sliding = msgspec.structs.replace(decoder.bundle.manifest.decoding, alignment="sliding", window="causal")
+        sliding = msgspec.structs.replace(decoder.bundle.manifest.decoding, alignment="sliding", attention="causal")
         manifest = msgspec.structs.replace(decoder.bundle.manifest, decoding=sliding)
         bundle = replace(decoder.bundle, manifest=manifest)
         slides = Decoder(bundle, decoder.session, decoder.tokenizer)

@@ -11,7 +11,9 @@ from lopa.bench.quality.paired_comparison import Comparison, comparison_with_nea
 def outcomes(verdicts: str, tokens: int) -> list[DecodeOutcome]:
     """Return outcomes of one step each: R right, W wrong, - not scored."""
     rights = {"R": True, "W": False, "-": None}
-    return [DecodeOutcome(rights[each], steps=1, tokens=tokens, window_tokens=32, seconds=1.0) for each in verdicts]
+    return [
+        DecodeOutcome(rights[each], steps=1, tokens=tokens, generated_positions=32, seconds=1.0) for each in verdicts
+    ]
 
 
 def test_the_sign_test() -> None:

@@ -72,10 +72,10 @@ def test_exact_candidates_have_the_tokens_of_one_token_per_step(tiny_bundle: Pat
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"strategy": "threshold"}, {"block size 16", "block size 64", "window block_causal"}),
+        ({"strategy": "threshold"}, {"block size 16", "block size 64", "attention block_causal"}),
         (
             {"strategy": "threshold", "cache": "prefix"},
-            {"block size 16", "block size 64", "window block_causal", "cache none", "cache dual"},
+            {"block size 16", "block size 64", "attention block_causal", "cache none", "cache dual"},
         ),
     ],
 )

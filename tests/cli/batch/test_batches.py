@@ -50,11 +50,11 @@ def test_a_line_may_have_an_id_and_options_of_its_own(tiny_bundle: Path, tmp_pat
         {"prompt": PROMPT, "id": 7, "temperature": 0.8, "seed": 5, "logprobs": True, "stop": ["="]},
         {"prompt": PROMPT, "id": 0.5, "max_new_tokens": None},
     )
-    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, *SHORT, "--no-prompt-ids", "--parallel", 3)
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, *SHORT, "--no-prompt-ids", "--max-num-seqs", 3)
     assert result.returncode == 0, result.stderr
     first, short, drawn, last = answers(result.stdout)
     assert [line.get("id") for line in (first, short, drawn, last)] == [None, "b", 7, 0.5]
-    assert (first["window_tokens"], short["window_tokens"]) == (16, 8)
+    assert (first["generated_positions"], short["generated_positions"]) == (16, 8)
     assert drawn["seed"] == 5
     assert len(drawn["logprobs"]) == len(drawn["token_ids"])
     assert "logprobs" not in first
@@ -75,7 +75,7 @@ def test_a_failing_strategy_ends_only_its_line(
         for name in FAILING
     ]
     prompts = jsonl(tmp_path / "in.jsonl", *lines, *openai, lines[0])
-    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--parallel", 2)
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--max-num-seqs", 2)
     first, *failed, other, reply, other_reply, last = answers(result.stdout)
     assert first["token_ids"] == other["token_ids"] == last["token_ids"] != []
     for found, (name, stage) in zip(failed, FAILING.items(), strict=True):
@@ -116,7 +116,7 @@ BAD = {
 
 def test_every_kind_of_bad_line_is_an_error_of_that_line(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD, *BAD.values(), GOOD)
-    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--parallel", 2)
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--max-num-seqs", 2)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     found = answers(result.stdout)
@@ -216,7 +216,7 @@ def test_special_outputs_are_written_and_not_replaced(tiny_bundle: Path, tmp_pat
     reader.start()
     result = lopa_export(
         *("generate", tiny_bundle, "--prompts", prompts),
-        *("--output", fifo, "--trace", link, "--timeline", "/dev/null"),
+        *("--output", fifo, "--step-log", link, "--timeline", "/dev/null"),
     )
     reader.join()
     assert result.returncode == 0, result.stderr
@@ -228,11 +228,11 @@ def test_special_outputs_are_written_and_not_replaced(tiny_bundle: Path, tmp_pat
     assert sorted(each.name for each in tmp_path.iterdir()) == ["fifo", "in.jsonl", "link", "target"]
 
 
-@pytest.mark.parametrize("option", ["--output", "--trace", "--timeline"])
+@pytest.mark.parametrize("option", ["--output", "--step-log", "--timeline"])
 def test_an_unwritable_path_is_rejected_and_nothing_is_lost(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD)
     before = jsonl(tmp_path / "before", "old")
-    others = [each for each in ("--output", "--trace", "--timeline") if each != option]
+    others = [each for each in ("--output", "--step-log", "--timeline") if each != option]
     (tmp_path / "loop").symlink_to("loop")
     for path in (prompts / "x", tmp_path / "loop"):
         result = lopa_export("generate", tiny_bundle, "--prompts", prompts, option, path, others[0], before)
@@ -246,9 +246,9 @@ def test_an_unwritable_path_is_rejected_and_nothing_is_lost(option: str, tiny_bu
     "arguments",
     [
         ("--output", "in.jsonl"),
-        ("--trace", "link"),
+        ("--step-log", "link"),
         ("--timeline", "hard"),
-        ("--output", "new", "--trace", "./new"),
+        ("--output", "new", "--step-log", "./new"),
         ("--output", "new", "--timeline", "new.link"),
     ],
 )
@@ -279,7 +279,7 @@ def test_earlier_results_stay_until_the_first_new_one(bad: str, tiny_bundle: Pat
     assert output.read_text() == "old\n"
 
 
-@pytest.mark.parametrize("option", ["--output", "--trace", "--timeline"])
+@pytest.mark.parametrize("option", ["--output", "--step-log", "--timeline"])
 def test_a_full_device_ends_the_run_with_one_message(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", *[GOOD] * 3)
     result = lopa_export("generate", tiny_bundle, "--prompts", prompts, option, "/dev/full")

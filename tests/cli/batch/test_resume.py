@@ -52,7 +52,7 @@ def test_ended_at_any_moment_and_resumed(
     moments = random.Random(number)
     for again in range(2):
         cut = moments.randrange(1, LINES // 2) + again * LINES // 3
-        arguments = command(tiny_bundle, prompts, output, "--resume", "--parallel", 1 + again)
+        arguments = command(tiny_bundle, prompts, output, "--resume", "--max-num-seqs", 1 + again)
         with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
             while process.poll() is None and (not output.exists() or output.read_bytes().count(b"\n") < cut):
                 time.sleep(0.001)
@@ -123,7 +123,7 @@ def test_results_of_other_requests_are_rejected_and_unchanged(
     [
         (["--output", "/dev/null"], "not a regular file"),
         ([], "--resume needs"),
-        (["--output", "new", "--trace", "t"], "--resume needs"),
+        (["--output", "new", "--step-log", "t"], "--resume needs"),
     ],
 )
 def test_resume_needs_a_file_of_results(arguments: list[str], message: str, tiny_bundle: Path, prompts: Path) -> None:

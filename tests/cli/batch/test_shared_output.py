@@ -58,7 +58,7 @@ def test_the_second_process_is_rejected_and_the_file_is_complete(
                 second = lopa_export("generate", tmp_path / "none", "--prompts", prompts, "--output", name, *more)
                 assert (second.returncode, second.stdout) == (2, "")
                 assert f"cannot write {name}: {REFUSED}" in second.stderr
-        for option in ("--trace", "--timeline"):
+        for option in ("--step-log", "--timeline"):
             second = lopa_export("generate", tmp_path / "none", PROMPT, option, output)
             assert second.returncode == 2
             assert REFUSED in second.stderr
@@ -97,8 +97,8 @@ def test_a_process_that_ended_leaves_no_lock(number: signal.Signals, tiny_bundle
 
 def test_a_trace_that_another_process_writes_is_rejected(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    with first_process(tiny_bundle, tmp_path / "out.jsonl", "--trace", trace) as (process, answer):
-        second = lopa_export("generate", tmp_path / "none", PROMPT, "--trace", trace)
+    with first_process(tiny_bundle, tmp_path / "out.jsonl", "--step-log", trace) as (process, answer):
+        second = lopa_export("generate", tmp_path / "none", PROMPT, "--step-log", trace)
         assert (second.returncode, second.stdout) == (2, "")
         assert f"cannot write {trace}: {REFUSED}" in second.stderr
         answer()
@@ -108,9 +108,11 @@ def test_a_trace_that_another_process_writes_is_rejected(tiny_bundle: Path, tmp_
 
 def test_devices_and_fifos_need_no_lock(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", *LINES[:1])
-    with first_process(tiny_bundle, tmp_path / "out", "--trace", "/dev/null") as (process, answer):
+    with first_process(tiny_bundle, tmp_path / "out", "--step-log", "/dev/null") as (process, answer):
         for name in ("/dev/null", "/dev/stdout"):
-            done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", name, "--trace", "/dev/null")
+            done = lopa_export(
+                "generate", tiny_bundle, "--prompts", prompts, "--output", name, "--step-log", "/dev/null"
+            )
             assert done.returncode == 0, done.stderr
         answer()
         process.communicate()

@@ -26,14 +26,14 @@ def trace(bundle: Path) -> Path:
     path = bundle.parent / "trace.jsonl"
     prompts = bundle.parent / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": PROMPT[:length]}) + "\n" for length in (20, 60, 200)))
-    done = lopa_export("generate", bundle, "--prompts", prompts, "--trace", path, "--branches", 3, "--threads", 1)
+    done = lopa_export("generate", bundle, "--prompts", prompts, "--step-log", path, "--branches", 3, "--threads", 1)
     assert done.returncode == 0, done.stderr
     return path
 
 
 def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
     plot = tmp_path / "new" / "buckets.png"
-    done = lopa_export("plan", bundle, "--trace", trace, "--buckets", 3, "--max-prompt", 100, "--plot", plot)
+    done = lopa_export("plan", bundle, "--step-log", trace, "--buckets", 3, "--max-prompt", 100, "--plot", plot)
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line) for line in trace.read_text().splitlines()][1:]
     assert f"{len(steps)} recorded forwards" in done.stdout
@@ -61,7 +61,7 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
 ) -> None:
     costs, output = tmp_path / "costs.json", tmp_path / "plan.json"
     costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
-    done = lopa_export("plan", bundle, "--costs", costs, "-o", output, "--json", "--parallel", 4, "--memory", 1)
+    done = lopa_export("plan", bundle, "--costs", costs, "-o", output, "--json", "--max-num-seqs", 4, "--memory", 1)
     assert done.returncode == 0, done.stderr
     assert done.stdout == output.read_text()
     assert not (bundle / "shape_buckets.json").exists()
@@ -85,13 +85,13 @@ def test_prompts_are_decoded_on_the_cpu_if_the_device_has_no_engine_yet(
 def test_a_trace_without_a_size_is_rejected(bundle: Path, trace: Path, tmp_path: Path) -> None:
     other = tmp_path / "trace.jsonl"
     other.write_text(trace.read_text().replace('"sampled": ', '"rows": '))
-    done = lopa_export("plan", bundle, "--trace", other, "-o", tmp_path / "plan.json")
+    done = lopa_export("plan", bundle, "--step-log", other, "-o", tmp_path / "plan.json")
     assert done.returncode == 2
     assert "missing required field `sampled`" in done.stderr
 
 
 def test_building_time_limits_the_buckets(bundle: Path, trace: Path, tmp_path: Path) -> None:
-    arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json")
+    arguments = ("plan", bundle, "--step-log", trace, "--json", "-o", tmp_path / "plan.json")
     done = lopa_export(*arguments, "--build-seconds", 500, "--build-seconds-per-bucket", 240)
     assert len(json.loads(done.stdout)["buckets"]) == 2
 
@@ -126,14 +126,14 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
         ("deep", "line 2 is damaged"),
         ("headless", "line 1 is damaged"),
         ("steps", "has no steps"),
-        ("version", "a trace of version 2"),
-        ("bundle", "a trace of weights 0"),
+        ("version", "a step log of version 2"),
+        ("bundle", "a step log of weights 0"),
         ("option", "leap_threshold"),
     ],
 )
 def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, damage: str, message: str) -> None:
     path = damaged(trace, tmp_path / "damaged.jsonl", damage)
-    done = lopa_export("plan", bundle, "--trace", trace, "--trace", path)
+    done = lopa_export("plan", bundle, "--step-log", trace, "--step-log", path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -149,15 +149,15 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["--build-seconds", 10], "must be given together"),
         (["--build-seconds", 10, "--build-seconds-per-bucket", 11], "at least 11 seconds"),
         (["--max-prompt", 0], "--max-prompt"),
-        (["--trace", "no/such.jsonl"], "no/such.jsonl"),
-        (["--trace", "/dev/zero"], "not a regular file"),
+        (["--step-log", "no/such.jsonl"], "no/such.jsonl"),
+        (["--step-log", "/dev/zero"], "not a regular file"),
         (["--device", "warp:0", "-o", "nowhere/plan.json"], "device 'warp:0'"),
         (["--costs", "no/such.json"], "no/such.json"),
         (["-o", "/proc/shape_buckets.json"], "cannot write"),
     ],
 )
 def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: list[object], message: str) -> None:
-    done = lopa_export("plan", bundle, "--trace", trace, *arguments)
+    done = lopa_export("plan", bundle, "--step-log", trace, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -174,7 +174,7 @@ def test_an_unwritable_path_is_reported_before_decoding(bundle: Path, tmp_path: 
 
 
 def test_the_suggested_minimum_memory_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
-    arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
+    arguments = ("plan", bundle, "--step-log", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
     lower = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
     done = lopa_export(*arguments, lower)
     assert done.returncode == 0, done.stderr
@@ -184,6 +184,6 @@ def test_the_suggested_minimum_memory_is_enough(bundle: Path, trace: Path, tmp_p
 def test_costs_of_another_device_are_rejected(bundle: Path, trace: Path, tmp_path: Path) -> None:
     costs = tmp_path / costs_name("cpu")
     costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
-    done = lopa_export("plan", bundle, "--trace", trace, "--costs", costs, "--device", "tensorrt:0")
+    done = lopa_export("plan", bundle, "--step-log", trace, "--costs", costs, "--device", "tensorrt:0")
     assert done.returncode == 2
     assert "measured for device cpu" in done.stderr

@@ -39,7 +39,7 @@ def test_a_recording_is_reproduced(family: str, family_bundle: Callable[..., Pat
     prompts, trace = tmp_path / "prompts.jsonl", tmp_path / "trace.jsonl"
     prompts.write_text("".join(json.dumps({"prompt_ids": each["prompt_ids"]}) + "\n" for each in traces))
     done = lopa_export(
-        *("generate", family_bundle(family), "--prompts", prompts, "--trace", trace, "--threads", 1, "--reference"),
+        *("generate", family_bundle(family), "--prompts", prompts, "--step-log", trace, "--threads", 1, "--reference"),
         *loop,
         *length,
     )
@@ -60,12 +60,12 @@ def bundle(request: pytest.FixtureRequest, family_bundle: Callable[..., Path], t
 
 def test_a_plan_a_timeline_and_an_inspection(bundle: Path, tmp_path: Path) -> None:
     trace, timeline = tmp_path / "trace.jsonl", tmp_path / "timeline.json"
-    options: list[Any] = ["--trace", trace, "--timeline", timeline, "--threads", 1, "--max-new-tokens", 24]
+    options: list[Any] = ["--step-log", trace, "--timeline", timeline, "--threads", 1, "--max-new-tokens", 24]
     done = lopa_export("generate", bundle, "Question: 2 + 3?", *options)
     assert done.returncode == 0, done.stderr
     assert "1 branch: threshold does not look ahead" in done.stderr
     assert len(json.loads(timeline.read_text())["traceEvents"]) > 3
-    planned = lopa_export("plan", bundle, "--trace", trace, "--buckets", 2)
+    planned = lopa_export("plan", bundle, "--step-log", trace, "--buckets", 2)
     assert planned.returncode == 0, planned.stderr
     assert (bundle / "shape_buckets.json").is_file()
     shown = lopa_export("inspect", bundle)

@@ -34,11 +34,11 @@ def test_flags_match_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     result = lopa_export(
         "generate", tiny_bundle, PROMPT, "--strategy", "lopa", "--branches", 3, "--block-size", 16, "--stop", "=",
-        "--confidence", "margin", "--window", "block_causal", "--no-stop-at-eos", "--reference", "--trace", trace,
+        "--confidence", "margin", "--attention", "block_causal", "--no-stop-at-eos", "--reference", "--step-log", trace,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     config = json.loads(trace.read_text().splitlines()[0])["config"]
-    given = {"branches": 3, "block_size": 16, "stop": ["="], "confidence": "margin", "window": "block_causal"}
+    given = {"branches": 3, "block_size": 16, "stop": ["="], "confidence": "margin", "attention": "block_causal"}
     assert {**config, **given, "stop_at_eos": False, "reference": True} == config
     assert "=" not in result.stdout
 
@@ -55,7 +55,7 @@ def test_choices_are_scored(tiny_bundle_logits: Path) -> None:
 
 def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    result = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5, "--trace", trace)
+    result = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5, "--step-log", trace)
     header, *steps = map(json.loads, trace.read_text().splitlines())
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
     assert header["bundle"] == {file["path"]: file["sha256"] for file in manifest["files"]}
@@ -129,8 +129,8 @@ def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path
     for number in (2, 3, 4, 6):
         assert f"line {number}: " in result.stderr
     assert set(lines[0]) == {
-        "line", "request", "prompt_ids", "token_ids", "text", "steps", "tokens", "window_tokens", "tokens_per_forward",
-        "stop_reason", "seconds", "seed", "branches",
+        "line", "request", "prompt_ids", "token_ids", "text", "steps", "tokens", "generated_positions",
+        "tokens_per_forward", "stop_reason", "seconds", "seed", "branches",
     }  # fmt: skip
     assert lines[0]["token_ids"] == lines[-1]["token_ids"]
     assert lopa_export("generate", tiny_bundle, stdin=PROMPT).returncode == 0
@@ -141,11 +141,11 @@ def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path
     lines = [json.dumps({"prompt": PROMPT[:length]}) for length in (40, 60, 20, 80)]
     prompts.write_text("\n".join([*lines[:2], "{oops", '{"prompt": ""}', *lines[2:]]) + "\n")
     found = []
-    for parallel in (1, 3):
-        output, trace = tmp_path / f"out{parallel}.jsonl", tmp_path / f"trace{parallel}.jsonl"
+    for max_num_seqs in (1, 3):
+        output, trace = tmp_path / f"out{max_num_seqs}.jsonl", tmp_path / f"trace{max_num_seqs}.jsonl"
         result = lopa_export(
-            "generate", tiny_bundle, "--prompts", prompts, "--output", output, "--trace", trace,
-            "--parallel", parallel, "--max-new-tokens", 40,
+            "generate", tiny_bundle, "--prompts", prompts, "--output", output, "--step-log", trace,
+            "--max-num-seqs", max_num_seqs, "--max-new-tokens", 40,
         )  # fmt: skip
         assert result.returncode == 2
         assert "line 3: " in result.stderr
@@ -182,9 +182,9 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
         (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "-1.0"),
         (["--output", "out.jsonl"], 2, "--output needs --prompts"),
-        (["--parallel", "2"], 2, "--parallel needs --prompts"),
+        (["--max-num-seqs", "2"], 2, "--max-num-seqs needs --prompts"),
         (["--chat"], 2, "chat template"),
-        (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
+        (["--step-log", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
     ],
 )
 def test_bad_usage_is_one_clear_message(tiny_bundle: Path, arguments: list[str], code: int, message: str) -> None:
@@ -206,7 +206,7 @@ def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny
     trace = tmp_path / "trace.jsonl"
     one = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5)
     two = lopa_export(
-        "generate", tiny_bundle, PROMPT, "--branches", 5, "--device", "cpu:0", "--device", "numpy", "--trace", trace
+        "generate", tiny_bundle, PROMPT, "--branches", 5, "--device", "cpu:0", "--device", "numpy", "--step-log", trace
     )
     assert two.returncode == 0, two.stderr
     assert two.stdout == one.stdout
@@ -259,7 +259,7 @@ def test_numbers_of_branches_chosen_per_step_are_reported(tiny_bundle: Path, tmp
     prompts, trace = tmp_path / "in.jsonl", tmp_path / "trace.jsonl"
     prompts.write_text(2 * (json.dumps({"prompt": PROMPT}) + "\n"))
     for arguments in ([PROMPT], ["--prompts", prompts]):
-        done = lopa_export("generate", bundle, *arguments, "--branches", "auto", "--threads", 1, "--trace", trace)
+        done = lopa_export("generate", bundle, *arguments, "--branches", "auto", "--threads", 1, "--step-log", trace)
         assert done.returncode == 0, done.stderr
         counts = [len(json.loads(line)["branches"]) for line in trace.read_text().splitlines()[1:]]
         assert min(counts) < max(counts)

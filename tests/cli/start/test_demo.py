@@ -17,7 +17,7 @@ LONG = " Omar has 6 balloons and Nina has 6 + 2 = 8 balloons. Together they have
 
 def decoded(verdict: str, seconds: float = 1.5) -> Decoded:
     result = GenerationResult(
-        prompt_ids=(1,), token_ids=(1,), text=LONG, steps=124, tokens=1066, window_tokens=1066,
+        prompt_ids=(1,), token_ids=(1,), text=LONG, steps=124, tokens=1066, generated_positions=1066,
         tokens_per_forward=8.597, stop_reason="eos", seconds=99.0, plan=resolve(GenerationConfig()),
     )  # fmt: skip
     return Decoded(result, seconds, verdict)

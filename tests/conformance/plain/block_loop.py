@@ -39,8 +39,8 @@ def block_diffusion(
     """Return the answer, in reference mode to the end of its last block, and the steps.
 
     A block takes `steps` equal steps. With None each step writes at least one position. In reference mode a step
-    with too few masked positions writes the best of all rows, unmasked ones included. Blocks are then complete, and
-    the mask may be proposed.
+    with too few masked positions writes the best of all rows, unmasked ones included. Blocks are then fully activated,
+    and the mask may be proposed.
     """
     total = len(prompt) + new
     if reference:

@@ -38,7 +38,7 @@ def options_of(rules: Rules, **more: Any) -> GenerationConfig:
     editing = {} if rules.editing is None else {"editing_threshold": rules.editing, "editing_limit": rules.limit}
     own: dict[str, Any] = {
         "strategy": "threshold",
-        "window": "block_causal",
+        "attention": "block_causal",
         "alignment": "absolute",
         "confidence": "probability",
         "block_size": rules.block,

@@ -113,7 +113,7 @@ def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, share
 
 
 def setting_of(params: DecodingParams, prompt: int, shift: int) -> Setting:
-    return Setting(params.cache, params.window, params.alignment, shift, prompt, params.block_size, params.sub_block)
+    return Setting(params.cache, params.attention, params.alignment, shift, prompt, params.block_size, params.sub_block)
 
 
 def probabilities(logits: Array) -> Array:
@@ -191,7 +191,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
                 config = dataclasses.replace(
                     config,
                     alignment="sliding",
-                    window="causal",
+                    attention="causal",
                     confidence="neg_entropy",
                     cache="blocks",
                     sub_block=None,
@@ -282,7 +282,7 @@ def test_tokens_of_a_grammar_leave_no_stale_rows(cache: Any, tiny_bundle: Any) -
     again = 0
     with Decoder.open(tiny_bundle, ["numpy"]) as decoder:
         plain = plain_of_bundle(decoder.bundle)
-        options: dict[str, Any] = {"sub_block": 3, "window": "block_causal"} if cache == "sub_block" else {}
+        options: dict[str, Any] = {"sub_block": 3, "attention": "block_causal"} if cache == "sub_block" else {}
         for number, strategy in enumerate(("threshold", "sequential")):
             config = decoder.config(
                 strategy=strategy, cache=cache, json_schema=SCHEMA, block_size=32, max_new_tokens=40, **options

@@ -185,7 +185,7 @@ def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, LoneDe
     options = {"drop_after_eos": case.drops, "logprobs": True, "top_logprobs": 1}
     options |= {"confidence": "probability", **RULES[case.rule][0]}
     params = params_for_holes(
-        params_of(max_new_tokens=holes.count, window="full", **options),
+        params_of(max_new_tokens=holes.count, attention="full", **options),
         holes.holes,
         block_size=None,
         grows=True,

@@ -125,7 +125,7 @@ def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **opt
     blocks = {} if case.block is None else {"block_size": case.block}
     given = {"confidence": "probability", **RULES[case.rule][0], **blocks, **options}
     params = params_for_holes(
-        params_of(max_new_tokens=holes.count, window="full", **given), case.holes, block_size=case.block
+        params_of(max_new_tokens=holes.count, attention="full", **given), case.holes, block_size=case.block
     )
     decoding = LoneDecode(model.session, case.ids, params, model.manifest, hole_filling(holes, ()))
     while decoding.stop_reason is None:

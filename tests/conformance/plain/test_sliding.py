@@ -22,7 +22,7 @@ LENGTHS = [1, 2, 3, 5, 8, 11, 14, 15, 16, 17, 18, 23, 31, 32, 33, 40]
 
 
 def sliding(**options: object) -> GenerationConfig:
-    own = {"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16, **options}
+    own = {"strategy": "threshold", "alignment": "sliding", "attention": "causal", "block_size": 16, **options}
     return GenerationConfig.from_mapping(own)
 
 

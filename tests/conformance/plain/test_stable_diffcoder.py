@@ -30,7 +30,7 @@ def test_every_step_matches_the_plain_loop(
     config = GenerationConfig(
         strategy=STRATEGIES[rule],  # type: ignore[arg-type]
         alignment="absolute",
-        window="block_causal",
+        attention="block_causal",
         confidence="probability",
         block_size=block,
         block_steps=steps,

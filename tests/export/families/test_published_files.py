@@ -150,17 +150,23 @@ def test_the_manifest_of_each_bundle(checkpoints: dict[str, Path], bundles: dict
         assert decoder.params().block_size == manifest.decoding.block_size
 
 
-_ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "window": "block_causal"}
+_ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "attention": "block_causal"}
 DECODING: dict[str, dict[str, Any]] = {
-    "dream": {"strategy": "lopa", "alignment": "prompt", "window": "full", "cache": "blocks", "block_size": 32},
-    "llada": {"strategy": "threshold", "confidence": "probability", "window": "full", "cache": "none"},
+    "dream": {"strategy": "lopa", "alignment": "prompt", "attention": "full", "cache": "blocks", "block_size": 32},
+    "llada": {"strategy": "threshold", "confidence": "probability", "attention": "full", "cache": "none"},
     "fast-dllm-v2": {**_ABSOLUTE, "block_size": 32, "sub_block": 8, "skip_threshold": 0.9, "add_bos": False},
     "sdar": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
-    "wedlm": {"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16, "add_bos": False},
+    "wedlm": {
+        "strategy": "threshold",
+        "alignment": "sliding",
+        "attention": "causal",
+        "block_size": 16,
+        "add_bos": False,
+    },
     "stable-diffcoder": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.95, "add_bos": False},
     "llada2-moe": {**_ABSOLUTE, "block_size": 32, "skip_threshold": 0.95, "add_bos": False},
     "sdar-moe": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
-    "llada-moe": {"strategy": "threshold", "window": "full", "cache": "none", "add_bos": False},
+    "llada-moe": {"strategy": "threshold", "attention": "full", "cache": "none", "add_bos": False},
 }
 
 

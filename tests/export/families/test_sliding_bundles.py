@@ -98,6 +98,6 @@ def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle, stable_d
 
 def test_models_whose_rows_predict_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:
     with Decoder.open(fast_dllm_v2.path, threads=1) as decoder:
-        config = decoder.config(alignment="sliding", window="causal", confidence="neg_entropy")
+        config = decoder.config(alignment="sliding", attention="causal", confidence="neg_entropy")
         with pytest.raises(BadInputError, match="alignment 'sliding' for a bundle of architecture 'fast-dllm-v2'"):
             decoder.generate([[5]], config)

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-_TRACES = "lopa.export.graph.trace"
+_TRACES = "lopa.export.graph.torch_graph"
 
 
 class _KeepTraces:

@@ -55,8 +55,8 @@ def session(tiny_bundle: Path) -> Iterator[Session]:
     session.close()
 
 
-def context_with(shift: int, window: str) -> Context:
-    options = {"window": window, "block_size": SIZE, "max_new_tokens": 2 * SIZE, "block_add_threshold": 0.0}
+def context_with(shift: int, attention: str) -> Context:
+    options = {"attention": attention, "block_size": SIZE, "max_new_tokens": 2 * SIZE, "block_add_threshold": 0.0}
     return context_of(mask_token=MASK, prediction_shift=shift, **options)
 
 
@@ -101,12 +101,12 @@ def shadow_logits(model: Any, packed: PackedRows) -> Logits:
     return logits[packed.column_rows[packed.remaskable_columns]]
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_one_layer_gives_a_forward_without_the_token(first_layer: Any, seed: int, shift: int, window: str) -> None:
+def test_one_layer_gives_a_forward_without_the_token(first_layer: Any, seed: int, shift: int, attention: str) -> None:
     """Compare with a forward in which the position is masked (shift 0) or absent (shift 1)."""
-    context = context_with(shift, window)
+    context = context_with(shift, attention)
     anchor = anchor_of(seed, context)
     every = judged_in(anchor)
     # Masks of a block see each other, so the definition applies to one at a time.
@@ -124,11 +124,11 @@ def test_one_layer_gives_a_forward_without_the_token(first_layer: Any, seed: int
             np.testing.assert_allclose(answer, expected, atol=CLOSE)
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
-def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -> None:
+def test_more_layers_read_the_real_rows(network: Any, shift: int, attention: str) -> None:
     """Compare with the real rows through all layers, then one extra row that reads all of theirs except two."""
-    context = context_with(shift, window)
+    context = context_with(shift, attention)
     anchor = anchor_of(2, context)
     every = judged_in(anchor)
     groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
@@ -142,7 +142,7 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -
             at = position - shift
             token = anchor.tokens[at] if shift else MASK
             sees = np.ones((1, len(anchor.tokens) + 1), np.bool_)
-            if window == "block_causal":
+            if attention == "block_causal":
                 sees[0, :-1] = numbers <= numbers[at]
             sees[0, [position, at]] = False
             expected = logits_of(network, np.array([token]), np.array([at]), sees, copy.deepcopy(rows))[0]

@@ -141,11 +141,11 @@ def test_attention_of_texts() -> None:
     )
     assert attention_of_text(3, 6, defaults).all()
     for alignment, numbers in (("prompt", [0, 0, 0, 1, 1, 2]), ("absolute", [0, 0, 1, 1, 2, 2])):
-        options = {**defaults.options(), "window": "block_causal", "alignment": alignment}
+        options = {**defaults.options(), "attention": "block_causal", "alignment": alignment}
         blocks = np.array(numbers)
         found = attention_of_text(3, 6, DecodingDefaults(**options, add_bos=True))
         np.testing.assert_array_equal(found, blocks[:, None] >= blocks[None, :])
-    causal = DecodingDefaults(**{**defaults.options(), "window": "causal"}, add_bos=True)
+    causal = DecodingDefaults(**{**defaults.options(), "attention": "causal"}, add_bos=True)
     np.testing.assert_array_equal(attention_of_text(3, 6, causal), np.tri(6, dtype=bool))
 
 

@@ -14,7 +14,7 @@ from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.bundle_plan import stage_name
-from lopa.export.graph.trace import graph_from_dimensions
+from lopa.export.graph.torch_graph import graph_from_dimensions
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.stage_split import parts_from_records
 from lopa.runtime.bundle import Bundle

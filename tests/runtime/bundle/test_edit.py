@@ -132,7 +132,7 @@ def test_chat_template_replaces_the_exported_one(bundle: Path) -> None:
         ({"defaults": {"temperature": 1.0, "top_k": 50}}, "top_k 50"),
         ({"defaults": {"max_new_tokens": 2048}}, "max_new_tokens 2048"),
         ({"defaults": {"editing_threshold": 0.5}}, "editing_threshold 0.5"),
-        ({"defaults": {"alignment": "sliding", "window": "causal"}}, "alignment 'sliding'"),
+        ({"defaults": {"alignment": "sliding", "attention": "causal"}}, "alignment 'sliding'"),
         ({"unset": ["branches"]}, "cannot unset 'branches'"),
         ({"unset": [CHAT_TEMPLATE]}, "cannot unset 'chat_template'"),
     ],

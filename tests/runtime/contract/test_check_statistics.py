@@ -82,7 +82,7 @@ def test_broken_weights_fail_the_request(tiny_bundle: Path, tmp_path: Path, devi
             config = decoder.config(max_new_tokens=32, reference=published)
             with pytest.raises(NonFiniteAnswerError, match="in step 1"):
                 list(decoder.stream(PROMPT, config))
-        assert all(isinstance(each, NonFiniteAnswerError) for each in outcomes(decoder, [PROMPT] * 3, parallel=2))
+        assert all(isinstance(each, NonFiniteAnswerError) for each in outcomes(decoder, [PROMPT] * 3, max_num_seqs=2))
 
 
 def test_broken_weights_fail_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def _outcome(result: Callable[[float], Any]) -> Any:
 
 
 OUTCOMES: dict[str, Callable[..., list[Any]]] = {
-    "decoder": lambda decoder, prompts, config: list(outcomes(decoder, prompts, config, parallel=2)),
+    "decoder": lambda decoder, prompts, config: list(outcomes(decoder, prompts, config, max_num_seqs=2)),
     "engine": _by_engine,
 }

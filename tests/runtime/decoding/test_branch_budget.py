@@ -196,7 +196,7 @@ def test_the_choice_does_not_depend_on_batch_mates(copy: Path) -> None:
             list(decoder.stream(prompt, auto, on_step=steps.append))
             alone.append([len(step.branches) for step in steps])
         together: list[list[int]] = [[] for _ in prompts]
-        list(outcomes(decoder, prompts, auto, parallel=3, on_step=lambda i, s: together[i].append(len(s.branches))))
+        list(outcomes(decoder, prompts, auto, max_num_seqs=3, on_step=lambda i, s: together[i].append(len(s.branches))))
     assert together == alone
     assert len({count for counts in alone for count in counts}) > 1
 

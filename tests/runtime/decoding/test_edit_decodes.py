@@ -15,7 +15,7 @@ from tests.params import params_of
 from tests.runtime.decoding.test_remask_decodes import END, MASK, PROMPT, decoding_of, random_rows
 from tests.runtime.requests.batch_mates import alone, result_of
 
-from lopa.cli.files.trace_file import record_from_step
+from lopa.cli.files.step_log import record_from_step
 from lopa.runtime import Decoder, DoneEvent, Engine, Request, TextEvent
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
@@ -32,7 +32,7 @@ options = st.fixed_dictionaries(
         "block_size": st.sampled_from([4, 8, 16]),
         "max_new_tokens": st.integers(1, 40),
         "alignment": st.sampled_from(["prompt", "absolute"]),
-        "window": st.sampled_from(["full", "block_causal"]),
+        "attention": st.sampled_from(["full", "block_causal"]),
         "block_add_threshold": st.sampled_from([0.0, 0.3, 1.0]),
         "stop_at_eos": st.booleans(),
         "logprobs": st.just(True),
@@ -260,7 +260,7 @@ def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
     from lopa.runtime.state.branch import Block, BlockState
 
     context: Any = SimpleNamespace(params=SimpleNamespace(editing_limit=2))
-    block = Block(4, 8, masks=0, state=BlockState.ACTIVE, complete=True)
+    block = Block(4, 8, masks=0, state=BlockState.ACTIVE, fully_activated=True)
     full: Any = SimpleNamespace(unmasked=np.ones(12, np.bool_))
     edit = EditedTokens(np.array([2]), np.array([5]), np.array([6]), np.array([0.9], np.float32))
     none = EditedTokens()

@@ -16,7 +16,7 @@ from tests.params import params_of
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.batch_mates import alone, result_of
 
-from lopa.cli.files.trace_file import record_from_step
+from lopa.cli.files.step_log import record_from_step
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationResult, Request, TextEvent
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE
@@ -81,7 +81,7 @@ options = st.fixed_dictionaries(
         "block_size": st.sampled_from([4, 8, 16]),
         "max_new_tokens": st.integers(1, 40),
         "alignment": st.sampled_from(["prompt", "absolute"]),
-        "window": st.sampled_from(["full", "block_causal"]),
+        "attention": st.sampled_from(["full", "block_causal"]),
         "block_add_threshold": st.sampled_from([0.0, 0.3, 1.0]),
         "drop_after_eos": st.booleans(),
         "stop_at_eos": st.booleans(),
@@ -191,10 +191,10 @@ def prompts(decoder: Decoder) -> list[list[int]]:
 EAGER: dict[str, Any] = {"skip_threshold": 0.5, "remask_threshold": 0.9, "max_new_tokens": 64}
 """Options that unmask many tokens at once and remask most of them."""
 CONFIGS: list[dict[str, Any]] = [
-    {"strategy": "d2f", "window": "full"},
+    {"strategy": "d2f", "attention": "full"},
     {"strategy": "wino"},
-    {"strategy": "lopa", "branches": 3, "window": "full", "deduplicate_rows": False},
-    {"strategy": "lopa", "branches": 3, "window": "block_causal", "deduplicate_rows": True},
+    {"strategy": "lopa", "branches": 3, "attention": "full", "deduplicate_rows": False},
+    {"strategy": "lopa", "branches": 3, "attention": "block_causal", "deduplicate_rows": True},
     {"strategy": "threshold", "temperature": 0.7, "logprobs": True, "stop": ("####",)},
 ]
 

@@ -31,7 +31,7 @@ def reference_context(*, ends: tuple[int, ...] = (EOS,), **options: Any) -> Cont
     return context_of(params, mask_token=MASK, ends=ends, prediction_shift=1)
 
 
-def branch_with(unmasked: list[bool], block_size: int, complete: list[bool], *, cached: bool = True) -> Branch:
+def branch_with(unmasked: list[bool], block_size: int, fully_activated: list[bool], *, cached: bool = True) -> Branch:
     """Return a branch with a prompt of 5 and active blocks over `unmasked`. Unmasked positions hold 100 + position."""
     flags = np.array([True] * PROMPT + unmasked)
     tokens = np.where(flags, 100 + np.arange(len(flags)), MASK)
@@ -40,7 +40,7 @@ def branch_with(unmasked: list[bool], block_size: int, complete: list[bool], *, 
     for number, start in enumerate(range(PROMPT, len(flags), block_size)):
         end = start + block_size
         masks = int((~flags[start:end]).sum())
-        blocks.append(Block(start, end, masks, BlockState.ACTIVE, complete[number]))
+        blocks.append(Block(start, end, masks, BlockState.ACTIVE, fully_activated[number]))
     return Branch(tokens, flags, tuple(blocks), ended=False, lookahead=None, layout=layout_of(block_size))
 
 
@@ -57,8 +57,8 @@ rounds = st.tuples(
 
 @given(rounds)
 def test_unmasked_tokens_follow_section_5(example: tuple[list[bool], list[bool], int]) -> None:
-    flags, complete, seed = example
-    branch = branch_with(flags, 4, complete)
+    flags, fully_activated, seed = example
+    branch = branch_with(flags, 4, fully_activated)
     masked = np.flatnonzero(~branch.unmasked)
     random = np.random.default_rng(seed)
     probability = random.random(len(masked)).astype(np.float32)
@@ -72,7 +72,7 @@ def test_unmasked_tokens_follow_section_5(example: tuple[list[bool], list[bool],
     for number in range(3):
         inside = [i for i, p in enumerate(masked) if 5 + 4 * number <= p < 9 + 4 * number]
         high = [i for i in inside if probability[i] > np.float32(0.8)]
-        if not high and inside and complete[number]:
+        if not high and inside and fully_activated[number]:
             high = [max(inside, key=lambda i: (confidence[i], -i))]
         expected += high
     assert unmasked.positions.tolist() == [masked[i] for i in expected]
@@ -233,18 +233,18 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
     assert len(branch_of(prompt, context, blocks=0).blocks) == 1
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
 @given(example=rounds, cached=st.booleans())
 @settings(max_examples=30)
 def test_rows_follow_section_2(
-    window: str, shift: int, example: tuple[list[bool], list[bool], int], cached: bool
+    attention: str, shift: int, example: tuple[list[bool], list[bool], int], cached: bool
 ) -> None:
-    unmasked, complete, _ = example
-    short = branch_with([*unmasked[:7], False], 4, complete, cached=cached)
-    long = branch_with([*unmasked[:7], False, *([False] * 4)], 4, complete, cached=cached)
+    unmasked, fully_activated, _ = example
+    short = branch_with([*unmasked[:7], False], 4, fully_activated, cached=cached)
+    long = branch_with([*unmasked[:7], False, *([False] * 4)], 4, fully_activated, cached=cached)
     branches = (long, short)
-    context = replace(reference_context(window=window), prediction_shift=shift)
+    context = replace(reference_context(attention=attention), prediction_shift=shift)
     packed = pack_rows(branches, context)
 
     start = PROMPT if cached else 0
@@ -263,7 +263,7 @@ def test_rows_follow_section_2(
 
         for query in range(length):
             for key in range(length):
-                allowed = window == "full" or block_of(key + start) <= block_of(query + start)
+                allowed = attention == "full" or block_of(key + start) <= block_of(query + start)
                 assert packed.masks[number][query, key] == allowed
 
         masked = [p for p in range(len(branch.tokens)) if not branch.unmasked[p]]

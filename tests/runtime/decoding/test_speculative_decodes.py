@@ -46,7 +46,7 @@ def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, for
     config = decoder.config(strategy=strategy, speculative=True, branches=4, max_new_tokens=64)
     pair = pair_of(decoder, prompt_number(2), config)
     assert not pair.differs
-    assert pair.speculative.window_tokens == pair.alone.window_tokens
+    assert pair.speculative.generated_positions == pair.alone.generated_positions
     assert pair.speculative.steps <= forwards * pair.alone.steps
     assert (pair.speculative.branches, pair.alone.branches) == (4, 1)
 
@@ -62,7 +62,7 @@ def test_random_options(decoder: Decoder) -> None:
 
 
 def remove_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove condition a: drafts may complete a block, and equal tokens suffice for equal states."""
+    """Remove condition a: drafts may fully_activated a block, and equal tokens suffice for equal states."""
     monkeypatch.setattr(speculation, "_fits_anchor", lambda *_: True)
     monkeypatch.setattr(speculation, "_agrees", same_tokens)
 
@@ -104,9 +104,9 @@ def same_tokens(draft: Branch, state: Branch, params: DecodingParams) -> bool:
 
 def test_a_draft_that_completes_a_block_is_detected(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Condition a: the cache lacks that block's rows with any window, and the next round needs them."""
-    for window in ("full", "block_causal"):
+    for attention in ("full", "block_causal"):
         config = decoder.config(
-            strategy="vanilla", speculative=True, branches=4, block_size=16, max_new_tokens=32, window=window
+            strategy="vanilla", speculative=True, branches=4, block_size=16, max_new_tokens=32, attention=attention
         )
         assert not pair_of(decoder, prompt_number(0), config).differs
         with monkeypatch.context() as patched:
@@ -137,10 +137,10 @@ def test_each_condition_is_needed(
 
 
 def test_rounds_that_commit_rows_have_only_the_anchor(decoder: Decoder) -> None:
-    for window in ("full", "block_causal"):
+    for attention in ("full", "block_causal"):
         steps: list[Step] = []
         config = decoder.config(
-            strategy="d2f", window=window, block_size=8, speculative=True, branches=4, max_new_tokens=64
+            strategy="d2f", attention=attention, block_size=8, speculative=True, branches=4, max_new_tokens=64
         )
         list(decoder.stream(prompt_number(1), config, on_step=steps.append))
         committing = [len(step.branches) for step in steps if step.rows.commit]
@@ -196,7 +196,7 @@ def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...]
         pair = pair_of(decoder, ids, config)
         assert not pair.differs
         assert pair.speculative.steps <= pair.alone.steps
-        assert pair.speculative.window_tokens == pair.alone.window_tokens
+        assert pair.speculative.generated_positions == pair.alone.generated_positions
 
 
 def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:
@@ -235,7 +235,7 @@ def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
 def test_rows_that_drafts_share(decoder: Decoder, shared: bool) -> None:
     config = decoder.config(
         strategy="threshold",
-        window="block_causal",
+        attention="block_causal",
         speculative=True,
         branches=4,
         deduplicate_rows=shared,

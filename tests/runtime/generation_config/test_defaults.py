@@ -43,7 +43,7 @@ OF_STRATEGIES: dict[str, dict[str, Any]] = {
     "wino": {"remask_threshold": 0.7, "remask_limit": 9, "stop": ("\n\n", "###")},
     "dream": {"alg": "topk_margin", "steps": 12, "alg_temp": 0.1},
     "top_n": {"tokens_per_step": 3, "stop_at_eos": False},
-    "factor": {"factor": 1.5, "drop_after_eos": False, "window": "block_causal"},
+    "factor": {"factor": 1.5, "drop_after_eos": False, "attention": "block_causal"},
     "klass": {"kl_threshold": 0.02, "confidence": "margin", "alignment": "absolute"},
     "credit": {"block_add_threshold": 0.3, "decoded_token_threshold": 0.8},
     "local_leap": {"unmask_first_masked": True, "editing_threshold": 0.9, "editing_limit": 4},

@@ -154,7 +154,7 @@ def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
     else:
         decoder = Decoder.open(bundle, ["mpi"], threads=1)
     with decoder:
-        config = decoder.config(branches=4, window="full", max_new_tokens=64)
+        config = decoder.config(branches=4, attention="full", max_new_tokens=64)
         while True:
             print(decoder.generate("Question: 2 + 3?", config).tokens, flush=True)
 

@@ -11,7 +11,7 @@ from lopa.runtime.decoder import Decoder
 
 RANKS = "tests.runtime.mpi.mpi_ranks"
 CONFIGS = [
-    {"strategy": strategy, "window": window, "block_size": 8, **branches}
+    {"strategy": strategy, "attention": window, "block_size": 8, **branches}
     for strategy, branches in (("lopa", {"branches": 5}), ("d2f", {}))
     for window in ("full", "block_causal")
 ]
@@ -32,7 +32,7 @@ def test_tokens_match_one_process(ranks: int, tiny_bundle: Path, tmp_path: Path)
     assert [line["steps"] for line in found] == [each.steps for each in expected]
 
     for number, line in enumerate(found):
-        everywhere = CONFIGS[number // len(prompts)]["window"] == "full"
+        everywhere = CONFIGS[number // len(prompts)]["attention"] == "full"
         # With a block-causal window, rows are sent only after a forward that left a rank without a branch.
         sent = [branches for branches in line["committing"] if everywhere or branches < ranks]
         assert line["broadcasts"] == len(sent) > 0

@@ -24,7 +24,7 @@ from tests.runtime.random_windows import (
 )
 from tests.runtime.sequential import sequential
 
-from lopa.cli.files.trace_file import record_from_step
+from lopa.cli.files.step_log import record_from_step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.contract.batch_parts import split_branches

@@ -34,9 +34,9 @@ def sessions(bundle: Bundle, count: int) -> list[Session]:
     return [open_session(bundle, "cpu", threads=1) for _ in range(count)]
 
 
-def decode(session: Session, bundle: Bundle, window: str) -> tuple[list[int], list[int]]:
+def decode(session: Session, bundle: Bundle, attention: str) -> tuple[list[int], list[int]]:
     """Return ids and winners of a prompt that takes at least 13 rounds, with five branches."""
-    config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[window]}.jsonl.gz")
+    config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[attention]}.jsonl.gz")
     longest = max(traces, key=lambda trace: trace["forward_rounds"])
     decoding = LoneDecode(session, prompt_of(longest), params_of(config), bundle.manifest)
     winners = []
@@ -54,7 +54,7 @@ def expected(bundle: Bundle) -> dict[str, tuple[list[int], list[int]]]:
     return answers
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
 @pytest.mark.parametrize(
     ("device", "failure"),
     [
@@ -77,17 +77,17 @@ def test_one_device_fails(
     expected: dict[str, tuple[list[int], list[int]]],
     device: int,
     failure: Failure,
-    window: str,
+    attention: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Device 0 computes the prompt and sends its rows to the two others, with either window."""
     with failing_devices(sessions(bundle, 3), {device: failure}) as devices:
         session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
         with caplog.at_level(logging.WARNING, logger="lopa"):
-            found = decode(session, bundle, window)
+            found = decode(session, bundle, attention)
             session.close()
     assert devices[device].failed
-    assert found == expected[window]
+    assert found == expected[attention]
     reason = {
         "raises": f"OSError: device {device} broke in {failure.method}",
         "hangs": f"no answer within {STALL_SECONDS} seconds",

@@ -85,17 +85,17 @@ class Rounds:
     def request_ended(self, report: Any) -> None: ...
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
 def test_long_prompts_join_one_by_one_while_something_runs(
-    decoder: Decoder, prompt: tuple[int, ...], window: str
+    decoder: Decoder, prompt: tuple[int, ...], attention: str
 ) -> None:
     seen, order, gate = Rounds(), list[int](), Gate()
-    slow = decoder.config(strategy="vanilla", max_new_tokens=30, stop_at_eos=False, window=window)
+    slow = decoder.config(strategy="vanilla", max_new_tokens=30, stop_at_eos=False, attention=attention)
     long = [(prompt * 9)[: 300 + number] for number in range(4)]
     with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=100, observer=seen) as engine:
         running = engine.submit(prompt, slow, on_step=gate)
         assert gate.reached.wait(WAIT)
-        config = decoder.config(max_new_tokens=2, window=window)
+        config = decoder.config(max_new_tokens=2, attention=attention)
 
         def record(number: int, step: Step) -> None:
             order.append(number)
@@ -114,12 +114,12 @@ def test_long_prompts_join_one_by_one_while_something_runs(
     assert [rows for rows in seen.prompt_rows if rows][:5] == [first, 300, 301, 302, 303]
     joined = [number for number, rows in enumerate(seen.prompt_rows) if rows][:5]
     assert np.diff(joined).tolist() == [3, 4, 4, 4]  # each round adds 100 rows, and an unused remainder expires
-    assert engine.status.prefix_cached_tokens == (0 if window == "full" else first + sum(map(len, long)))
+    assert engine.status.prefix_cached_tokens == (0 if attention == "full" else first + sum(map(len, long)))
 
 
 def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     seen, gate = Rounds(), Gate()
-    config = decoder.config(max_new_tokens=4, window="block_causal")
+    config = decoder.config(max_new_tokens=4, attention="block_causal")
     with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=1, observer=seen) as engine:
         engine.submit(prompt, config).result(WAIT)
         running = engine.submit(prompt[:-1], decoder.config(strategy="vanilla", max_new_tokens=20), on_step=gate)

@@ -66,7 +66,7 @@ CASES = {
     "template arguments": Case(Chat(MESSAGES, chat_template_kwargs={"enable_thinking": True}), {"reasoning_budget": 4}),
     "tools": Case(Chat(MESSAGES, tools=[TOOL], tool_choice="required"), {"max_new_tokens": 64}),
     "a begun answer": Case(Chat([*MESSAGES, {"role": "assistant", "content": " There are"}], continues=True)),
-    "holes": Case(text_with_holes("Question: 9 * 6?\nAnswer: <hole:6> candies"), {"window": "full"}),
+    "holes": Case(text_with_holes("Question: 9 * 6?\nAnswer: <hole:6> candies"), {"attention": "full"}),
     "salt": Case(TEXT, salt="tenant"),
 }
 """Requests by what is particular about each."""

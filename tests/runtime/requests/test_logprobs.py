@@ -89,7 +89,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
         {"branches": 5},
         {
             "branches": 4,
-            "window": "block_causal",
+            "attention": "block_causal",
             "confidence": "margin",
             "deduplicate_rows": False,
         },  # statistics per branch

@@ -193,7 +193,7 @@ def test_invalid_observers(decoder: Decoder, observer: Any) -> None:
 def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session = StalledSession(decoder.session, allowed=0)
     cached = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    config = decoder.config(strategy="vanilla", max_new_tokens=6, window="block_causal", stop_at_eos=False)
+    config = decoder.config(strategy="vanilla", max_new_tokens=6, attention="block_causal", stop_at_eos=False)
     engine = Engine(cached, max_num_seqs=2, queue_limit=5)
     idle = engine.status
     assert (idle.running, idle.waiting, idle.max_num_seqs, idle.queue_limit) == (0, 0, 2, 5)
@@ -255,7 +255,7 @@ def test_cache_rows_match_the_session(decoder: Decoder, prompt: tuple[int, ...])
 
 def test_prompts_found_in_the_store_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     noted = RecordingObserver()
-    config = decoder.config(max_new_tokens=4, window="block_causal")
+    config = decoder.config(max_new_tokens=4, attention="block_causal")
     with Engine(decoder, observer=noted) as engine:
         results = [result_of(engine.submit(prompt, config)) for _ in range(3)]
     assert results == [results[0]] * 3

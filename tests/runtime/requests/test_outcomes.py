@@ -31,9 +31,9 @@ def requests(decoder: Decoder) -> list[Request]:
 def test_a_request_is_decoded_by_its_own_config(decoder: Decoder) -> None:
     mixed: list[Any] = [IDS, *requests(decoder), BadInputError("x", expected="y", remedy="z")]
     common = decoder.config(max_new_tokens=4, stop_at_eos=False)
-    for parallel in (1, 3):
-        found = list(outcomes(decoder, mixed, common, parallel=parallel))
-        lengths = [each.window_tokens for each in found if isinstance(each, GenerationResult)]
+    for max_num_seqs in (1, 3):
+        found = list(outcomes(decoder, mixed, common, max_num_seqs=max_num_seqs))
+        lengths = [each.generated_positions for each in found if isinstance(each, GenerationResult)]
         assert lengths[:4] == [4, *LENGTHS]
         assert isinstance(found[4], BadInputError)
 
@@ -50,8 +50,8 @@ def test_results_come_before_the_failure_of_a_device(decoder: Decoder, method: s
 
     found: list[GenerationResult | BadInputError] = []  # extend keeps items before an error
     with pytest.raises((OSError, LopaError)):
-        found.extend(outcomes(broken, requests(decoder), parallel=3, on_step=on_step))
-    assert [each.window_tokens for each in found if isinstance(each, GenerationResult)] == list(LENGTHS[:2])
+        found.extend(outcomes(broken, requests(decoder), max_num_seqs=3, on_step=on_step))
+    assert [each.generated_positions for each in found if isinstance(each, GenerationResult)] == list(LENGTHS[:2])
 
 
 def test_results_come_before_the_failure_of_the_caller(decoder: Decoder) -> None:

@@ -19,7 +19,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.request import MAX_CACHE_SALT, Request
 from lopa.runtime.sessions.tickets import Ticket
 
-BLOCKS: dict[str, Any] = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
+BLOCKS: dict[str, Any] = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
 """Options with which any model counts blocks from position 0."""
 
 
@@ -27,7 +27,7 @@ BLOCKS: dict[str, Any] = {"window": "block_causal", "alignment": "absolute", "bl
 def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path, config: dict[str, object]) -> None:
     rng = np.random.default_rng(2)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
-        options = decoder.config(window="block_causal", max_new_tokens=40, **config)
+        options = decoder.config(attention="block_causal", max_new_tokens=40, **config)
         for _ in range(4):
             prompt = random_prompt(rng, decoder)
             alone_steps, steps = [], []
@@ -91,7 +91,7 @@ def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:
             decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)  # type: ignore[arg-type]
             pool = decoder._pool(kept)
             for _ in range(3):
-                pool.add(decoder._job(prompt, decoder.config(window="block_causal", max_new_tokens=16)))
+                pool.add(decoder._job(prompt, decoder.config(attention="block_causal", max_new_tokens=16)))
                 while len(pool):
                     pool.step()
             counts.append(session.rows)
@@ -145,7 +145,7 @@ def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundl
             {"block_size": 16},
             {"alignment": "prompt"},
             {"alignment": "prompt", "temperature": 0.4},
-            {"window": "full"},
+            {"attention": "full"},
             {"strategy": "threshold", "branches": None},
             SUB_BLOCKS,
         ]

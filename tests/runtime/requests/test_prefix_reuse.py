@@ -13,9 +13,14 @@ from lopa.runtime.requests.prefix_reuse import CAUSAL_BLOCK, prefix_reuse
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.shared_prefix import SharedPrefix
 
-BLOCKS: dict[str, Any] = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "strategy": "threshold"}
-PROMPT: dict[str, Any] = {"window": "block_causal", "strategy": "d2f"}
-SLIDING: dict[str, Any] = {"window": "causal", "alignment": "sliding", "strategy": "threshold", "block_size": 5}
+BLOCKS: dict[str, Any] = {
+    "attention": "block_causal",
+    "alignment": "absolute",
+    "block_size": 8,
+    "strategy": "threshold",
+}
+PROMPT: dict[str, Any] = {"attention": "block_causal", "strategy": "d2f"}
+SLIDING: dict[str, Any] = {"attention": "causal", "alignment": "sliding", "strategy": "threshold", "block_size": 5}
 
 
 def key_of(params: DecodingParams, shift: int = 1, salt: str | None = None, prompt: int = 50) -> object:
@@ -55,12 +60,12 @@ def test_rows_by_what_they_attend_to() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"window": "full"},
-        {**BLOCKS, "window": "full"},
+        {"attention": "full"},
+        {**BLOCKS, "attention": "full"},
         {**BLOCKS, "reference": True},
         {**PROMPT, "reference": True},
-        {"strategy": "threshold", "cache": "prefix", "window": "full"},
-        {"strategy": "threshold", "cache": "dual", "window": "full"},
+        {"strategy": "threshold", "cache": "prefix", "attention": "full"},
+        {"strategy": "threshold", "cache": "dual", "attention": "full"},
         {"strategy": "dream"},
     ],
     ids=str,

@@ -25,7 +25,7 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import next_request_number
 from lopa.runtime.sessions.tickets import Ticket
 
-OPTIONS: dict[str, Any] = {"max_new_tokens": 32, "window": "block_causal"}
+OPTIONS: dict[str, Any] = {"max_new_tokens": 32, "attention": "block_causal"}
 
 
 class InterruptedSession:
@@ -81,7 +81,9 @@ def send_signal() -> None:
 def test_threads_get_the_answers_of_one_thread(decoder: Decoder, prompts: Any, answers: Any) -> None:
     def decode(number: int) -> Any:
         if number % 3 == 0:
-            return [result.token_ids for result in decoder.generate(prompts[:3], parallel=2, **OPTIONS)] == answers[:3]
+            return [result.token_ids for result in decoder.generate(prompts[:3], max_num_seqs=2, **OPTIONS)] == answers[
+                :3
+            ]
         if number % 3 == 1:
             *_, last = decoder.stream(prompts[number], **OPTIONS)
             assert isinstance(last, DoneEvent)
@@ -114,7 +116,7 @@ def test_callbacks_may_decode(decoder: Decoder, prompts: Any, answers: Any) -> N
             with ThreadPoolExecutor(1) as thread:  # another thread does not wait for this callback
                 found.append(thread.submit(decode_one, decoder, prompts[5]).result(WAIT))
 
-    results = decoder.generate(prompts[:3], parallel=3, on_step=decode, **OPTIONS)
+    results = decoder.generate(prompts[:3], max_num_seqs=3, on_step=decode, **OPTIONS)
     assert [each.token_ids for each in results] == answers[:3]
     assert found == [answers[5]] * 6
 
@@ -140,9 +142,9 @@ def test_an_observer_may_decode(decoder: Decoder, prompts: Any, answers: Any) ->
     assert found == [answers[2]] * 2
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("max_num_seqs", [1, 2])
 def test_a_call_from_a_signal_handler_inside_a_round_is_rejected(
-    interrupted: tuple[Decoder, InterruptedSession], prompts: Any, answers: Any, parallel: int
+    interrupted: tuple[Decoder, InterruptedSession], prompts: Any, answers: Any, max_num_seqs: int
 ) -> None:
     decoder, session = interrupted
     half_read = decoder.stream(prompts[5], strategy="sequential", **OPTIONS)
@@ -159,7 +161,7 @@ def test_a_call_from_a_signal_handler_inside_a_round_is_rejected(
 
     session.interruption = send_signal
     with handling(handle):
-        results = decoder.generate(prompts[:3], parallel=parallel, **OPTIONS)
+        results = decoder.generate(prompts[:3], max_num_seqs=max_num_seqs, **OPTIONS)
     assert [each.token_ids for each in results] == answers[:3]
     assert "lopa.Engine" in raised[0].remedy
     session.interruption = lambda: None
@@ -170,14 +172,14 @@ class TimeLimitError(Exception):
     """An exception of a signal handler."""
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("max_num_seqs", [1, 2])
 @pytest.mark.parametrize("place", ["wait", "commit", "tokenizer"])
 @pytest.mark.parametrize("error", [TimeLimitError("late"), BadInputError("a", expected="b", remedy="c")])
 def test_what_a_signal_handler_raises_passes_unchanged(
     interrupted: tuple[Decoder, InterruptedSession],
     prompts: Any,
     answers: Any,
-    parallel: int,
+    max_num_seqs: int,
     place: str,
     error: Exception,
     monkeypatch: pytest.MonkeyPatch,
@@ -199,7 +201,7 @@ def test_what_a_signal_handler_raises_passes_unchanged(
         else:
             patch.setattr(session, place, interrupted_call, raising=False)
         with pytest.raises(type(error)) as caught:
-            decoder.generate(["Question: 1", "Question: 2"], parallel=parallel, **OPTIONS)
+            decoder.generate(["Question: 1", "Question: 2"], max_num_seqs=max_num_seqs, **OPTIONS)
     assert caught.value is error
     assert decoder.generate(prompts[1], **OPTIONS).token_ids == answers[1]
     last = [*events, *half_read][-1]
@@ -256,7 +258,7 @@ def test_a_closed_decoder_is_named(tiny_bundle: Path, prompt: tuple[int, ...]) -
     decoder.close()
     calls: list[Callable[[], Any]] = [
         lambda: decoder.generate(prompt),
-        lambda: decoder.generate([prompt, prompt], parallel=2),
+        lambda: decoder.generate([prompt, prompt], max_num_seqs=2),
         lambda: decoder.stream(prompt),
         lambda: decoder.iter_generate([prompt]),
         lambda: next(stream),

@@ -109,7 +109,7 @@ def check(decoder: Decoder, result: GenerationResult, rows: dict[int, Row], coun
     [
         {"branches": 1},
         {"branches": 5},
-        {"branches": 4, "window": "block_causal", "confidence": "margin"},
+        {"branches": 4, "attention": "block_causal", "confidence": "margin"},
         {"strategy": "d2f"},
         {"strategy": "threshold", "unmask_first_masked": True},
         {"strategy": "vanilla", "speculative": True, "branches": 4, "max_new_tokens": 40},

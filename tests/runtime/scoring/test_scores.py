@@ -15,32 +15,38 @@ from lopa.runtime.scoring.requested_choices import MAX_WINDOWS
 from lopa.runtime.scoring.scoring import MAX_ROWS
 
 LAYOUTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("tiny", {}, {"window": "full", "block_size": 32, "absolute": False}),
-    ("tiny", {"block_size": 3}, {"window": "full", "block_size": 3, "absolute": False}),
+    ("tiny", {}, {"attention": "full", "block_size": 32, "absolute": False}),
+    ("tiny", {"block_size": 3}, {"attention": "full", "block_size": 3, "absolute": False}),
     (
         "tiny",
-        {"window": "block_causal", "block_size": 4},
-        {"window": "block_causal", "block_size": 4, "absolute": False},
+        {"attention": "block_causal", "block_size": 4},
+        {"attention": "block_causal", "block_size": 4, "absolute": False},
     ),
     (
         "tiny",
-        {"window": "block_causal", "block_size": 8, "deduplicate_rows": True},
-        {"window": "block_causal", "block_size": 8, "absolute": False},
+        {"attention": "block_causal", "block_size": 8, "deduplicate_rows": True},
+        {"attention": "block_causal", "block_size": 8, "absolute": False},
     ),
     (
         "tiny",
         {"temperature": 0.5, "seed": 3},
-        {"window": "full", "block_size": 32, "absolute": False, "temperature": 0.5},
+        {"attention": "full", "block_size": 32, "absolute": False, "temperature": 0.5},
     ),
-    ("tiny", {"strategy": "dream", "max_new_tokens": 12}, {"window": "full", "block_size": 12, "absolute": False}),
-    ("llada", {"block_size": 8}, {"window": "full", "block_size": 8, "absolute": False}),
+    ("tiny", {"strategy": "dream", "max_new_tokens": 12}, {"attention": "full", "block_size": 12, "absolute": False}),
+    ("llada", {"block_size": 8}, {"attention": "full", "block_size": 8, "absolute": False}),
     (
         "llada",
-        {"alignment": "sliding", "window": "causal", "confidence": "neg_entropy", "cache": "blocks", "block_size": 8},
-        {"window": "causal", "block_size": 8, "absolute": False},
+        {
+            "alignment": "sliding",
+            "attention": "causal",
+            "confidence": "neg_entropy",
+            "cache": "blocks",
+            "block_size": 8,
+        },
+        {"attention": "causal", "block_size": 8, "absolute": False},
     ),
-    ("sdar", {}, {"window": "block_causal", "block_size": 4, "absolute": True}),
-    ("fast_dllm_v2", {}, {"window": "block_causal", "block_size": 32, "absolute": True}),
+    ("sdar", {}, {"attention": "block_causal", "block_size": 4, "absolute": True}),
+    ("fast_dllm_v2", {}, {"attention": "block_causal", "block_size": 32, "absolute": True}),
 ]
 """Family, options of the request, and the rule of its canvas."""
 
@@ -90,7 +96,7 @@ def test_scores_are_those_of_a_plain_computation(
             assert result.text == scores.best.text == decoder.tokenizer.decode(choices[best])
             assert result.logprobs == pytest.approx(expected[best], abs=2e-4)
             assert (result.stop_reason, result.tokens) == ("choice", len(choices[best]))
-            assert result.window_tokens == scores.canvas
+            assert result.generated_positions == scores.canvas
             clash = any(a != b and b[: len(a)] == a for a in choices for b in choices)
             assert (scores.label_mass is None) == clash
             assert clash or scores.label_mass == pytest.approx(total, rel=2e-3)
@@ -119,7 +125,7 @@ def test_the_first_slot_is_the_one_of_a_decode(tiny_bundle_logits: Path) -> None
     prompt = "Question: 2 + 3?\nAnswer:"
     with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
         for window in ("full", "block_causal"):
-            options: Any = {"strategy": "sequential", "window": window, "top_logprobs": 5}
+            options: Any = {"strategy": "sequential", "attention": window, "top_logprobs": 5}
             decoded = decoder.generate(prompt, **options)
             scored = decoder.generate(prompt, choices=[(5,)], **options)
             assert decoded.top_logprobs is not None
@@ -129,21 +135,21 @@ def test_the_first_slot_is_the_one_of_a_decode(tiny_bundle_logits: Path) -> None
             assert [each.logprob for each in ours] == pytest.approx([each.logprob for each in theirs], abs=1e-4)
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
-def test_many_windows_take_several_forwards(tiny_bundle_logits: Path, window: str) -> None:
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
+def test_many_windows_take_several_forwards(tiny_bundle_logits: Path, attention: str) -> None:
     """Only rows that see nothing behind their block are cached, so that a later forward has room for more windows."""
-    rng = random.Random(window)
+    rng = random.Random(attention)
     prompt = rng.choices(range(5, 1000), k=900)
     choices = [tuple(rng.choices(range(5, 1000), k=5)) for _ in range(2)]
     beginnings, per_forward = 9, MAX_ROWS // 932
     with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
-        result = decoder.generate(prompt, choices=choices, window=window)
-        expected = -(-beginnings // per_forward) if window == "full" else 2
+        result = decoder.generate(prompt, choices=choices, attention=attention)
+        expected = -(-beginnings // per_forward) if attention == "full" else 2
         assert result.steps == expected
-        plain = PlainScores(tiny_bundle_logits, window=window, block_size=32, absolute=False)
+        plain = PlainScores(tiny_bundle_logits, attention=attention, block_size=32, absolute=False)
         for found, choice in zip(scores_of(result).choices, choices, strict=True):
             assert found.token_logprobs[-1] == pytest.approx(plain.logprobs(prompt, choice, 5)[-1], abs=5e-4)
-        assert decoder.generate(prompt[:20], choices=choices, window=window).steps == 1
+        assert decoder.generate(prompt[:20], choices=choices, attention=attention).steps == 1
 
 
 def test_a_bundle_without_logits_scores_the_best_candidates(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:

@@ -37,11 +37,10 @@ def assert_same_scores(found: Any, expected: Any) -> None:
 def test_scores_and_decodes_do_not_change_each_other(decoder: Decoder, seed: int) -> None:
     rng = np.random.default_rng(seed)
     decodes = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(6)]
-    windows = ("full", "block_causal")
     scores = [
-        Request(random_prompt(rng, decoder), decoder.config(choices=CHOICES[: number + 1], window=window))
+        Request(random_prompt(rng, decoder), decoder.config(choices=CHOICES[: number + 1], attention=attention))
         for number in range(3)
-        for window in windows
+        for attention in ("full", "block_causal")
     ]
     expected = [alone(decoder, each.prompt, each.config) for each in (*decodes, *scores)]
     with Engine(decoder, max_num_seqs=5, queue_limit=100) as engine:
@@ -119,10 +118,10 @@ def test_equal_scores_are_computed_once_and_others_are_not(decoder: Decoder) -> 
 
 def test_a_stored_prompt_does_not_change_scores(decoder: Decoder) -> None:
     """Decodes store the prompt's rows. A score computes them itself, for its own windows."""
-    config = decoder.config(choices=CHOICES, window="block_causal")
+    config = decoder.config(choices=CHOICES, attention="block_causal")
     expected = alone(decoder, PROMPT, config)
     with Engine(decoder) as engine:
-        engine.submit(PROMPT, window="block_causal", max_new_tokens=8).result(WAIT)
+        engine.submit(PROMPT, attention="block_causal", max_new_tokens=8).result(WAIT)
         assert engine.status.prefix_cached_tokens > 0
         assert_same_scores(engine.submit(PROMPT, config).result(WAIT), expected)
 
@@ -160,7 +159,7 @@ def test_scores_in_asyncio_and_in_streams(decoder: Decoder) -> None:
 
     result = asyncio.run(both())
     assert "".join(decoder.stream_text(PROMPT, choices=CHOICES)) == result.text
-    assert_same_scores(decoder.generate([PROMPT], choices=CHOICES, parallel=2)[0], result)
+    assert_same_scores(decoder.generate([PROMPT], choices=CHOICES, max_num_seqs=2)[0], result)
 
 
 def test_scores_on_several_devices(tiny_bundle_logits: Path, decoder: Decoder) -> None:

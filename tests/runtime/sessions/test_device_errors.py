@@ -39,7 +39,7 @@ def _stream(decoder: Decoder) -> None:
 
 
 def _generate(decoder: Decoder) -> None:
-    decoder.generate([PROMPT, PROMPT], parallel=2)
+    decoder.generate([PROMPT, PROMPT], max_num_seqs=2)
 
 
 def _submit(decoder: Decoder) -> None:
@@ -78,7 +78,7 @@ def test_error_in_shorten(decoder: Decoder) -> None:
 )
 def test_error_with_a_cached_prompt(decoder: Decoder, method: str, message: str) -> None:
     """A failure to store rows fails no request itself: the next forward on that device does."""
-    config = decoder.config(window="block_causal", max_new_tokens=8)
+    config = decoder.config(attention="block_causal", max_new_tokens=8)
     with Engine(with_failure(decoder, Failure(method, 1))) as engine:
         handles = [engine.submit(PROMPT, config)]
         if method == "append_rows":

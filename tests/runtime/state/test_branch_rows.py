@@ -48,7 +48,7 @@ def test_rows_of_a_round(
     cache: Any, number: int, unmasked: list[int], prefix: int, order: Any, commit: int, lasting: bool
 ) -> None:
     context = context_of(
-        mask_token=9, strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, window="full"
+        mask_token=9, strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, attention="full"
     )
     branch = branch_in_round(number, unmasked, context)
     found = rows_from_branch(branch, branch, context.params)
@@ -79,7 +79,7 @@ def test_a_block_includes_the_row_before_it_if_rows_predict_the_next_position(
         cache=cache,
         block_size=8,
         max_new_tokens=16,
-        window="full",
+        attention="full",
     )
     branch = branch_in_round(number, [], context, prompt=prompt)
     found = rows_from_branch(branch, branch, context.params)

@@ -17,7 +17,7 @@ PROMPT, MASK = 4, 9
 
 def rows_of(*, shift: int, cached: bool = False, branches: int = 1, **options: Any) -> PackedRows:
     """Return the rows of the first round of a prompt of 4, or with `cached` of the round after it."""
-    own = {"block_size": 8, "max_new_tokens": 16, "window": "block_causal", **options}
+    own = {"block_size": 8, "max_new_tokens": 16, "attention": "block_causal", **options}
     context = context_of(mask_token=MASK, prediction_shift=shift, **own)
     anchor = branch_of(np.arange(PROMPT), context, cached=cached)
     others = [_with_token(anchor, PROMPT + number) for number in range(branches - 1)]

@@ -66,7 +66,7 @@ def test_max_rows_of_a_decode() -> None:
     assert max_rows(10, params_of(max_new_tokens=40, strategy="threshold", cache="none")) == (50, 40)
     absolute = params_of(max_new_tokens=40, alignment="absolute", block_size=16)
     assert max_rows(10, absolute) == (56, 56)
-    sliding = {"alignment": "sliding", "window": "causal", "block_size": 16}
+    sliding = {"alignment": "sliding", "attention": "causal", "block_size": 16}
     assert max_rows(10, params_of(max_new_tokens=40, **sliding)) == (32, 16)
     assert max_rows(30, params_of(max_new_tokens=40, **sliding)) == (46, 16)
     assert max_rows(1, params_of(max_new_tokens=20, **sliding)) == (20, 16)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lopa.runtime.state.branch import Block, BlockState, Branch
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.state.pipeline import after_round, after_slide, with_complete_flags, with_new_block
+from lopa.runtime.state.pipeline import after_round, after_slide, with_activated_blocks, with_new_block
 
 ACTIVE, TO_CACHE, IN_CACHE = BlockState.ACTIVE, BlockState.TO_CACHE, BlockState.IN_CACHE
 
@@ -28,20 +28,20 @@ def test_a_new_block_follows_the_last() -> None:
 
 
 def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set() -> None:
-    def blocks(masks: int, complete: bool) -> tuple[Block, ...]:
+    def blocks(masks: int, fully_activated: bool) -> tuple[Block, ...]:
         return (
             prompt_block(2),
             Block(2, 34, masks, ACTIVE, True),
-            Block(34, 66, 32, ACTIVE, complete),
+            Block(34, 66, 32, ACTIVE, fully_activated),
         )
 
-    assert not with_complete_flags(blocks(2, False), 0.95)[2].complete  # 30 of 32
-    assert with_complete_flags(blocks(1, False), 0.95)[2].complete  # 31 of 32
-    assert with_complete_flags(blocks(32, True), 0.95)[2].complete
+    assert not with_activated_blocks(blocks(2, False), 0.95)[2].fully_activated  # 30 of 32
+    assert with_activated_blocks(blocks(1, False), 0.95)[2].fully_activated  # 31 of 32
+    assert with_activated_blocks(blocks(32, True), 0.95)[2].fully_activated
 
 
 def test_a_first_block_without_prompt_blocks_is_complete() -> None:
-    assert with_complete_flags((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].complete
+    assert with_activated_blocks((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].fully_activated
 
 
 def test_finished_blocks_become_due_in_order() -> None:
@@ -100,4 +100,4 @@ def test_a_block_slides_behind_the_unmasked_run_of_all_branches(bits: list[bool]
         each for each in expected if each[0] < each[1]
     ]
     assert after[-1].masks == (~unmasked[run:]).sum()
-    assert all(block.complete for block in after)
+    assert all(block.fully_activated for block in after)

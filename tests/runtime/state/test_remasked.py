@@ -97,9 +97,9 @@ def test_a_shorter_last_block_stays_shorter() -> None:
 
 def test_completion_flags_are_kept() -> None:
     branch = with_next_block(with_unmasked(opened(3), [3, 4, 5, 6], [23, 24, 25, 26]), CONTEXT)
-    assert branch.blocks[2].complete
+    assert branch.blocks[2].fully_activated
     after = remasked(branch, [3, 4, 5, 6])
-    assert [block.complete for block in after.blocks] == [block.complete for block in branch.blocks]
+    assert [block.fully_activated for block in after.blocks] == [block.fully_activated for block in branch.blocks]
     assert after.blocks[1].masks == 4
 
 

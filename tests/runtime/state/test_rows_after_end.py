@@ -49,7 +49,7 @@ def test_windows_end_at_the_end_of_text_unless_rows_are_kept(tiny_bundle: Path) 
             *_, last = decoder.stream(PROMPT, config, on_step=steps.append)
             assert isinstance(last, DoneEvent)
             assert last.result.stop_reason == "eos"
-            assert last.result.window_tokens % 32 == 0
+            assert last.result.generated_positions % 32 == 0
             behind = [
                 int(len(branch.tokens) - 1 - np.argmax((branch.tokens == EOS) & branch.unmasked))
                 for step in steps

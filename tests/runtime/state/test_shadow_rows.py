@@ -48,8 +48,8 @@ def with_another_block(branch: Branch) -> Branch:
     )
 
 
-def context_with(shift: int, window: str = "full") -> Context:
-    return context_of(mask_token=MASK, prediction_shift=shift, window=window)
+def context_with(shift: int, attention: str = "full") -> Context:
+    return context_of(mask_token=MASK, prediction_shift=shift, attention=attention)
 
 
 def shadowed(branches: tuple[Branch, ...], context: Context) -> tuple[PackedRows, PackedRows]:
@@ -66,14 +66,14 @@ def block_of(position: int) -> int:
     return 0 if position < PROMPT else 1 + (position - PROMPT) // SIZE
 
 
-@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
 @given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans(), longer=st.booleans())
 @settings(max_examples=30)
-def test_shadow_rows_follow_the_rule(window: str, shift: int, unmasked: list[bool], due: bool, longer: bool) -> None:
+def test_shadow_rows_follow_the_rule(attention: str, shift: int, unmasked: list[bool], due: bool, longer: bool) -> None:
     anchor = anchor_with(unmasked, due=due)
     other = with_another_block(anchor) if longer else anchor
-    plain, packed = shadowed((other, anchor), context_with(shift, window))
+    plain, packed = shadowed((other, anchor), context_with(shift, attention))
     verified = [p for p in range(PROMPT, 13) if anchor.unmasked[p]]
     real, start, rows = plain.lengths[-1], packed.prefix, len(plain.input_ids)
     assert packed.remaskable.tolist() == verified
@@ -93,7 +93,7 @@ def test_shadow_rows_follow_the_rule(window: str, shift: int, unmasked: list[boo
         assert packed.input_ids[rows + number] == (anchor.tokens[stands_for] if shift else MASK)
         for key in range(real):
             at = start + key
-            reaches = window == "full" or block_of(at) <= block_of(stands_for)
+            reaches = attention == "full" or block_of(at) <= block_of(stands_for)
             assert mask[row, key] == (reaches and at not in (position, stands_for))
         for another, that in enumerate(verified):
             sees = that == position or (shift == 0 and block_of(that) == block_of(position))

@@ -41,7 +41,7 @@ def test_batches_streams_and_engines_give_the_same_tokens(
     expected = [alone(decoder, each, config) for each, config in zip(prompts, configs, strict=True)]
     assert all(each.tokens for each in expected)
     submitted = [Request(each, config) for each, config in zip(prompts, configs, strict=True)]
-    together = decoder.generate(submitted, parallel=3)
+    together = decoder.generate(submitted, max_num_seqs=3)
     assert [each.token_ids for each in together] == [each.token_ids for each in expected]
     with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
         handles = [engine.submit(each, config) for each, config in zip(prompts, configs, strict=True)]

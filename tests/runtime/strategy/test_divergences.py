@@ -61,7 +61,7 @@ def test_two_small_steps_in_a_row_make_a_position_stable() -> None:
 def test_klass_unmasks_certain_and_stable_positions_or_the_best() -> None:
     rng = np.random.default_rng(4)
     for _ in range(50):
-        block = random_block(rng, complete=bool(rng.random() < 0.7))
+        block = random_block(rng, fully_activated=bool(rng.random() < 0.7))
         rows = rows_of(rng.normal(scale=3, size=(len(block.positions), 20)))
         memory = None
         for _ in range(3):
@@ -71,7 +71,7 @@ def test_klass_unmasks_certain_and_stable_positions_or_the_best() -> None:
         memory.moved[moved, rng.integers(0, 2)] = 0.02
         p, free = block.candidates.probabilities, np.flatnonzero(block.masked).tolist()
         sure = [i for i in free if p[i] >= np.float32(0.9) and not moved[i]]
-        best = sorted(free, key=lambda i: -block.candidates.confidences[i])[:1] if block.complete else []
+        best = sorted(free, key=lambda i: -block.candidates.confidences[i])[:1] if block.fully_activated else []
         held = replace(block, memory=memory)
         assert unmasked_of(held, params_of(strategy="klass")) == (sure or best)
         assert unmasked_of(held, params_of(strategy="klass", kl_threshold=0.05)) == (

@@ -30,11 +30,11 @@ def unmasked(block: BlockView, **options: Any) -> list[int]:
 @settings(deadline=None)
 @given(seeds, st.booleans(), st.booleans(), st.sampled_from(["lopa", "d2f", "threshold", "credit", "local_leap"]))
 def test_the_first_is_unmasked_together_with_certain_positions(
-    seed: int, complete: bool, leads: bool, strategy: str
+    seed: int, fully_activated: bool, leads: bool, strategy: str
 ) -> None:
-    block = replace(random_block(np.random.default_rng(seed), complete=complete), leads=leads)
+    block = replace(random_block(np.random.default_rng(seed), fully_activated=fully_activated), leads=leads)
     first = np.flatnonzero(block.masked)[:1].tolist()
-    certain = unmasked(replace(block, complete=False), strategy=strategy)
+    certain = unmasked(replace(block, fully_activated=False), strategy=strategy)
     expected = sorted({*certain, *first}) if leads else unmasked(block, strategy=strategy)
     assert unmasked(block, strategy=strategy, unmask_first_masked=True) == expected
 
@@ -91,7 +91,7 @@ def first_masked_of(step: Step) -> int:
 @pytest.mark.parametrize("strategy", WITH_OPTION)
 def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
     """This holds even if nothing exceeds the threshold."""
-    for more in ({}, {"block_size": 8, "window": "block_causal"}):
+    for more in ({}, {"block_size": 8, "attention": "block_causal"}):
         options = {**more, "strategy": strategy, "skip_threshold": 1.0}
         if STRATEGIES[strategy].looks_ahead:
             options["branches"] = 3

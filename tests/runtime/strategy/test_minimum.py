@@ -13,9 +13,11 @@ from lopa.runtime.contract import Bool, Float32, Floats
 from lopa.runtime.strategy import BlockView, Candidates
 
 
-def block_of(p: Float32, confidences: Float32, masked: Bool, *, complete: bool = True, rounds: int = 0) -> BlockView:
+def block_of(
+    p: Float32, confidences: Float32, masked: Bool, *, fully_activated: bool = True, rounds: int = 0
+) -> BlockView:
     candidates = Candidates(np.arange(len(p)), p, confidences)
-    return view_of(np.arange(len(p)), candidates, masked, complete=complete, rounds=rounds)
+    return view_of(np.arange(len(p)), candidates, masked, fully_activated=fully_activated, rounds=rounds)
 
 
 def chosen(block: BlockView, **options: Any) -> list[int]:
@@ -66,7 +68,7 @@ def test_positions_unmasked_by_each_strategy(case: tuple[int, int, int, float]) 
         }  # fmt: skip
         found = chosen(block_of(p, confidences, masked), **options)
         assert found == plain_choice(p, ranks, masked, limit, minimum)
-        waiting = chosen(block_of(p, confidences, masked, complete=False), **options)
+        waiting = chosen(block_of(p, confidences, masked, fully_activated=False), **options)
         assert waiting == [i for i in range(size) if masked[i] and p[i] > np.float32(limit)]
 
 

@@ -74,7 +74,7 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
             agreed = [each for each in masked if votes[each] >= agreeing]
             refused += len(masked) - len(agreed)
             best = sorted(masked, key=lambda each: (-ranks[each], each))[:1]
-            expected += agreed or (best if block.complete else [])
+            expected += agreed or (best if block.fully_activated else [])
         assert step.unmasked.positions.tolist() == expected
         assert step.unmasked.tokens.tolist() == [own[position] for position in expected]
         assert len(step.branches) <= branches

@@ -33,11 +33,11 @@ def test_every_strategy_is_listed_under_its_name() -> None:
 
 @settings(deadline=None)
 @given(seeds, st.booleans(), st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 3.0, float("inf")]), st.booleans())
-def test_entropy_bound(seed: int, complete: bool, gamma: float, by_probability: bool) -> None:
+def test_entropy_bound(seed: int, fully_activated: bool, gamma: float, by_probability: bool) -> None:
     """Ranked by entropy the largest comes last; by probability it may be anywhere. Sums are exact and may equal the
     bound."""
     rng = np.random.default_rng(seed)
-    block = random_block(rng, complete=complete)
+    block = random_block(rng, fully_activated=fully_activated)
     entropies = rng.choice(np.float32([0.0625, 0.125, 0.25, 0.5, 1.5]), len(block.positions))
     ranks = block.candidates.probabilities if by_probability else -entropies
     block = replace(block, candidates=replace(block.candidates, entropies=entropies, confidences=ranks))
@@ -47,7 +47,7 @@ def test_entropy_bound(seed: int, complete: bool, gamma: float, by_probability: 
         if sum(own) - max(own) <= gamma:
             longest = length
     best = max((block.candidates.probabilities[i] for i in ranked), default=0)
-    expected = sorted(ranked[:longest]) if complete or best > np.float32(0.9) else []
+    expected = sorted(ranked[:longest]) if fully_activated or best > np.float32(0.9) else []
     assert unmasked(block, strategy="eb", gamma=gamma) == expected
 
 
@@ -77,12 +77,12 @@ def test_the_excluded_entropy_is_the_largest_of_the_prefix() -> None:
 
 @settings(deadline=None)
 @given(seeds, st.booleans(), st.sampled_from([0.2, 0.5, 1.0, 2.5]))
-def test_factor(seed: int, complete: bool, factor: float) -> None:
-    block = random_block(np.random.default_rng(seed), complete=complete)
+def test_factor(seed: int, fully_activated: bool, factor: float) -> None:
+    block = random_block(np.random.default_rng(seed), fully_activated=fully_activated)
     p = block.candidates.probabilities
     ranked = sorted(np.flatnonzero(block.masked).tolist(), key=lambda i: -p[i])
     count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=0)
-    expected = ranked[: max(count, 1 if complete else 0)]
+    expected = ranked[: max(count, 1 if fully_activated else 0)]
     assert unmasked(block, strategy="factor", factor=factor) == sorted(expected)
 
 
@@ -95,13 +95,13 @@ def test_top_n(seed: int, count: int) -> None:
 
 @settings(deadline=None)
 @given(seeds, st.booleans())
-def test_local_leap(seed: int, complete: bool) -> None:
-    block = random_block(np.random.default_rng(seed), complete=complete)
+def test_local_leap(seed: int, fully_activated: bool) -> None:
+    block = random_block(np.random.default_rng(seed), fully_activated=fully_activated)
     p, where = block.candidates.probabilities, block.positions
     free = np.flatnonzero(block.masked).tolist()
     anchors = [i for i in free if p[i] >= np.float32(0.9)]
     near = [i for i in free if p[i] >= 0.75 and any(abs(int(where[i] - where[a])) <= 4 for a in anchors)]
-    expected = sorted({*anchors, *near}) or (order_of(block)[:1] if complete else [])
+    expected = sorted({*anchors, *near}) or (order_of(block)[:1] if fully_activated else [])
     assert unmasked(block, strategy="local_leap") == expected
 
 

@@ -121,8 +121,8 @@ def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
             decoder, prompts, lambda forwards: ShapeSource(name="now", sha256="", forwards=forwards), lambda _done: None
         )
     profiles = profiles_of_buckets(BUCKETS, PREFILL)
-    for parallel in (1, 3):
-        forwards = forwards_of_recording(recording, parallel)
+    for max_num_seqs in (1, 3):
+        forwards = forwards_of_recording(recording, max_num_seqs)
         assert len(forwards) > 5
         for sizes in forwards:
             number, shape = TABLE.profile_for(sizes)

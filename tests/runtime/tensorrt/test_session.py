@@ -149,7 +149,7 @@ def test_several_requests_at_once(bundle: Bundle) -> None:
     with Decoder.open(bundle.path, ["tensorrt:0"]) as decoder, Decoder.open(bundle.path, ["cpu"], threads=1) as plain:
         config = decoder.config(max_new_tokens=32, branches=2)
         found, expected = (
-            [r.token_ids for r in each.generate(prompts, config, parallel=2)] for each in (decoder, plain)
+            [r.token_ids for r in each.generate(prompts, config, max_num_seqs=2)] for each in (decoder, plain)
         )
     assert found == expected
 

@@ -196,7 +196,7 @@ def test_prompt_with_a_mask_token_is_answered(tiny_bundle: Path) -> None:
         assert decoder.tokenizer.decode(text.prompt_ids) == "Hello <|mask|> world"
         assert text.tokens > 0
         for ids in ([BOS, MASK, 67], [MASK] * 5, [EOS, BOS, MASK, EOS]):
-            for options in ({}, {"branches": 4}, {"window": "block_causal"}, {"strategy": "vanilla"}):
+            for options in ({}, {"branches": 4}, {"attention": "block_causal"}, {"strategy": "vanilla"}):
                 (result,) = decoder.generate([ids], decoder.config(max_new_tokens=16, **options))
                 assert result.prompt_ids == tuple(ids)
                 assert MASK not in result.token_ids

@@ -105,9 +105,9 @@ def test_growing_texts_and_ids_have_common_keys(kind: type) -> None:
 
 
 def test_no_key_without_shareable_rows() -> None:
-    assert route_from_body({**BODY, "lopa": {"window": "full"}}, COMPLETIONS, MODELS) == Route("causal")
+    assert route_from_body({**BODY, "lopa": {"attention": "full"}}, COMPLETIONS, MODELS) == Route("causal")
     assert route_from_body({**BODY, "model": "full"}, COMPLETIONS, MODELS) == Route("full")
-    found = keys({**BODY, "model": "full", "lopa": {"window": "block_causal"}})
+    found = keys({**BODY, "model": "full", "lopa": {"attention": "block_causal"}})
     assert found
     assert found != keys(BODY)
     assert route_from_body(BODY, "/v1/models", MODELS) == Route("causal")
@@ -127,8 +127,8 @@ def test_unknown_models_go_to_the_first_one(body: dict[str, Any]) -> None:
         {"prompt": [[], {}, 5]},
         {"temperature": "hot"},
         {"lopa": 5},
-        {"lopa": {"window": 7}},
-        {"lopa": {"window": ["full"]}},
+        {"lopa": {"attention": 7}},
+        {"lopa": {"attention": ["full"]}},
         {"cache_salt": 5},
     ],
     ids=str,

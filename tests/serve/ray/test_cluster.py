@@ -180,7 +180,7 @@ def test_equal_prompts_go_to_the_replica_that_caches_them(main: Any) -> None:
     homes: dict[int, set[str]] = {}
     for round_ in range(2):
         for number in range(12):
-            answer = main.http.post(COMPLETIONS, json=body(number, 4, lopa={"window": "block_causal"}))
+            answer = main.http.post(COMPLETIONS, json=body(number, 4, lopa={"attention": "block_causal"}))
             homes.setdefault(number, set()).add(answer.headers["x-lopa-replica"])
             used = answer.json()["usage"]
             assert used["prompt_tokens_details"]["cached_tokens"] == round_ * used["prompt_tokens"]
@@ -188,7 +188,7 @@ def test_equal_prompts_go_to_the_replica_that_caches_them(main: Any) -> None:
     assert len(set.union(*homes.values())) == 2, "all prompts went to one replica"
 
 
-BLOCKS = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "stop_at_eos": False}
+BLOCKS = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "stop_at_eos": False}
 
 
 def test_conversations_stay_on_the_replica_that_has_their_blocks(main: Any) -> None:

@@ -223,7 +223,7 @@ def test_waiting_is_in_the_queue_span(server: TracedServer) -> None:
 
 
 def test_reused_prompt_counts_as_cached(server: TracedServer) -> None:
-    body = {**COMPLETION, "prompt": "an equal prompt twice", "lopa": {"window": "block_causal"}}
+    body = {**COMPLETION, "prompt": "an equal prompt twice", "lopa": {"attention": "block_causal"}}
     for _ in range(2):
         usage = server.http.post(COMPLETIONS, json=body).json()["usage"]
     [[first, *_], [second, _, prefill, _]] = server.spans(2)

@@ -94,7 +94,7 @@ def test_a_step_unmasks_agreed_and_probable_tokens(decoder: Decoder, branches: i
             inside = [each for each in positions if block.start <= each < block.end]
             chosen = [each for each in inside if each in agreed or probable[each]]
             best = [each for each in ranked if each in inside][:1]
-            expected += chosen or (best if block.complete else [])
+            expected += chosen or (best if block.fully_activated else [])
         improbable += sum(each in agreed and not probable[each] for each in expected)
         assert step.unmasked.positions.tolist() == sorted(expected)
         last = now

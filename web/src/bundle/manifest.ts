@@ -130,7 +130,7 @@ const DECODING = record(
   { block_size: size, block_add_threshold: share, decoded_token_threshold: share, skip_threshold: share, add_bos: bool },
   {
     strategy: text(64),
-    window: choice("full", "block_causal", "causal"),
+    attention: choice("full", "block_causal", "causal"),
     alignment: choice("prompt", "absolute", "sliding"),
     cache: choice("blocks", "none", "prefix", "dual", "sub_block"),
     confidence: choice("neg_entropy", "probability", "margin"),

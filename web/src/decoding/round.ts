@@ -106,7 +106,7 @@ function choosePositions(
     const view = {
       candidates: candidatesAt(candidates, own),
       masked: own.map((index) => !branch.unmasked[positions[index]!]),
-      complete: block.complete,
+      fullyActivated: block.fullyActivated,
       rounds: block.rounds,
       leads: firstMasked < 0 || firstMasked >= block.start,
     };

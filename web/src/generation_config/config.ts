@@ -13,7 +13,7 @@ import {
   type Alignment,
   type Cache,
   type Confidence,
-  type Window,
+  type Attention,
 } from "../options/decoding_params.js";
 import { bool, choice, float, int, type Check } from "../bundle/record.js";
 import { strategyFromName } from "../strategy/strategies.js";
@@ -31,7 +31,7 @@ export interface GenerationOptions {
   skip_threshold?: number | null;
   unmask_first_masked?: boolean | null;
   confidence?: Confidence | null;
-  window?: Window | null;
+  attention?: Attention | null;
   alignment?: Alignment | null;
   sub_block?: number | null;
   block_steps?: number | null;
@@ -72,7 +72,7 @@ const CHECKS: Readonly<Record<string, Check>> = {
   skip_threshold: share,
   unmask_first_masked: bool,
   confidence: choice("neg_entropy", "probability", "margin"),
-  window: choice("full", "block_causal"),
+  attention: choice("full", "block_causal"),
   alignment: choice("prompt", "absolute"),
   sub_block: positions,
   block_steps: positions,

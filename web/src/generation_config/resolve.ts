@@ -23,7 +23,7 @@ const PACKAGE_DEFAULTS: Options = {
   skip_threshold: 0.9,
   unmask_first_masked: false,
   confidence: "neg_entropy",
-  window: "full",
+  attention: "full",
   alignment: "prompt",
   cache: "blocks",
   max_new_tokens: 256,
@@ -146,10 +146,10 @@ function checkTogether(options: Merged, strategy: Strategy): void {
   if (options.block_steps != null && !strategy.blockSteps) {
     throw wrong(`block_steps with ${named}`, "strategy threshold, vanilla or sequential");
   }
-  if (isWhole && (options.alignment !== "prompt" || options.window !== "full")) {
+  if (isWhole && (options.alignment !== "prompt" || options.attention !== "full")) {
     throw wrong(
-      `cache ${shown(cache)} with alignment ${shown(options.alignment)} and window ${shown(options.window)}`,
-      "alignment prompt and window full, since this loop attends to the whole answer",
+      `cache ${shown(cache)} with alignment ${shown(options.alignment)} and attention ${shown(options.attention)}`,
+      "alignment prompt and attention full, since this loop attends to the whole answer",
     );
   }
   if (cache === "sub_block" && options.sub_block == null) {

@@ -1,7 +1,7 @@
 /** The decoding params of one request: every option has a value. */
 
 export type Confidence = "neg_entropy" | "probability" | "margin";
-export type Window = "full" | "block_causal";
+export type Attention = "full" | "block_causal";
 export type Alignment = "prompt" | "absolute";
 export type Cache = "blocks" | "none" | "prefix" | "dual" | "sub_block";
 
@@ -33,7 +33,7 @@ export interface DecodingParams {
   readonly skip_threshold: number;
   readonly unmask_first_masked: boolean;
   readonly confidence: Confidence;
-  readonly window: Window;
+  readonly attention: Attention;
   readonly alignment: Alignment;
   /** Positions of a block that may be unmasked at a time. */
   readonly sub_block: number;

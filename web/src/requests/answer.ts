@@ -93,7 +93,7 @@ export class Answer {
       text: this.#text,
       steps: decoding.steps,
       tokens: answer.length,
-      window_tokens: decoding.windowTokens,
+      generated_positions: decoding.windowTokens,
       tokens_per_forward: decoding.steps ? answer.length / decoding.steps : 0,
       stop_reason: stopReason,
       stop_string: this.#stream.stopped,

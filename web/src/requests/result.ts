@@ -5,7 +5,7 @@ import type { DecodingParams } from "../options/decoding_params.js";
 
 /** The answer to one prompt, with statistics of its decode.
  *
- * `tokens` counts ids up to and including the first end of text, `window_tokens` all generated positions as in the
+ * `tokens` counts ids up to and including the first end of text, `generated_positions` all generated positions as in the
  * paper, and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
  * positions. `text` ends before an end of text or a stop string. `seconds` is wall time. */
 export interface GenerationResult {
@@ -14,7 +14,7 @@ export interface GenerationResult {
   readonly text: string;
   readonly steps: number;
   readonly tokens: number;
-  readonly window_tokens: number;
+  readonly generated_positions: number;
   readonly tokens_per_forward: number;
   readonly stop_reason: StopReason;
   readonly stop_string: string | null;

@@ -10,14 +10,14 @@ export type StopReason = "eos" | "length" | "stop_string" | "time_limit" | "step
 export type BlockState = "active" | "to_cache" | "in_cache";
 
 /** Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or the part of it that
- * fills complete blocks. */
+ * fills whole blocks. */
 export interface Block {
   readonly start: number;
   readonly end: number;
   readonly masks: number;
   readonly state: BlockState;
   /** True once the block before is nearly unmasked, so that this block unmasks at least one position per step. */
-  readonly complete: boolean;
+  readonly fullyActivated: boolean;
   /** Number of rounds in which the block was active. */
   readonly rounds: number;
 }
@@ -56,7 +56,7 @@ export function dueBlocks(branch: Branch): readonly Block[] {
 /** Return the anchor before the first round: the prompt and, with a `whole` layout, masked positions behind it. */
 export function firstBranch(prompt: readonly number[], layout: Layout, context: Context): Branch {
   const cached = layout.unseen;
-  const usual = { masks: 0, complete: true, rounds: 0 };
+  const usual = { masks: 0, fullyActivated: true, rounds: 0 };
   const inCache: Block = { ...usual, start: 0, end: cached, state: "in_cache" };
   const toCache: Block = { ...usual, start: cached, end: layout.first, state: "to_cache" };
   const branch: Branch = {

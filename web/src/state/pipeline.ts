@@ -96,14 +96,14 @@ function withOpenPositions(branch: Branch, size: number, context: Context): Bran
   const end = start + size;
   const longer = withMasks(branch, Math.max(0, end - branch.tokens.length), context);
   const masks = countMasks(longer.unmasked, start, end);
-  const block: Block = { start, end, masks, state: "active", complete: false, rounds: 0 };
+  const block: Block = { start, end, masks, state: "active", fullyActivated: false, rounds: 0 };
   return { ...longer, blocks: [...longer.blocks, block] };
 }
 
-/** Return `blocks` with each block flagged complete whose predecessor has reached the threshold. */
+/** Return `blocks` with each block fully activated whose predecessor has reached the threshold. */
 function withCompleteFlags(blocks: readonly Block[], threshold: number): readonly Block[] {
   return blocks.map((block, index) =>
-    block.complete || index === 0 || progress(blocks[index - 1]!) < threshold ? block : { ...block, complete: true },
+    block.fullyActivated || index === 0 || progress(blocks[index - 1]!) < threshold ? block : { ...block, fullyActivated: true },
   );
 }
 

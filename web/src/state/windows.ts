@@ -243,7 +243,7 @@ function fillMask(
   layout: Layout,
   params: DecodingParams,
 ): void {
-  const numbers = order.map((position) => (params.window === "full" ? 0 : blockNumber(layout, position)));
+  const numbers = order.map((position) => (params.attention === "full" ? 0 : blockNumber(layout, position)));
   for (let row = 0; row < width; row++) {
     if (row >= order.length) mask[row * width + row] = 1;
     else numbers.forEach((number, other) => (mask[row * width + other] = Number(numbers[row]! >= number)));

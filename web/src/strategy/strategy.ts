@@ -1,7 +1,7 @@
 /** The record of a strategy: its stages and traits (docs/concepts/decoding.md, "Six stages").
  *
  * `threshold` returns the value that each position has to exceed, `rank` orders the positions, `cut` returns how many
- * of the certain positions are unmasked, by rank. A complete block unmasks at least its share of a step. */
+ * of the certain positions are unmasked, by rank. A fully activated block unmasks at least its share of a step. */
 
 import type { DecodingParams } from "../options/decoding_params.js";
 import { indicesOfTopk } from "./topk_ties.js";
@@ -37,7 +37,7 @@ export const never: Strategy["threshold"] = () => Infinity;
  * probability does not exceed skip_threshold. */
 export const ifBestIsCertain: Strategy["threshold"] = (block, params) => {
   const best = Math.max(0, ...block.candidates.probabilities.filter((_, index) => block.masked[index]));
-  return block.complete || best > Math.fround(params.skip_threshold) ? -Infinity : Infinity;
+  return block.fullyActivated || best > Math.fround(params.skip_threshold) ? -Infinity : Infinity;
 };
 
 /** Rank the most confident position first. */
@@ -65,7 +65,7 @@ export const withinEntropyBound: Strategy["cut"] = (ranked, block, params) => {
 
 /** Return the positions of a block that a step unmasks, [n].
  *
- * They are the first by rank of the positions above the threshold, up to the cut. A complete block with fewer of them
+ * They are the first by rank of the positions above the threshold, up to the cut. A fully activated block with fewer of them
  * than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the answer's
  * first masked position is certain and ranks first. */
 export function unmaskedPositions(block: BlockView, strategy: Strategy, params: DecodingParams): boolean[] {
@@ -78,7 +78,7 @@ export function unmaskedPositions(block: BlockView, strategy: Strategy, params: 
   const ranked = rankedIndices(ranks, certain);
   let chosen = ranked.slice(0, Math.max(strategy.cut(ranked, block, params), first >= 0 ? 1 : 0));
   const minimum = shareOfStep(block, params);
-  if (chosen.length < minimum && block.complete && block.masked.includes(true)) {
+  if (chosen.length < minimum && block.fullyActivated && block.masked.includes(true)) {
     chosen =
       params.overwrites_unmasked && strategy.overwritesUnmasked
         ? indicesOfTopk(

@@ -26,7 +26,7 @@ export interface BlockView {
   /** True for masked positions. */
   readonly masked: readonly boolean[];
   /** True if the block before is nearly unmasked, so that this block unmasks at least one position per step. */
-  readonly complete: boolean;
+  readonly fullyActivated: boolean;
   /** Earlier rounds in which the block was active. */
   readonly rounds: number;
   /** True if the answer's first masked position is in this block. */

@@ -67,8 +67,8 @@ def join_recordings(recordings: Sequence[Recording]) -> Recording:
     )
 
 
-def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]:
-    """Return how often each shape runs with `parallel` concurrent requests.
+def forwards_of_recording(recording: Recording, max_num_seqs: int) -> Counter[Sizes]:
+    """Return how often each shape runs with `max_num_seqs` concurrent requests.
 
     Requests start in order, each as soon as another ends. Every round runs the next forward of each
     running request. Requests, largest first, share a forward if that adds little padding.
@@ -77,7 +77,7 @@ def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]
     running: list[list[Sizes]] = []
     forwards: Counter[Sizes] = Counter()
     while True:
-        while len(running) < parallel and (request := next(waiting, None)) is not None:
+        while len(running) < max_num_seqs and (request := next(waiting, None)) is not None:
             if request:
                 running.append(list(reversed(request)))
         if not running:

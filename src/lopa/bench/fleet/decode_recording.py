@@ -31,7 +31,7 @@ def record_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progr
         bundle=decoder.bundle.path.resolve().name,
         weights_sha256=decoder.bundle.manifest.weights_digest,
         recorded=date_now(),
-        window=params.window,
+        attention=params.attention,
         max_new_tokens=params.max_new_tokens,
         limit=limit,
         prompts=tuple(recorded),

@@ -15,7 +15,7 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.options import MAX_BRANCHES, MAX_POSITIONS, Window
+from lopa.runtime.options import MAX_BRANCHES, MAX_POSITIONS, Attention
 
 DECODES_SCHEMA = 1
 _EXPECTED = "a file written by lopa-export bench decodes"
@@ -76,7 +76,7 @@ class Decodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     weights_sha256: str
     recorded: str
     """ISO date and time."""
-    window: Window
+    attention: Attention
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     limit: Annotated[int, Meta(ge=1)]
     """Maximum number of embedded prompts of each kind."""

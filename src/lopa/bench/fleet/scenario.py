@@ -197,10 +197,10 @@ def _reasons_against_material(
     for branches in scenario.branches:
         if branches not in decodes.counts:
             yield f"branches {branches}", f"recorded numbers: {', '.join(map(str, decodes.counts))}"
-    if scenario.prefix_cache_tokens and decodes.window != "block_causal":
+    if scenario.prefix_cache_tokens and decodes.attention != "block_causal":
         yield (
-            f"prefix_cache_tokens {scenario.prefix_cache_tokens} with decodes whose window is {decodes.window!r}",
-            "0, or decodes with window 'block_causal', whose prompt rows can be reused",
+            f"prefix_cache_tokens {scenario.prefix_cache_tokens} with decodes whose attention is {decodes.attention!r}",
+            "0, or decodes with attention 'block_causal', whose prompt rows can be reused",
         )
     if table is not None and table.costs.weights_sha256 != decodes.weights_sha256:
         yield "a cost table of another bundle than the decodes", "a cost table and decodes of the same bundle"

@@ -17,7 +17,7 @@ class DecodeOutcome:
     """Number of forwards. The published scripts count one more, a round without a forward."""
     tokens: int
     """Generated tokens up to and including the first end-of-text."""
-    window_tokens: int
+    generated_positions: int
     """All generated positions, as counted by the paper."""
     seconds: float
     limit: float | None = None
@@ -51,7 +51,7 @@ def outcome_from_result(item: EvalItem, result: GenerationResult, *, drawn: bool
         right=item.is_right(result.text) if item.verdict else None,
         steps=result.steps,
         tokens=result.tokens,
-        window_tokens=result.window_tokens,
+        generated_positions=result.generated_positions,
         seconds=result.seconds,
         limit=item.limit(result.steps, drawn=drawn),
     )

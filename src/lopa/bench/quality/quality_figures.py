@@ -23,7 +23,7 @@ class Measure:
     """Number of forwards. The published scripts count one more per prompt, a round without a forward."""
     tokens: int
     """Generated tokens up to and including the first end-of-text."""
-    window_tokens: int
+    generated_positions: int
     """All generated positions, as counted by the paper."""
     tokens_per_forward: float
     tokens_per_forward_interval: Interval | None
@@ -80,7 +80,10 @@ def outcomes_of_kind(items: Sequence[EvalItem], outcomes: Outcomes, kind: str) -
 def measure_from_outcomes(outcomes: Sequence[DecodeOutcome]) -> Measure:
     """Return sums and ratios over the prompts of one kind."""
     steps, tokens = [each.steps for each in outcomes], [each.tokens for each in outcomes]
-    window_tokens, seconds = sum(each.window_tokens for each in outcomes), [each.seconds for each in outcomes]
+    generated_positions, seconds = (
+        sum(each.generated_positions for each in outcomes),
+        [each.seconds for each in outcomes],
+    )
     verdicts = [each.right for each in outcomes if each.right is not None]
     limits = [each.limit for each in outcomes if each.limit is not None]
     return Measure(
@@ -88,10 +91,10 @@ def measure_from_outcomes(outcomes: Sequence[DecodeOutcome]) -> Measure:
         score=score_from_count(sum(verdicts), len(outcomes)) if len(verdicts) == len(outcomes) else None,
         steps=sum(steps),
         tokens=sum(tokens),
-        window_tokens=window_tokens,
+        generated_positions=generated_positions,
         tokens_per_forward=tokens_per_forward(outcomes),
         tokens_per_forward_interval=interval_of_ratio(tokens, steps),
-        window_tokens_per_forward=window_tokens / sum(steps),
+        window_tokens_per_forward=generated_positions / sum(steps),
         seconds=sum(seconds),
         tokens_per_second=sum(tokens) / sum(seconds),
         tokens_per_second_interval=interval_of_ratio(tokens, seconds),

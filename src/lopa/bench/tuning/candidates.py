@@ -66,7 +66,7 @@ def neighbors(decoder: Decoder, chosen: Candidate) -> list[Candidate]:
     if options["alignment"] != "sliding":
         size = options["block_size"]
         changes += [("block_size", each) for each in (size // 2, 2 * size) if each > 1]
-        changes += [("window", each) for each in ("full", "block_causal") if each != options["window"]]
+        changes += [("attention", each) for each in ("full", "block_causal") if each != options["attention"]]
     if options["cache"] in ("none", "prefix", "dual"):
         changes += [("cache", each) for each in ("none", "prefix", "dual") if each != options["cache"]]
     found = [

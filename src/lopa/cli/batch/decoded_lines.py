@@ -8,7 +8,7 @@ from itertools import count
 from lopa.cli.batch.line_reader import LineReader, RequestLine
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import RawLine
-from lopa.cli.files.trace_file import StepCallbacks
+from lopa.cli.files.step_log import StepCallbacks
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import REQUEST_ERRORS, LopaError
 from lopa.runtime.requests.handle import RequestHandle
@@ -22,7 +22,7 @@ def decode_lines(
     write: Callable[[str], None],
     *,
     callbacks: StepCallbacks,
-    parallel: int,
+    max_num_seqs: int,
     progress: BatchProgress,
     source: str,
 ) -> None:
@@ -48,7 +48,7 @@ def decode_lines(
         progress.step()
 
     ended: list[RequestHandle] = []
-    for position, handle in enumerate(reader.decoder.handles(requests(), parallel=parallel, on_step=on_step)):
+    for position, handle in enumerate(reader.decoder.handles(requests(), max_num_seqs=max_num_seqs, on_step=on_step)):
         del numbers[position]
         ended.append(handle)
         if len(ended) < len(waiting[0].requests):

@@ -23,19 +23,21 @@ class OutputFiles:
 
     output: OutputPlace | None
     """Destination of results, or None for standard output."""
-    trace: OutputPlace | None
+    step_log: OutputPlace | None
     _locked: dict[Path, OutputLines] = field(default_factory=dict)
     """Open regular files by path, filled by `lock`."""
 
     @classmethod
-    def from_options(cls, prompts: Path | None, output: Path | None, trace: Path | None, timeline: Path | None) -> Self:
+    def from_options(
+        cls, prompts: Path | None, output: Path | None, step_log: Path | None, timeline: Path | None
+    ) -> Self:
         """Check the paths and change no file.
 
         Raises BadInputError for a path that cannot be written and UsageError for two options with the same file.
         """
         places = {
             name: inspect_output_path(path)
-            for name, path in (("--output", output), ("--trace", trace), ("--timeline", timeline))
+            for name, path in (("--output", output), ("--step-log", step_log), ("--timeline", timeline))
             if path is not None
         }
         for (one, first), (other, second) in combinations(places.items(), 2):
@@ -48,14 +50,14 @@ class OutputFiles:
                     raise click.UsageError(f"--prompts and {name} are the same file: {place.path}")
             if output is None and _is_standard_output(found):
                 raise click.UsageError(f"--prompts and standard output are the same file: {prompts}")
-        return cls(places.get("--output"), places.get("--trace"))
+        return cls(places.get("--output"), places.get("--step-log"))
 
     def lock(self, opened: ExitStack) -> None:
         """Open and lock the regular files until `opened` is closed, without changing their content.
 
         Raises BadInputError when another process writes one of them. Prints a warning on a file system without locks.
         """
-        for place in (self.output, self.trace):
+        for place in (self.output, self.step_log):
             if place is None or not place.regular:
                 continue
             lines = opened.enter_context(OutputLines.open(place))
@@ -70,9 +72,9 @@ class OutputFiles:
         """Open the destination of results until `opened` is closed, without changing a file's content."""
         return opened.enter_context(OutputLines.standard()) if self.output is None else self._open(self.output, opened)
 
-    def open_trace(self, opened: ExitStack) -> OutputLines | None:
-        """Open the destination of steps until `opened` is closed. Return None without a trace."""
-        return None if self.trace is None else self._open(self.trace, opened)
+    def open_step_log(self, opened: ExitStack) -> OutputLines | None:
+        """Open the destination of steps until `opened` is closed. Return None without a step log."""
+        return None if self.step_log is None else self._open(self.step_log, opened)
 
     def _open(self, place: OutputPlace, opened: ExitStack) -> OutputLines:
         return self._locked.get(place.path) or opened.enter_context(OutputLines.open(place))

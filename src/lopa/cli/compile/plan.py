@@ -22,7 +22,7 @@ from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
-from lopa.cli.compile.recording_from_trace import recording_from_trace
+from lopa.cli.compile.recording_from_step_log import recording_from_step_log
 from lopa.cli.options.devices import software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
@@ -39,7 +39,7 @@ from lopa.tiny import EVAL
 
 _BUCKETS = 8
 _PROMPTS = 8
-"""Number of embedded prompts of each kind to decode when no trace is given."""
+"""Number of embedded prompts of each kind to decode when no step_log is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
 
@@ -55,18 +55,18 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     cls=GroupedCommand,
     examples=(
         "lopa-export plan BUNDLE --buckets 4",
-        "lopa-export plan BUNDLE --trace TRACE.jsonl --device tensorrt:0 -o PLAN.json",
+        "lopa-export plan BUNDLE --step-log STEPS.jsonl --device tensorrt:0 -o PLAN.json",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @option(
-    "--trace",
-    "traces",
+    "--step-log",
+    "step_logs",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
     show_default="decodes some embedded prompts",
-    help="Recorded decodes, written by generate --trace. Repeatable.",
+    help="Recorded decodes, written by generate --step-log. Repeatable.",
 )
 @option(
     "--costs",
@@ -100,7 +100,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     show_default="as recorded",
     help="Number of tokens of the longest prompt.",
 )
-@option("--parallel", type=click.IntRange(1, 64), default=1, help="Number of concurrent requests.")
+@option("--max-num-seqs", type=click.IntRange(1, 64), default=1, help="Number of concurrent requests.")
 @option(
     "-o", "--output", type=click.Path(path_type=Path), show_default=f"BUNDLE/{BUCKETS_NAME}", help="File for the plan."
 )
@@ -110,7 +110,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
 )
 def command(
     bundle: Path,
-    traces: tuple[Path, ...],
+    step_logs: tuple[Path, ...],
     costs: Path | None,
     device: str,
     buckets: int,
@@ -118,7 +118,7 @@ def command(
     build_seconds: float | None,
     build_seconds_per_bucket: float | None,
     max_prompt: int | None,
-    parallel: int,
+    max_num_seqs: int,
     output: Path | None,
     as_json: bool,
     plot: Path | None,
@@ -137,13 +137,13 @@ def command(
     # An engine is compiled for the buckets of a plan, so no engine can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))
     seconds = bucket_costs(opened, full_device_name(device), costs)
-    recorded = [recording_from_trace(path, opened) for path in traces]
+    recorded = [recording_from_step_log(path, opened) for path in step_logs]
     target = opened.path / BUCKETS_NAME if output is None else output
     for path in (target, plot):
         if path is not None:
             check_output(path)  # before anything is decoded
     recording = join_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
-    forwards = forwards_of_recording(recording, parallel)
+    forwards = forwards_of_recording(recording, max_num_seqs)
     limits = limits_from_plans(
         recording.params, forwards, recording.longest_prompt if max_prompt is None else max_prompt
     )

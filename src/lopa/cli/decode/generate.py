@@ -16,8 +16,8 @@ from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, open
 from lopa.cli.batch.shard import Shard, shard_from_option
 from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.decode.draft_view import DraftView
+from lopa.cli.files.step_log import StepCallbacks, StepLog
 from lopa.cli.files.timeline_file import HostLane, timeline_into
-from lopa.cli.files.trace_file import StepCallbacks, TraceWriter
 from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
@@ -50,8 +50,8 @@ class _Arguments:
     chat: bool
     system: str | None
     drafts: bool
-    trace: Path | None
-    parallel: int | None
+    step_log: Path | None
+    max_num_seqs: int | None
     timeline: Path | None
 
     def check(self) -> None:
@@ -60,18 +60,18 @@ class _Arguments:
             raise click.UsageError("--prompts cannot be combined with PROMPT or --drafts")
         for name, given in (
             ("--output", self.output is not None),
-            ("--parallel", self.parallel is not None),
+            ("--max-num-seqs", self.max_num_seqs is not None),
             ("--shard", self.shard is not None),
             ("--no-prompt-ids", not self.prompt_ids),
         ):
             if given and self.prompts is None:
                 raise click.UsageError(f"{name} needs --prompts")
-        if self.resume and (self.output is None or self.trace is not None):
-            raise click.UsageError("--resume needs --prompts and --output, and cannot be combined with --trace")
+        if self.resume and (self.output is None or self.step_log is not None):
+            raise click.UsageError("--resume needs --prompts and --output, and cannot be combined with --step-log")
         if self.system is not None and not self.chat:
             raise click.UsageError("--system needs --chat")
-        if self.timeline is not None and (self.parallel or 1) > 1:
-            raise click.UsageError("--timeline cannot be combined with --parallel, since requests share forwards")
+        if self.timeline is not None and (self.max_num_seqs or 1) > 1:
+            raise click.UsageError("--timeline cannot be combined with --max-num-seqs, since requests share forwards")
         if self.prompt is None and self.prompts is None and sys.stdin.isatty():
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
@@ -124,8 +124,8 @@ class _Arguments:
     help="Include the token ids of the prompt in each result of --prompts.",
 )
 @option(
-    "--trace",
-    "trace",
+    "--step-log",
+    "step_log",
     type=click.Path(path_type=Path),
     metavar="FILE",
     group=OUTPUT,
@@ -142,7 +142,7 @@ class _Arguments:
 )
 @device_options
 @option(
-    "--parallel",
+    "--max-num-seqs",
     type=click.IntRange(min=1),
     group=DEVICE,
     show_default="1",
@@ -168,7 +168,7 @@ def command(
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        files = OutputFiles.from_options(arguments.prompts, arguments.output, arguments.trace, arguments.timeline)
+        files = OutputFiles.from_options(arguments.prompts, arguments.output, arguments.step_log, arguments.timeline)
         files.lock(opened)
         timeline = opened.enter_context(timeline_into(arguments.timeline))
         decoder = opened.enter_context(
@@ -197,7 +197,7 @@ def command(
         text = text_from_stdin() if arguments.prompt is None else arguments.prompt
         prompt = text if chat is None else chat.chat(text)
         prepared = decoder.prepare(prompt, config, drafts=arguments.drafts)
-        tracer = _trace_writer(files.open_trace(opened), decoder, prepared.resolved)
+        tracer = _step_log(files.open_step_log(opened), decoder, prepared.resolved)
         callback = _step_callbacks(tracer, host, tally)(0)
         result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
         if not quiet():
@@ -205,8 +205,8 @@ def command(
         return 0
 
 
-def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: BranchTally) -> StepCallbacks:
-    """Return a function from a request's number (see TraceWriter) to the callback for its steps."""
+def _step_callbacks(tracer: StepLog | None, host: HostLane | None, tally: BranchTally) -> StepCallbacks:
+    """Return a function from a request's number (see StepLog) to the callback for its steps."""
 
     def of_request(number: int) -> Callable[[Step], None]:
         callbacks = [tally.add] if tracer is None else [tracer.request(number), tally.add]
@@ -222,12 +222,12 @@ def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: Br
     return of_request
 
 
-def _trace_writer(trace: OutputLines | None, decoder: Decoder, resolved: ResolvedOptions) -> TraceWriter | None:
-    """Empty the file, write the header and return the writer. Return None without a trace."""
-    if trace is None:
+def _step_log(step_log: OutputLines | None, decoder: Decoder, resolved: ResolvedOptions) -> StepLog | None:
+    """Empty the file, write the header and return the writer. Return None without a step log."""
+    if step_log is None:
         return None
-    trace.begin()
-    return TraceWriter(trace.write, decoder.bundle.manifest, resolved.config, resolved.params)
+    step_log.begin()
+    return StepLog(step_log.write, decoder.bundle.manifest, resolved.config, resolved.params)
 
 
 def _print_answer(events: Iterable[Event], *, drafts: bool) -> GenerationResult:
@@ -269,9 +269,9 @@ def _decode_file(
         kept = KeptResults()
         if arguments.resume and files.output is not None:
             kept = kept_results(files.output, lines)
-        output, trace = files.open_output(opened), files.open_trace(opened)
+        output, step_log = files.open_output(opened), files.open_step_log(opened)
         output.begin(kept.end)
-        callbacks = _step_callbacks(_trace_writer(trace, reader.decoder, reader.resolved), host, tally)
+        callbacks = _step_callbacks(_step_log(step_log, reader.decoder, reader.resolved), host, tally)
         shown = arguments.output is not None or not sys.stdout.isatty()
         progress = opened.enter_context(BatchProgress(total, kept, shown=shown))
         try:
@@ -280,7 +280,7 @@ def _decode_file(
                 reader,
                 output.write,
                 callbacks=callbacks,
-                parallel=arguments.parallel or 1,
+                max_num_seqs=arguments.max_num_seqs or 1,
                 progress=progress,
                 source=str(arguments.prompts),
             )

@@ -1,1 +1,1 @@
-"""Files that several commands write and read: traces of a decode and timelines."""
+"""Files that several commands write and read: step logs and timelines."""

@@ -206,7 +206,7 @@ def agreement_of_engine(
 ) -> Agreement:
     """Compare the engine on "tensorrt:N" or "tensorrt-rtx:N" with the device `against`, in each optimization profile.
 
-    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window if its
+    Embedded prompts are decoded with the bundle's defaults, with full and with block-causal attention if its
     decoding supports both. `failed` collects the forwards in which they differ; None collects nothing.
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
@@ -217,7 +217,7 @@ def agreement_of_engine(
         decoder = Decoder(bundle, reference, tokenizer)
         own = decoder.params(decoder.config(max_new_tokens=_GATE_TOKENS))
         plain = (own.alignment, own.cache) == ("prompt", "blocks")
-        plans = [replace(own, window=window) for window in ("full", "block_causal")] if plain else [own]
+        plans = [replace(own, attention=attention) for attention in ("full", "block_causal")] if plain else [own]
         items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)
         prompts = [ids_from_prompt(item.prompt, own, tokenizer, manifest) for item in items]
         shapes = [*engine.buckets, engine.prefill.min, engine.prefill.max]

@@ -23,7 +23,7 @@ FAST_DLLM_V2 = Family(
         "skip_threshold": 0.9,
         "alignment": "absolute",
         "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "window": "block_causal",
+        "attention": "block_causal",
         "block_size": 32,
         "sub_block": 8,
     },

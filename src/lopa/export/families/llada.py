@@ -96,5 +96,5 @@ LLADA = Family(
     # Attention is bidirectional: a cached row changes with every later token, so nothing is cached.
     decoding={"strategy": "threshold", "confidence": "probability", "cache": "none"},
     # A D2F adapter makes it block-causal.
-    decoding_with_adapter={"window": "block_causal"},
+    decoding_with_adapter={"attention": "block_causal"},
 )

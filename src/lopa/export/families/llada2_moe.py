@@ -120,7 +120,7 @@ LLADA2_MOE = Family(
         "skip_threshold": 0.95,
         "alignment": "absolute",
         "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "window": "block_causal",
+        "attention": "block_causal",
         "block_size": 32,
     },
 )

@@ -35,7 +35,7 @@ SDAR = Family(
         "skip_threshold": 0.85,
         "alignment": "absolute",
         "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "window": "block_causal",
+        "attention": "block_causal",
         "block_size": 4,
     },
 )

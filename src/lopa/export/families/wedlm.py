@@ -31,5 +31,5 @@ WEDLM = Family(
     mask_id=151665,  # default of WeDLM's engine
     more_ends=True,
     add_bos=False,
-    decoding={"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16},
+    decoding={"strategy": "threshold", "alignment": "sliding", "attention": "causal", "block_size": 16},
 )

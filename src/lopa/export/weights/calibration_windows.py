@@ -104,9 +104,9 @@ def calibration_set(
 
 def attention_of_text(prompt: int, length: int, decoding: DecodingDefaults) -> Bool:
     """Return which token of a prompt and its answer attends to which, [length, length], in the decoding loop."""
-    if decoding.window == "full":
+    if decoding.attention == "full":
         return np.ones((length, length), np.bool_)
-    if decoding.window == "causal":
+    if decoding.attention == "causal":
         return np.tri(length, dtype=np.bool_)
     positions = np.arange(length)
     start = prompt if decoding.alignment == "prompt" else 0

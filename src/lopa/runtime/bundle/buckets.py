@@ -68,7 +68,7 @@ def bucket_from_sizes(sizes: Sizes, seconds: float) -> ShapeBucket:
 
 
 class ShapeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Origin of the counted shapes: a trace file, or prompts that were decoded for the plan."""
+    """Origin of the counted shapes: a step log, or prompts that were decoded for the plan."""
 
     name: str
     sha256: str

@@ -164,7 +164,7 @@ class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     skip_threshold: Share
     add_bos: bool
     strategy: Literal["lopa", "d2f", "threshold", "vanilla", "sequential"] = "lopa"
-    window: Literal["full", "block_causal", "causal"] = "full"
+    attention: Literal["full", "block_causal", "causal"] = "full"
     alignment: Literal["prompt", "absolute", "sliding"] = "prompt"
     cache: Literal["blocks", "none", "prefix", "dual", "sub_block"] = "blocks"
     confidence: Literal["neg_entropy", "probability", "margin"] = "neg_entropy"

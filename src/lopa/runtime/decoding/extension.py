@@ -22,7 +22,7 @@ class LoopState(Protocol):
     """Number of rounds."""
     strategy_steps: int
     """Number of the strategy's steps before the round, which seeds draws."""
-    window_tokens: int
+    generated_positions: int
     """Maximum number of generated positions before the round."""
     after_unmasking: tuple[AfterUnmasking, ...]
     """`unmasked` of the extensions."""

@@ -36,7 +36,7 @@ class HoleFilling:
     def rows(self, loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
         """Return the statistics with allowed tokens only at the edges of holes."""
         lengths = self._lengths
-        if not lengths[0].seam_tokens:
+        if not lengths[0].boundary_ids:
             return rows
         per_branch = lengths if len(lengths) > 1 else lengths * len(loop.branches)
         return healed_rows(packed, rows, per_branch, loop.context.params)
@@ -50,6 +50,6 @@ class HoleFilling:
             answer,
             end=layout.end,
             final=min(answer.final, layout.end - layout.prompt),
-            window_tokens=max(loop.window_tokens, sum(end - start for start, end in holes.holes)),
+            generated_positions=max(loop.generated_positions, sum(end - start for start, end in holes.holes)),
             holes=holes,
         )

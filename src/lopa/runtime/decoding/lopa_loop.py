@@ -50,7 +50,7 @@ class LopaLoop:
         self._at_candidates = [each.candidates for each in asked if each.candidates]
         self.after_unmasking = tuple(each.unmasked for each in asked if each.unmasked)
         self._at_answer = [each.answer for each in asked if each.answer]
-        self.steps = self.strategy_steps = self.window_tokens = 0
+        self.steps = self.strategy_steps = self.generated_positions = 0
         self._proposed: tuple[Int64, Candidates] | None = None
         """Masked positions [n] that the last round computed, and the best tokens there."""
         context = context_from_model(params, model)
@@ -133,11 +133,11 @@ class LopaLoop:
     def _answer(self, states: tuple[Branch, ...], end: RoundEnd | None) -> AnswerState:
         """Return the answer of the anchor, after a round with this `end` that reached `states`."""
         anchor, context = self.anchor, self.context
-        longest = max(self.window_tokens, *(len(state.tokens) - anchor.layout.prompt for state in states))
+        longest = max(self.generated_positions, *(len(state.tokens) - anchor.layout.prompt for state in states))
         answer = answer_of_branch(anchor, context.ends, longest, finished_blocks=self.params.edits)
         for at_answer in self._at_answer:
             answer = at_answer(self, answer, end)
-        self.window_tokens = answer.window_tokens
+        self.generated_positions = answer.generated_positions
         return answer
 
     def stop(self, reason: StopReason) -> None:

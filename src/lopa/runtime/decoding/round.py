@@ -334,7 +334,7 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool, context
             positions=positions[own],
             candidates=candidates[own],
             masked=masked[own],
-            complete=block.complete,
+            fully_activated=block.fully_activated,
             rounds=block.rounds,
             leads=bool(branch.unmasked[: block.start].all()),
             memory=branch.memory,

@@ -14,7 +14,7 @@ from lopa.runtime.strategy import Candidates
 
 @dataclass(frozen=True)
 class Step:
-    """Record of one decoding step. `lopa.runtime.decoding.trace_table` makes a flat table of several steps."""
+    """Record of one decoding step. `lopa.runtime.decoding.step_table` makes a flat table of several steps."""
 
     number: int
     """Number of the step, 1 for the first."""

@@ -14,14 +14,14 @@ from lopa.runtime.state.packed_rows import PackedRows
 def healed_rows(
     packed: PackedRows, rows: RowStatistics, holes: Sequence[Holes], params: DecodingParams
 ) -> RowStatistics:
-    """Return the statistics `rows` [B, Q] with only allowed candidates at the seams of the `holes` of each branch.
+    """Return the statistics `rows` [B, Q] with only allowed candidates at the boundaries of the `holes` of each branch.
 
     The other candidates get probability 0. If no candidate is allowed, the token of the given text remains. Logits keep
     the allowed candidates only.
     """
     result = copied_rows(rows, params)
     for number, (positions, own) in enumerate(zip(packed.sampled, holes, strict=True)):
-        for place in np.flatnonzero(np.isin(positions, list(own.seam_tokens))):
+        for place in np.flatnonzero(np.isin(positions, list(own.boundary_ids))):
             column = packed.sampled_columns(number).start + int(place)
             put_rows(result, column, _allowed_row(rows[column], int(positions[place]), own, params))
     return result
@@ -31,7 +31,7 @@ def _allowed_row(row: RowStatistics, position: int, holes: Holes, params: Decodi
     """Return `row` [K] of `position` with the allowed candidates first."""
     keep = np.array([holes.allows(position, token) for token in row.topk_ids.tolist()], np.bool_)
     if not keep.any():
-        return row_of_token(row, holes.seam_tokens[position], params)
+        return row_of_token(row, holes.boundary_ids[position], params)
     logits = None
     if row.logits is not None and params.draws_from_logits:
         may = np.isin(np.arange(len(row.logits)), row.topk_ids[keep])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from lopa.runtime.options.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
+from lopa.runtime.options.choices import Alg, Alignment, Attention, Cache, Confidence, StrategyName
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -47,7 +47,7 @@ class GenerationOptions(TypedDict, total=False):
     block_steps: int | None
     block_add_threshold: float | None
     decoded_token_threshold: float | None
-    window: Window | None
+    attention: Attention | None
     alignment: Alignment | None
     entropy_threshold: float | None
     distance_penalty: float | None

@@ -97,11 +97,11 @@ def _with_reference(options: Options, strategy: Strategy) -> Iterator[Conflict]:
 
 
 def _with_cache(options: Options, strategy: Strategy) -> Iterator[Conflict]:
-    """Yield caches, sub-blocks and block_steps that the strategy, alignment or window does not support.
+    """Yield caches, sub-blocks and block_steps that the strategy, alignment or attention does not support.
 
     Caches other than "blocks" need a strategy that unmasks one block at a time.
     """
-    cache, alignment, window = options["cache"], options["alignment"], options["window"]
+    cache, alignment, attention = options["cache"], options["alignment"], options["attention"]
     with_cache = f"cannot combine cache {cache!r} with strategy {strategy.name!r}"
     if cache != "blocks" and strategy.pipelined:
         yield with_cache, "a strategy with one block at a time, e.g. threshold", _CHANGE
@@ -113,10 +113,10 @@ def _with_cache(options: Options, strategy: Strategy) -> Iterator[Conflict]:
     if options["block_steps"] is not None and not strategy.block_steps:
         received = f"cannot combine block_steps with strategy {strategy.name!r}"
         yield received, "strategy threshold, vanilla or sequential", _CHANGE
-    if cache in WHOLE_CACHES and (alignment, window) != ("prompt", "full"):
+    if cache in WHOLE_CACHES and (alignment, attention) != ("prompt", "full"):
         what = f"strategy {strategy.name!r}" if strategy.whole else f"cache {cache!r}"
-        received = f"cannot combine {what} with alignment {alignment!r} and window {window!r}"
-        yield received, "alignment prompt and window full, since this loop attends to the whole answer", _CHANGE
+        received = f"cannot combine {what} with alignment {alignment!r} and attention {attention!r}"
+        yield received, "alignment prompt and attention full, since this loop attends to the whole answer", _CHANGE
     if cache == "sub_block" and options["sub_block"] is None:
         yield "cache 'sub_block' without the option sub_block", "both, e.g. sub_block 8", _CHANGE
 
@@ -125,7 +125,7 @@ def _with_alignment(options: Options, strategy: Strategy) -> Iterator[Conflict]:
     """Yield options that a sliding block does not support, and options of sliding blocks for other alignments."""
     if options["alignment"] == "sliding":
         only = {
-            "window": "causal",
+            "attention": "causal",
             "confidence": "neg_entropy",
             "cache": "blocks",
             "sub_block": None,
@@ -136,9 +136,9 @@ def _with_alignment(options: Options, strategy: Strategy) -> Iterator[Conflict]:
                 received = f"cannot combine {name} {options[name]!r} with alignment 'sliding'"
                 yield received, f"{name} {allowed!r}", _CHANGE
         return
-    for name in ("entropy_threshold", "distance_penalty", "window"):
+    for name in ("entropy_threshold", "distance_penalty", "attention"):
         value = options[name]
-        if value == "causal" if name == "window" else value is not None:
+        if value == "causal" if name == "attention" else value is not None:
             yield (
                 f"cannot combine {name} {value!r} with alignment {options['alignment']!r}",
                 "alignment 'sliding' with this option",

@@ -8,8 +8,8 @@ from lopa.runtime.options.choices import (
     MAX_BRANCHES,
     MAX_POSITIONS,
     WHOLE_CACHES,
+    Attention,
     StrategyName,
-    Window,
 )
 from lopa.runtime.options.decoding_params import DecodingParams
 
@@ -21,7 +21,7 @@ __all__ = [
     "MAX_BRANCHES",
     "MAX_POSITIONS",
     "WHOLE_CACHES",
+    "Attention",
     "DecodingParams",
     "StrategyName",
-    "Window",
 ]

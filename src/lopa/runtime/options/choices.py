@@ -23,7 +23,7 @@ StrategyName = (
 """Name of a built-in or registered strategy (lopa.runtime.strategy)."""
 Alg = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 Confidence = Literal["neg_entropy", "probability", "margin"]
-Window = Literal["full", "block_causal", "causal"]
+Attention = Literal["full", "block_causal", "causal"]
 Alignment = Literal["prompt", "absolute", "sliding"]
 Cache = Literal["blocks", "none", "prefix", "dual", "sub_block"]
 SharedRows = Literal["never", "always", "auto"]

@@ -39,9 +39,9 @@ def params_for_holes(
 
 
 def _check_plan(params: DecodingParams, holes: int, lengths: int, *, grows: bool) -> None:
-    if params.window != "full" or params.alignment != "prompt":
+    if params.attention != "full" or params.alignment != "prompt":
         raise BadInputError(
-            f"holes for a model that attends to earlier text only (window {params.window!r}, alignment "
+            f"holes for a model that attends to earlier text only (attention {params.attention!r}, alignment "
             f"{params.alignment!r})",
             expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F adapter",
             remedy="use such a bundle, or ask for a continuation instead",

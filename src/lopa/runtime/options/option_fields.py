@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from lopa.runtime.checked_values import MAX_SECONDS
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_TOP_K, Alignment, Cache, Confidence, Window
+from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_TOP_K, Alignment, Attention, Cache, Confidence
 from lopa.runtime.options.option import BLOCKS, LENGTH, QUALITY, option
 from lopa.runtime.options.value_checks import checked_seed, checked_stop, checked_temperature
 
@@ -86,7 +86,7 @@ class OptionFields(Generic[Unset]):
         help="Open the next block when this share of the last one is unmasked.")
     decoded_token_threshold: float | Unset = option(BLOCKS, default=0.95, max=1.0,
         help="Unmask at least one token of a block per step when this share of the block before is unmasked.")
-    window: Window | Unset = option(BLOCKS, default="full",
+    attention: Attention | Unset = option(BLOCKS, default="full",
         help="Attention within the window: full, block_causal (own and earlier blocks) or causal (sliding blocks).")
     alignment: Alignment | Unset = option(BLOCKS, default="prompt",
         help="Start of the blocks: prompt (behind the prompt), absolute (counted from position 0) or sliding (one "

@@ -68,8 +68,8 @@ class FilledHoles:
         masked = np.flatnonzero(~unmasked[start:end])
         filled = start + int(masked[0]) if len(masked) else end
         is_whole = filled == end
-        seams = self.encoded.seam_at
-        before, after = seams.get(start), seams.get(end - 1)
+        boundaries = self.encoded.boundary_token_at
+        before, after = boundaries.get(start), boundaries.get(end - 1)
         before = before if before is not None and before.is_start else None
         after = after if after is not None and not after.is_start else None
         first, last = start + (before is not None), end - (after is not None)

@@ -152,7 +152,7 @@ class OutputProcessor:
             text="".join(self._text),
             steps=steps,
             tokens=len(final),
-            window_tokens=answer.window_tokens,
+            generated_positions=answer.generated_positions,
             tokens_per_forward=len(final) / steps if steps else 0.0,
             stop_reason=stop_reason,
             seconds=time.perf_counter() - self._submitted,

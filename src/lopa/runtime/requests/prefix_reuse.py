@@ -2,14 +2,14 @@
 
 A row is reused where everything that it attends to is equal. There are three cases:
 
-- **Blocks counted from position 0, window="block_causal"** (SDAR, LLaDA2, Fast-dLLM v2, Stable-DiffCoder). A row
+- **Blocks counted from position 0, attention="block_causal"** (SDAR, LLaDA2, Fast-dLLM v2, Stable-DiffCoder). A row
   attends to its own block and earlier ones. A block is reused if all ids up to its end are equal.
-- **A sliding block, window="causal"** (WeDLM). A row attends to itself and earlier rows. Requests with any
+- **A sliding block, attention="causal"** (WeDLM). A row attends to itself and earlier rows. Requests with any
   block size share rows, in blocks of the tree.
-- **Blocks counted from the end of the prompt, window="block_causal"** (D2F). The prompt is one block, and only whole
+- **Blocks counted from the end of the prompt, attention="block_causal"** (D2F). The prompt is one block, and only whole
   prompts are reused. Answers are not, because their blocks begin elsewhere in the next prompt.
 
-With window="full" a row attends to masked positions behind it, so that it depends on the round. Reference mode
+With attention="full" a row attends to masked positions behind it, so that it depends on the round. Reference mode
 reproduces every step. Neither is reused. Temperature, seed, strategy and grammar do not change rows. If a row predicts
 the next position, the statistics of a prompt's last row are needed too, and they depend on the temperature.
 """
@@ -54,10 +54,10 @@ def prefix_reuse(
     if params.reference:
         return None
     last_row = 1 if prediction_shift else 0
-    if params.slides and params.window == "causal":
+    if params.slides and params.attention == "causal":
         key: Hashable = ("causal", cache_salt)
         return PrefixReuse(key, CAUSAL_BLOCK, (prompt - last_row) // CAUSAL_BLOCK * CAUSAL_BLOCK, whole_prompt=False)
-    if params.window != "block_causal":
+    if params.attention != "block_causal":
         return None
     if params.alignment == "absolute":
         size = params.block_size

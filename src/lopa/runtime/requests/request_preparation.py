@@ -128,12 +128,12 @@ class RequestPreparation:
     def _encoded_holes(self, text: TextWithHoles, config: GenerationConfig) -> _Encoded:
         """Return a text with holes, whose options are those of one block from its first hole to its last one."""
         manifest = self.bundle.manifest
-        if manifest.origin.adapter and config.window != "full":
+        if manifest.origin.adapter and config.attention != "full":
             raise BadInputError(
                 "holes for a bundle with a D2F adapter, whose rows attend to earlier blocks only",
                 expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F "
                 "adapter",
-                remedy="export the checkpoint without its adapter; window full tries the adapter anyway",
+                remedy="export the checkpoint without its adapter; attention full tries the adapter anyway",
             )
         config = config_of_expressions(config, text)
         holes = encode_lengths(
@@ -142,7 +142,7 @@ class RequestPreparation:
             manifest,
             special_tokens=config.special_tokens,
             in_turn=config.block_size is not None,
-            heals_seams=not config.has_grammar,
+            token_healing=not config.has_grammar,
         )
         branches = 1 if holes.grows and config.branches is None else config.branches
         resolved = self.resolve(replace(config, max_new_tokens=holes.count, branches=branches))

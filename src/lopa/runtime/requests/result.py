@@ -13,8 +13,8 @@ from lopa.runtime.state.choice_scores import ChoiceScores
 class GenerationResult:
     """The answer to one prompt, with statistics of its decode.
 
-    `tokens` counts ids up to and including the first end of text, `window_tokens` all generated positions as in the
-    paper, and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
+    `tokens` counts ids up to and including the first end of text, `generated_positions` all of them as in the paper,
+    and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
     positions. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
     values in effect, and `params` has the value of every option.
 
@@ -29,7 +29,7 @@ class GenerationResult:
     text: str
     steps: int
     tokens: int
-    window_tokens: int
+    generated_positions: int
     tokens_per_forward: float
     stop_reason: StopReason
     seconds: float

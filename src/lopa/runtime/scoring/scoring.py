@@ -68,7 +68,7 @@ class Scoring:
     def open_round(self, cached: Int64) -> PackedRows:
         """Return the rows of the next forward; `cached` [P] are the positions of the cached rows."""
         count = max(1, min(MAX_BRANCHES, MAX_ROWS // (self._end - len(cached))))
-        caches = self.params.window != "full" and not len(cached) and len(self._waiting) > count
+        caches = self.params.attention != "full" and not len(cached) and len(self._waiting) > count
         return rows_of_beginnings(
             self._prompt,
             self._waiting[:count],
@@ -126,7 +126,7 @@ class Scoring:
             end=len(ids),
             final=len(ids),
             stop_reason=None if scores is None else "choice",
-            window_tokens=self._canvas,
+            generated_positions=self._canvas,
             token_logprobs=np.array(logprobs, np.float32) if self.params.logprobs else None,
             recorded=(lambda places, _: [self._best_candidates[ids[:place]] for place in places])
             if self.params.top_logprobs

@@ -32,7 +32,7 @@ class AnswerState:
     """Number of generated positions whose tokens no later round changes, up to an end of text."""
     stop_reason: StopReason | None
     """None while decoding goes on."""
-    window_tokens: int
+    generated_positions: int
     """Maximum number of generated positions so far; the paper counts these."""
     token_logprobs: Float32 | None = None
     """[positions]: log-probabilities of unmasked tokens, NaN for other positions; None if not requested."""
@@ -74,16 +74,18 @@ class AnswerState:
 
 
 def answer_of_branch(
-    branch: Branch, ends: tuple[int, ...], window_tokens: int, *, finished_blocks: bool = False
+    branch: Branch, ends: tuple[int, ...], generated_positions: int, *, finished_blocks: bool = False
 ) -> AnswerState:
-    """Return the answer of the anchor `branch`, with `window_tokens` and its stop_reason."""
+    """Return the answer of the anchor `branch`, with `generated_positions` and its stop_reason."""
     start, count, final = branch.layout.prompt, len(branch.tokens), unmasked_length(branch)
     certain = final_length(branch) if finished_blocks else final
     reason: StopReason | None = "length" if start + certain == count >= branch.layout.end else None
     if branch.ended:
         length = length_to_end(branch.tokens[start : start + final], ends)
         final, reason = (final, reason) if length is None else (length, "eos" if length <= certain else None)
-    return AnswerState(branch.tokens, branch.unmasked, start, count, final, reason, window_tokens, branch.logprobs)
+    return AnswerState(
+        branch.tokens, branch.unmasked, start, count, final, reason, generated_positions, branch.logprobs
+    )
 
 
 def length_to_end(ids: Int64, ends: tuple[int, ...]) -> int | None:

@@ -26,17 +26,17 @@ class BlockState(Enum):
 @dataclass(frozen=True, slots=True)
 class Block:
     """Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or the part of it that
-    fills complete blocks. If some of its rows were cached by an earlier request, block 0 has them and block 1 the rest.
+    fills whole blocks. If some of its rows were cached by an earlier request, block 0 has them and block 1 the rest.
 
-    `complete` means that the block before is nearly unmasked, so that this block unmasks at least one position per
-    step. The flag never reverts. `rounds` counts the rounds in which the block was active.
+    `fully_activated` means that the block before is nearly unmasked, so that this block unmasks at least one position
+    per step. The flag never reverts. `rounds` counts the rounds in which the block was active.
     """
 
     start: int
     end: int
     masks: int
     state: BlockState
-    complete: bool
+    fully_activated: bool
     rounds: int = 0
     accepted: int | None = None
     """Number of positions unmasked in the last round; None before the first round. Only remasking strategies set it."""
@@ -111,8 +111,8 @@ def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: int
     """
     cached = max(cached, layout.unseen)
     blocks: Blocks = (
-        Block(0, cached, masks=0, state=BlockState.IN_CACHE, complete=True),
-        Block(cached, layout.first, masks=0, state=BlockState.TO_CACHE, complete=True),
+        Block(0, cached, masks=0, state=BlockState.IN_CACHE, fully_activated=True),
+        Block(cached, layout.first, masks=0, state=BlockState.TO_CACHE, fully_activated=True),
     )
     # The prompt is one block in each state, and an empty block only if nothing is cached.
     blocks = blocks[:1] if cached == layout.first > 0 else blocks[0 if cached else 1 :]

@@ -132,9 +132,9 @@ def _split_range(first: int, end: int, inner: int, inner_end: int) -> tuple[Int6
 
 def attention_mask(order: Int64, layout: Layout, params: DecodingParams) -> Bool:
     """Return which row attends to which, [W, W], for rows at the positions `order`."""
-    if params.window == "full":
+    if params.attention == "full":
         return np.ones((len(order), len(order)), np.bool_)
-    if params.window == "causal":
+    if params.attention == "causal":
         return np.tri(len(order), dtype=np.bool_)
     number = layout.block_numbers(order)
     return number[:, None] >= number[None, :]

@@ -30,7 +30,7 @@ class Holes(Protocol):
         """True if the holes are filled from left to right, in blocks, instead of together."""
 
     @property
-    def seam_tokens(self) -> Mapping[int, int]:
+    def boundary_ids(self) -> Mapping[int, int]:
         """Tokens of given text at the edges of holes, by position. Only some other tokens may replace them."""
 
     def resized(self, sizes: "Sequence[int]", mask: int) -> "Holes":

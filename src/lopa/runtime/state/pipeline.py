@@ -94,7 +94,7 @@ def with_next_block(branch: Branch, context: Context) -> Branch:
     size = next_block_size(branch, _progress(branch.blocks[-1]), context.params)
     if size:
         branch = _with_open_positions(branch, size, context)
-    blocks = with_complete_flags(branch.blocks, context.params.decoded_token_threshold)
+    blocks = with_activated_blocks(branch.blocks, context.params.decoded_token_threshold)
     return branch if blocks is branch.blocks else replace(branch, blocks=blocks)
 
 
@@ -156,15 +156,17 @@ def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Block
     """Return `blocks` and a new active block of `size` positions behind them, `masks` of them masked (None: all)."""
     end = blocks[-1].end
     masked = size if masks is None else masks
-    return (*blocks, Block(end, end + size, masks=masked, state=BlockState.ACTIVE, complete=False))
+    return (*blocks, Block(end, end + size, masks=masked, state=BlockState.ACTIVE, fully_activated=False))
 
 
-def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
-    """Return `blocks` with each block flagged complete whose predecessor has reached the threshold."""
-    if all(block.complete for block in blocks):
+def with_activated_blocks(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
+    """Return `blocks` with each block fully activated whose predecessor has reached the threshold."""
+    if all(block.fully_activated for block in blocks):
         return blocks
     return blocks[:1] + tuple(
-        block if block.complete or _progress(before) < decoded_token_threshold else replace(block, complete=True)
+        block
+        if block.fully_activated or _progress(before) < decoded_token_threshold
+        else replace(block, fully_activated=True)
         for before, block in pairwise(blocks)
     )
 
@@ -223,8 +225,8 @@ def after_slide(blocks: Blocks, unmasked: Bool, shared: Bool) -> Blocks:
     run = start + int(masked[0]) if len(masked) else end
     masks = int(np.count_nonzero(~unmasked[run:end]))
     parts = (
-        Block(0, start, masks=0, state=BlockState.IN_CACHE, complete=True),
-        Block(start, run, masks=0, state=BlockState.TO_CACHE, complete=True),
-        Block(run, end, masks=masks, state=BlockState.ACTIVE, complete=True),
+        Block(0, start, masks=0, state=BlockState.IN_CACHE, fully_activated=True),
+        Block(start, run, masks=0, state=BlockState.TO_CACHE, fully_activated=True),
+        Block(run, end, masks=masks, state=BlockState.ACTIVE, fully_activated=True),
     )
     return tuple(block for block in parts if block.end > block.start)

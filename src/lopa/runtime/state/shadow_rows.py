@@ -38,7 +38,7 @@ def with_shadow_rows(packed: PackedRows, anchor: Branch, verified: Int64, contex
     at, length = verified - shift, real + shadows
     mask = np.zeros((length, length), np.bool_)
     mask[:real, :real] = packed.masks[-1]
-    mask[real:, :real] = _attended_rows(verified, at, packed.positions[-real:], anchor, context.params.window)
+    mask[real:, :real] = _attended_rows(verified, at, packed.positions[-real:], anchor, context.params.attention)
     mask[real:, real:] = _attended_shadow_rows(verified, anchor) if shift == 0 else np.eye(shadows, dtype=np.bool_)
     tokens = anchor.tokens[at] if shift else np.full(shadows, context.mask_token)
     return replace(
@@ -54,13 +54,13 @@ def with_shadow_rows(packed: PackedRows, anchor: Branch, verified: Int64, contex
     )
 
 
-def _attended_rows(verified: Int64, at: Int64, order: Int64, anchor: Branch, window: str) -> Bool:
+def _attended_rows(verified: Int64, at: Int64, order: Int64, anchor: Branch, attention: str) -> Bool:
     """Return the rows, at the positions `order` [W], to which each shadow row attends, [S, W].
 
     A shadow row attends to the rows that its position allows, except the verified row and the row that it replaces.
     """
     hidden: Bool = (order == verified[:, None]) | (order == at[:, None])
-    if window == "full":
+    if attention == "full":
         return ~hidden
     numbers: Bool = anchor.layout.block_numbers(at)[:, None] >= anchor.layout.block_numbers(order)
     return numbers & ~hidden

@@ -116,7 +116,7 @@ def if_best_is_certain(block: BlockView, params: DecodingParams) -> Float32:
     If the best probability of an incomplete block does not exceed skip_threshold, return infinity: none is certain.
     """
     best = block.candidates.probabilities[block.masked].max(initial=0.0)
-    free = block.complete or best > np.float32(params.skip_threshold)
+    free = block.fully_activated or best > np.float32(params.skip_threshold)
     return np.full(len(block.positions), -math.inf if free else math.inf, np.float32)
 
 
@@ -317,7 +317,7 @@ Rank = Callable[[BlockView, DecodingParams], Floats]
 Cut = Callable[[Int64, BlockView, DecodingParams], int]
 """Function of the indices [m] of a block's certain positions by rank. It returns how many of them are unmasked."""
 Minimum = Callable[[BlockView, DecodingParams], int]
-"""Function that returns the minimum number of positions that a complete block unmasks, certain or not."""
+"""Function that returns the minimum number of positions that a fully activated block unmasks, certain or not."""
 Remask = Callable[[RemaskView, DecodingParams], Bool]
 """Function that returns a mask [n], True for the positions of a block to mask again."""
 Edit = Callable[[EditView, DecodingParams], Bool]
@@ -431,9 +431,9 @@ class Strategy:
 def unmasked_positions(block: BlockView, strategy: Strategy, params: DecodingParams) -> Bool:
     """Return the positions of a block that a step unmasks, [n], according to stages 3 to 5 of `strategy`.
 
-    They are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with fewer
-    of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the
-    answer's first masked position is certain and ranks first.
+    They are the first by rank of the eligible positions above the threshold, up to the cut. A fully activated block
+    with fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With
+    unmask_first_masked the answer's first masked position is certain and ranks first.
     """
     first = _first_masked(block, params)
     ranks = np.where(first, np.inf, strategy.rank(block, params))
@@ -445,7 +445,7 @@ def unmasked_positions(block: BlockView, strategy: Strategy, params: DecodingPar
     ranked = _ranked(ranks, certain | first)
     chosen = ranked[: max(strategy.cut(ranked, block, params), int(first.any()))]
     minimum = strategy.minimum(block, params)
-    if len(chosen) < minimum and block.complete and block.masked.any():
+    if len(chosen) < minimum and block.fully_activated and block.masked.any():
         overwrites = params.overwrites_unmasked and strategy.overwrites_unmasked
         chosen = (_first_with_ties if overwrites else _best)(ranks, block.masked, minimum)
     result = np.zeros(len(block.positions), np.bool_)

@@ -77,7 +77,7 @@ class BlockView:
     """[n]: candidates of this step. A grammar allows the one at the answer's first masked position."""
     masked: Bool
     """[n]: True for masked positions whose candidate no grammar rejects."""
-    complete: bool
+    fully_activated: bool
     """True if the block before is nearly unmasked, so that this block unmasks at least one position per step."""
     rounds: int
     """Earlier rounds in which the block was active."""

@@ -1,4 +1,4 @@
-"""Token IDs of a text with holes, and the seams between given text and holes.
+"""Token IDs of a text with holes, and the tokens at the boundary of given text and holes.
 
 A given text and a hole are encoded apart. The last token before a hole may be the beginning of a longer token that the
 model would write. The first token behind a hole may be the end of one. Such a token joins the hole: the model decides
@@ -25,7 +25,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Seam:
+class BoundaryToken:
     """A position at the edge of a hole whose token begins or ends with given text."""
 
     position: int
@@ -43,10 +43,10 @@ class EncodedHoles:
     ids: Int64
     """[length]: given tokens, and mask tokens in the holes."""
     holes: tuple[Span, ...]
-    """Positions of the holes, from left to right, with the seams that belong to them."""
+    """Positions of the holes, from left to right, with the boundary tokens that belong to them."""
     given: tuple[str, ...]
     """Given texts before, between and behind the holes."""
-    seams: tuple[Seam, ...] = ()
+    boundary_tokens: tuple[BoundaryToken, ...] = ()
     in_turn: bool = False
     """True if the holes are filled from left to right, in blocks, instead of together."""
     regexes: tuple[str | None, ...] = ()
@@ -57,7 +57,7 @@ class EncodedHoles:
     """True if the holes begin with the length of the only `shorter` text, and the model lengthens and shortens them."""
     tokenizer: Tokenizer | None = field(default=None, repr=False)
     token_texts: dict[int, str] = field(default_factory=dict, repr=False)
-    """Texts of tokens that were candidates at a seam, since most are candidates in many rounds."""
+    """Texts of tokens that were candidates for a boundary token, since most are candidates in many rounds."""
 
     @property
     def lengths(self) -> "tuple[EncodedHoles, ...]":
@@ -78,20 +78,27 @@ class EncodedHoles:
     @cached_property
     def key(self) -> Hashable:
         """Everything besides the IDs that a decode depends on."""
-        return self.holes, self.seams, self.in_turn, self.grows, tuple(each.key for each in self.shorter), self.regexes
+        return (
+            self.holes,
+            self.boundary_tokens,
+            self.in_turn,
+            self.grows,
+            tuple(each.key for each in self.shorter),
+            self.regexes,
+        )
 
     @cached_property
-    def seam_at(self) -> dict[int, Seam]:
-        """The seams by position."""
-        return {seam.position: seam for seam in self.seams}
+    def boundary_token_at(self) -> dict[int, BoundaryToken]:
+        """The boundary tokens by position."""
+        return {each.position: each for each in self.boundary_tokens}
 
     @cached_property
-    def seam_tokens(self) -> dict[int, int]:
-        """The tokens of the given text at the seams, by position."""
-        return {seam.position: seam.token for seam in self.seams}
+    def boundary_ids(self) -> dict[int, int]:
+        """The tokens of the given text at boundaries, by position."""
+        return {each.position: each.token for each in self.boundary_tokens}
 
     def resized(self, sizes: Sequence[int], mask: int) -> "EncodedHoles":
-        """Return the same text with holes of these `sizes`, at least those of their seams, filled with `mask`."""
+        """Return the text with holes of these `sizes`, at least those of their boundary tokens, filled with `mask`."""
         ids, holes = [*self.given_ids[0]], []
         for given, size in zip(self.given_ids[1:], sizes, strict=True):
             holes.append((len(ids), len(ids) + size))
@@ -101,19 +108,19 @@ class EncodedHoles:
             for (start, end), (first, last) in zip(self.holes, holes, strict=True)
             for edge, to in ((start, first), (end - 1, last - 1))
         }
-        seams = tuple(replace(seam, position=moved[seam.position]) for seam in self.seams)
-        return replace(self, ids=np.array(ids, np.int64), holes=tuple(holes), seams=seams)
+        tokens = tuple(replace(each, position=moved[each.position]) for each in self.boundary_tokens)
+        return replace(self, ids=np.array(ids, np.int64), holes=tuple(holes), boundary_tokens=tokens)
 
     def allows(self, position: int, token: int) -> bool:
         """Return whether `token` may be written at `position`."""
-        seam = self.seam_at.get(position)
-        if seam is None or token == seam.token:
+        boundary = self.boundary_token_at.get(position)
+        if boundary is None or token == boundary.token:
             return True
         if token not in self.token_texts:
-            assert self.tokenizer is not None  # seams have one
+            assert self.tokenizer is not None  # boundary tokens have one
             self.token_texts[token] = text_of_token(self.tokenizer, token)
         text = self.token_texts[token]
-        return text.startswith(seam.text) if seam.is_start else text.endswith(seam.text)
+        return text.startswith(boundary.text) if boundary.is_start else text.endswith(boundary.text)
 
 
 def encode_lengths(
@@ -123,7 +130,7 @@ def encode_lengths(
     *,
     special_tokens: bool = False,
     in_turn: bool = False,
-    heals_seams: bool = True,
+    token_healing: bool = True,
 ) -> EncodedHoles:
     """Return the token IDs of a text with the longest holes, and those of its `shorter` lengths.
 
@@ -132,7 +139,9 @@ def encode_lengths(
     """
     texts, grows = text.with_lengths(), manifest.special_tokens.expand is not None
     *shorter, longest = (
-        encode_holes(each, tokenizer, manifest, special_tokens=special_tokens, in_turn=in_turn, heals_seams=heals_seams)
+        encode_holes(
+            each, tokenizer, manifest, special_tokens=special_tokens, in_turn=in_turn, token_healing=token_healing
+        )
         for each in (dict.fromkeys((texts[0], texts[-1])) if grows else texts)
     )
     if shorter and in_turn:
@@ -151,13 +160,13 @@ def encode_holes(
     *,
     special_tokens: bool = False,
     in_turn: bool = False,
-    heals_seams: bool = True,
+    token_healing: bool = True,
 ) -> EncodedHoles:
     """Return the token IDs of a text with holes; the first part gets the bundle's beginning-of-text token.
 
     If the model has an expand token, an end of text follows the last part, unless this is IDs (DreamOn).
 
-    The holes are filled together, or `in_turn`. Tokens at their edges are decided again with `heals_seams`.
+    The holes are filled together, or `in_turn`. Tokens at their edges are decided again with `token_healing`.
 
     Raises BadInputError for invalid IDs, and PromptTooLongError for a text that is too long. If rows predict the next
     position, a text that begins with a hole is refused too.
@@ -183,21 +192,21 @@ def encode_holes(
     _check_length(starts[-1], manifest)
     ids = np.array([each for piece in encoded for each in piece], np.int64)
     holes: list[Span] = []
-    seams: list[Seam] = []
+    found: list[BoundaryToken] = []
     for number, part in enumerate(parts):
         if not isinstance(part, Hole):
             continue
         start, end = starts[number], starts[number + 1]
         before = parts[number - 1] if number else ()
-        if heals_seams and isinstance(before, str) and len(encoded[number - 1]) > 1:
-            seam = _seam(ids, start - 1, before, tokenizer, is_start=True)
-            start -= seam is not None
-            seams += [seam] if seam is not None else []
+        if token_healing and isinstance(before, str) and len(encoded[number - 1]) > 1:
+            boundary = _boundary_token(ids, start - 1, before, tokenizer, is_start=True)
+            start -= boundary is not None
+            found += [boundary] if boundary is not None else []
         after = parts[number + 1] if number + 1 < len(parts) else ()
-        if heals_seams and isinstance(after, str):
-            seam = _seam(ids, end, after, tokenizer, is_start=False)
-            end += seam is not None
-            seams += [seam] if seam is not None else []
+        if token_healing and isinstance(after, str):
+            boundary = _boundary_token(ids, end, after, tokenizer, is_start=False)
+            end += boundary is not None
+            found += [boundary] if boundary is not None else []
         ids[start:end] = mask
         holes.append((start, end))
     if manifest.prediction_shift and holes[0][0] == 0:
@@ -211,7 +220,7 @@ def encode_holes(
         ids,
         tuple(holes),
         _given_texts(parts, tokenizer),
-        tuple(seams),
+        tuple(found),
         in_turn,
         regexes if any(regexes) else (),
         tokenizer=tokenizer,
@@ -224,15 +233,17 @@ def text_of_token(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.decode([*context, token])[1:]
 
 
-def _seam(ids: Int64, position: int, text: str, tokenizer: Tokenizer, *, is_start: bool) -> Seam | None:
-    """Return the seam at `position`, whose token is at the edge of the given `text`.
+def _boundary_token(
+    ids: Int64, position: int, text: str, tokenizer: Tokenizer, *, is_start: bool
+) -> BoundaryToken | None:
+    """Return the boundary token at `position`, which is at the edge of the given `text`.
 
     Return None for a token that does not write whole characters of it.
     """
     token = int(ids[position])
     own = text_of_token(tokenizer, token)
     fits = text.endswith(own) if is_start else text.startswith(own)
-    return Seam(position, token, own, is_start) if own and fits else None
+    return BoundaryToken(position, token, own, is_start) if own and fits else None
 
 
 def _given_texts(parts: Sequence[Part], tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ class OpenAIReply:
         steps = sum(choice.result.steps for choice in choices)
         lopa_fields = {
             "steps": steps,
-            "window_tokens": sum(choice.result.window_tokens for choice in choices),
+            "generated_positions": sum(choice.result.generated_positions for choice in choices),
             "tokens_per_forward": tokens / steps if steps else 0.0,
         }
         drafts = [each for choice in choices if (each := choice.result.draft_probability) is not None]

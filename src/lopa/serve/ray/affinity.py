@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from lopa.serve.openai.body_options import LOPA_FIELD, PROMPT_FIELDS
-from lopa.serve.ray.served_models import REUSABLE_WINDOWS, ServedModels
+from lopa.serve.ray.served_models import REUSABLE_ATTENTION, ServedModels
 
 MAX_PREFIXES = 64
 """Maximum number of keys of a request. Longer conversations use the last ones, which the turn before shares."""
@@ -40,9 +40,9 @@ def route_from_body(body: Mapping[str, Any], endpoint: str, models: ServedModels
     if not isinstance(model, str) or model not in models.cards:
         return Route(models.first)
     lopa_object = body.get(LOPA_FIELD)
-    window = lopa_object.get("window") if isinstance(lopa_object, dict) else None
-    window = models.windows[model] if window is None else window
-    if not isinstance(window, str) or window not in REUSABLE_WINDOWS or endpoint not in PROMPT_FIELDS:
+    attention = lopa_object.get("attention") if isinstance(lopa_object, dict) else None
+    attention = models.attention[model] if attention is None else attention
+    if not isinstance(attention, str) or attention not in REUSABLE_ATTENTION or endpoint not in PROMPT_FIELDS:
         return Route(model)
     context = _digest(b"", [model, endpoint, {name: body[name] for name in _CONTEXT if body.get(name)}])
     chain = accumulate(_parts(body.get(PROMPT_FIELDS[endpoint])), _digest, initial=context)

@@ -10,8 +10,8 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.serve.answering.service import model_card
 from lopa.serve.ray.ray_options import NamedBundle
 
-REUSABLE_WINDOWS = ("block_causal", "causal")
-"""Windows in which rows are independent of later positions, so that requests can share them."""
+REUSABLE_ATTENTION = ("block_causal", "causal")
+"""Kinds of attention in which rows are independent of later positions, so that requests can share them."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class ServedModels:
 
     cards: Mapping[str, Mapping[str, Any]]
     """Model cards of /v1/models."""
-    windows: Mapping[str, str]
-    """Default window of each model."""
+    attention: Mapping[str, str]
+    """Default attention of each model."""
 
     @property
     def first(self) -> str:
@@ -33,10 +33,10 @@ def models_from_bundles(bundles: tuple[NamedBundle, ...]) -> ServedModels:
     """Return the models of the bundles, from their manifests and tokenizers. Raises BadInputError for a missing or
     broken bundle."""
     created = int(time.time())
-    cards, windows = {}, {}
+    cards, attention = {}, {}
     for each in bundles:
         bundle = Bundle.open(each.path)
         chats = Tokenizer.open(bundle).has_chat_template
         cards[each.model] = model_card(each.model, created, bundle.manifest, chats=chats)
-        windows[each.model] = bundle.manifest.params().window
-    return ServedModels(cards, windows)
+        attention[each.model] = bundle.manifest.params().attention
+    return ServedModels(cards, attention)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa.runtime import BadInputError, Decoder, Step, trace_table
+from lopa.runtime import BadInputError, Decoder, Step, step_table
 
 COLUMNS = ["step", "position", "token", "probability", "entropy", "unmasked", "branch"]
 CASES: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any]
 ) -> None:
     ids, steps = decoded(decoder, prompt, **options)
-    table = trace_table(steps)
+    table = step_table(steps)
     assert list(table) == COLUMNS
     assert len({len(column) for column in table.values()}) == 1
     written = dict(zip(table["position"][table["unmasked"]], table["token"][table["unmasked"]], strict=True))
@@ -51,7 +51,7 @@ def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...
     steps: list[Step] = []
     config = decoder.config(strategy="lopa", branches=3, logprobs=True, max_new_tokens=40)
     *_, done = decoder.stream(prompt, config, on_step=steps.append)
-    table = trace_table(steps)
+    table = step_table(steps)
     probability_of = dict(
         zip(table["position"][table["unmasked"]], table["probability"][table["unmasked"]], strict=True)
     )
@@ -65,7 +65,7 @@ def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...
 def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     _, steps = decoded(decoder, prompt, strategy="lopa", branches=4)
     several = next(step for step in steps if len(step.branches) == 4)
-    table = trace_table(several)
+    table = step_table(several)
     assert set(table["branch"]) == {0, 1, 2, 3}
     for branch, sampled in enumerate(several.rows.sampled):
         own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], sampled))
@@ -75,14 +75,14 @@ def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> No
 def test_pandas_accepts_the_table(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     pandas = pytest.importorskip("pandas")
     _, steps = decoded(decoder, prompt, strategy="d2f")
-    frame = pandas.DataFrame(trace_table(steps))
+    frame = pandas.DataFrame(step_table(steps))
     assert list(frame.columns) == COLUMNS
     assert len(frame) == sum(len(sampled) for step in steps for sampled in step.rows.sampled)
     assert frame["unmasked"].dtype == bool
 
 
 def test_no_steps_give_an_empty_table() -> None:
-    table = trace_table([])
+    table = step_table([])
     assert list(table) == COLUMNS
     assert [len(column) for column in table.values()] == [0] * len(COLUMNS)
 
@@ -94,7 +94,7 @@ def test_steps_of_several_prompts_are_distinguishable(decoder: Decoder, prompt: 
         decoder.generate(
             prompts,
             decoder.config(max_new_tokens=16),
-            parallel=2,
+            max_num_seqs=2,
             on_step=lambda number, step: numbers_by_request.setdefault(number, []).append(step.number),
         )
     )

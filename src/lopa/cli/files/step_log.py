@@ -1,4 +1,4 @@
-"""The file of `generate --trace`: a header line with bundle, options and params, then a line per step."""
+"""The file of `generate --step-log`: a header line with bundle, options and params, then a line per step."""
 
 import json
 import math
@@ -8,16 +8,16 @@ from typing import Any
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.decoding.trace_table import trace_table
+from lopa.runtime.decoding.step_table import step_table
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import DecodingParams
 
-TRACE_VERSION = 1
+STEP_LOG_VERSION = 1
 StepCallbacks = Callable[[int], Callable[[Step], None]]
 """Function from the number of a request to the callback for its steps."""
 
 
-class TraceWriter:
+class StepLog:
     """Writer of a header and of steps.
 
     A step has its request's number: 0 for a single prompt, otherwise the line number.
@@ -30,7 +30,7 @@ class TraceWriter:
         self._write = write
         header = {
             "type": "header",
-            "version": TRACE_VERSION,
+            "version": STEP_LOG_VERSION,
             "bundle": {record.path: record.sha256 for record in manifest.files},
             "config": config.requested(),
             "params": params.as_json(),
@@ -45,7 +45,7 @@ class TraceWriter:
 def record_from_step(step: Step) -> dict[str, Any]:
     """Return branches, windows, confidences, winner, unmasked tokens, table and seconds of a step, as JSON values.
 
-    "table" has the columns of `lopa.runtime.decoding.trace_table`, without "step". "seconds" is by phase. For several
+    "table" has the columns of `lopa.runtime.decoding.step_table`, without "step". "seconds" is by phase. For several
     devices, "split" has the seconds of the forward by device.
     """
     rows = step.rows
@@ -76,7 +76,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
             )
         ],
         "blocks": [
-            [block.start, block.end, block.masks, block.state.value, block.complete]
+            [block.start, block.end, block.masks, block.state.value, block.fully_activated]
             for block in step.branches[-1].blocks
         ],
         "winner": step.winner,
@@ -101,7 +101,7 @@ def _edits(step: Step) -> list[list[int]]:
 
 def _table(step: Step) -> dict[str, list[Any]]:
     """Return the columns of one step, with the digits of a float32 and null for values that are not finite."""
-    columns = {name: column.tolist() for name, column in trace_table(step).items() if name != "step"}
+    columns = {name: column.tolist() for name, column in step_table(step).items() if name != "step"}
     for name in ("probability", "entropy"):
         columns[name] = [float(f"{value:.8g}") if math.isfinite(value) else None for value in columns[name]]
     return columns

@@ -1,4 +1,4 @@
-"""Forwards recorded by `generate --trace`, for the planner of shape buckets. Only the sizes are read."""
+"""Forwards recorded by `generate --step-log`, for the planner of shape buckets. Only the sizes are read."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from lopa.bench.buckets.forward_recording import Recording
-from lopa.cli.files.trace_file import TRACE_VERSION
+from lopa.cli.files.step_log import STEP_LOG_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import tiles
@@ -17,22 +17,22 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import MAX_BRANCHES, DecodingParams
 
 _Line = TypeVar("_Line")
-_EXPECTED = "a file written by generate --trace"
+_EXPECTED = "a file written by generate --step-log"
 _MAX_BYTES = 2**30
-"""Maximum bytes of a trace. A step takes a few kilobytes."""
+"""Maximum bytes of a step log. A step takes a few kilobytes."""
 _ACCELERATOR = "cuda:0"
 _NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
-def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
-    """Return the forwards in a trace of `bundle`.
+def recording_from_step_log(path: Path, bundle: Bundle) -> Recording:
+    """Return the forwards in a step log of `bundle`.
 
-    Raises BadInputError, with the line's number, for a damaged trace and for one of another version or bundle.
+    Raises BadInputError, with the line's number, for a damaged step log and for one of another version or bundle.
     """
     text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", max=_MAX_BYTES)
     lines = text.split(b"\n")
-    plan = _plan_from_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
+    params = _params_from_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
     requests: dict[int, list[Sizes]] = {}
     longest_prompt = 0
     for number, line in enumerate(lines[1:], start=2):
@@ -43,10 +43,10 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
             if step.step == 1:
                 longest_prompt = max(longest_prompt, step.prefix + step.commit if step.prompt is None else step.prompt)
     if not requests:
-        raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --trace")
+        raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --step-log")
     forwards = sum(map(len, requests.values()))
     source = ShapeSource(name=path.name, sha256=sha256_of_file(path), forwards=forwards)
-    return Recording(tuple(map(tuple, requests.values())), (plan,), longest_prompt, (source,))
+    return Recording(tuple(map(tuple, requests.values())), (params,), longest_prompt, (source,))
 
 
 class _HeaderLine(msgspec.Struct):
@@ -97,20 +97,20 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",
             expected=f"at most {MAX_BRANCHES} branches and {positions} positions, as in {bundle.path}",
-            remedy="record a decode of this bundle: generate --trace",
+            remedy="record a decode of this bundle: generate --step-log",
         )
 
 
-def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingParams:
+def _params_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingParams:
     """Return the decode's plan for an accelerator, even if a CPU recorded it, since only accelerators use buckets."""
     for name, found, expected in (
-        ("version", header.version, TRACE_VERSION),
+        ("version", header.version, STEP_LOG_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),
     ):
         if found != expected:
             raise BadInputError(
-                f"{path} is a trace of {name} {found}",
+                f"{path} is a step log of {name} {found}",
                 expected=f"{name} {expected}, as in {bundle.path}",
-                remedy="record a decode of this bundle: generate --trace",
+                remedy="record a decode of this bundle: generate --step-log",
             )
     return bundle.manifest.params(GenerationConfig.from_mapping(header.config), [_ACCELERATOR])

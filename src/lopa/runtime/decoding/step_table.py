@@ -20,7 +20,7 @@ _TYPES: dict[str, type[np.generic]] = {
 _Row = tuple[int, int, int, float, float, bool, int]
 
 
-def trace_table(steps: Step | Iterable[Step]) -> dict[str, NDArray[Any]]:
+def step_table(steps: Step | Iterable[Step]) -> dict[str, NDArray[Any]]:
     """Return the columns of a flat table of `steps`, arrays of equal length, e.g. for `pandas.DataFrame`.
 
     A row holds the token that a step's forward proposed for one masked position of one branch:
