@@ -16,7 +16,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -110,15 +110,6 @@ test-cpp: $(VENV)/test-ready $(HEADERS)/include/onnxruntime_cxx_api.h
 $(HEADERS)/include/onnxruntime_cxx_api.h:
 	$(BIN)/python -m tools.onnxruntime_headers $(HEADERS)
 
-# Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp
-# takes long.
-peers: $(VENV)/test-ready
-	$(BIN)/python -m tools.peers
-
-test-peers: $(VENV)/test-ready
-	$(BIN)/python -m tools.peers prepare
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
-
 # Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars
 # (docs/how-to/structured-output.md).
 grammars: $(VENV)/test-ready
@@ -134,7 +125,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(WEB)/node_modules $(WEB)/dist .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

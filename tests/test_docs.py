@@ -40,7 +40,8 @@ A_SECTION = re.compile(r"sections? (\d+(?:(?:,| and|, and) \d+)*)(?: ([A-K](?: a
 
 
 def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    """Return a file without shell blocks that run a program of another commit."""
+    return re.sub(r"^git worktree add [^`]+", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def name_of(path: Path) -> str:

@@ -36,7 +36,6 @@ MEASUREMENTS = {
     "hostile": ("tools.serving.hostile", "Measure chats while hostile tools arrive."),
     "overhead": ("tools.serving.overhead", "Compare one chat with and without tools, by all endpoints."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
-    "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
     "rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
     "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
     "web": ("tools.reports.web", "Compare lopa-web in Node with Python on this CPU."),

@@ -1,1 +1,0 @@
-"""Comparison of our CPU forwards with those of other runtimes on the same random checkpoint."""
