@@ -2,8 +2,7 @@
 
 The model attends to both sides of the hole, so that the new lines use the names of the lines above and below it. This
 needs LLaDA, or Dream and DiffuCoder exported without an adapter. The embedded base, which `lopa-export onnx
-src/lopa/tiny/base -o out/base` exports, shows how it works but writes broken code. A model trained by `python -m
-tools.infill.train` writes the right lines, but may choose another name for the variable.
+src/lopa/tiny/base -o out/base` exports, shows how it works but writes broken code.
 """
 
 import sys

@@ -20,12 +20,9 @@ MEASUREMENTS = {
     "tuning": ("tools.reports.tuning", "Repeat tunings on halves of the questions, and judge the choices."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
     "tools": ("tools.reports.tool_calls", "Decode calls of random tools, and validate each."),
-    "holes": ("tools.reports.holes", "Fill holes with several caches and numbers of branches."),
-    "infill": ("tools.reports.infill", "Fill missing steps from both sides and from the left side only."),
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
     "host": ("tools.reports.host_time", "Measure a decoding step without its forward."),
-    "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "conversation": (
         "tools.serving.conversation",
@@ -36,9 +33,6 @@ MEASUREMENTS = {
     "hostile": ("tools.serving.hostile", "Measure chats while hostile tools arrive."),
     "overhead": ("tools.serving.overhead", "Compare one chat with and without tools, by all endpoints."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
-    "rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
-    "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
-    "web": ("tools.reports.web", "Compare lopa-web in Node with Python on this CPU."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }
 """Module with a click command `main`, and the help text, by name."""

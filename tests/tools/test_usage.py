@@ -28,6 +28,11 @@ def start_of(path: Path) -> str:
     return f"python -m {name_of(path)}"
 
 
+def current_text(path: Path) -> str:
+    """Return a file without shell blocks that run a program of another commit."""
+    return re.sub(r"^git worktree add [^`]+", "", path.read_text(), flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=name_of)
 def test_programs_document_their_usage(path: Path) -> None:
     text = path.read_text()
@@ -38,14 +43,13 @@ def test_programs_document_their_usage(path: Path) -> None:
 def test_documented_programs_exist() -> None:
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("tools/**/*.py")]
     starts = re.compile(r"python (?:-m tools\.[\w.]*\w|tools/[\w/]+\.py)")
-    of_other_commits = re.compile(r"^git worktree add [^`]+", re.MULTILINE)
-    documented = {start for page in pages for start in starts.findall(of_other_commits.sub("", page.read_text()))}
+    documented = {start for page in pages for start in starts.findall(current_text(page))}
     assert documented == {start_of(path) for path in PROGRAMS}
 
 
 def test_documented_measurements_are_registered() -> None:
     pages = [ROOT / "Makefile", *ROOT.glob("docs/**/*.md"), *ROOT.glob("tools/**/*.py")]
-    named = {name for page in pages for name in re.findall(r"-m tools\.measure ([a-z]+)", page.read_text())}
+    named = {name for page in pages for name in re.findall(r"-m tools\.measure ([a-z]+)", current_text(page))}
     own_programs = {"conformance", "fuzz", "gpu"}
     assert named == MEASUREMENTS.keys() - own_programs
     for module, _ in MEASUREMENTS.values():

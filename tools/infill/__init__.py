@@ -1,1 +1,0 @@
-"""Toy model for infilling: arithmetic problems whose solution lacks a step, and a program that trains on them."""
