@@ -10,28 +10,16 @@ import importlib
 
 import click
 
-from tools.cli_errors import exit_on_error
+from tools.report import exit_on_error
 
 MEASUREMENTS = {
-    "conformance": ("tools.reports.conformance", "Replay the recorded prompts of published implementations."),
-    "strategies": ("tools.strategy_recordings", "Replay the recorded decisions of published strategies."),
-    "speculative": ("tools.reports.speculative", "Compare exact speculative decodes with plain ones."),
     "rules": ("tools.reports.rules", "Compare LoPA with rules of other papers that need no training."),
     "tuning": ("tools.reports.tuning", "Repeat tunings on halves of the questions, and judge the choices."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
-    "tools": ("tools.reports.tool_calls", "Decode calls of random tools, and validate each."),
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
     "host": ("tools.reports.host_time", "Measure a decoding step without its forward."),
-    "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
-    "conversation": (
-        "tools.serving.conversation",
-        "Measure the turns of a conversation with and without the prefix cache.",
-    ),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
-    "traces": ("tools.serving.traces", "Compare requests to a server with traces and without."),
-    "hostile": ("tools.serving.hostile", "Measure chats while hostile tools arrive."),
-    "overhead": ("tools.serving.overhead", "Compare one chat with and without tools, by all endpoints."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }

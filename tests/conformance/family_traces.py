@@ -507,7 +507,4 @@ def family_comparisons(
         steps = all_steps(decoding, trace)
         decoding.release()
         found.append(compared(trace, header, steps, decoding.answer.committed.tolist()))
-        found[-1].decided = [
-            [step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), list(_edits(step))] for step, _ in steps
-        ]
     return found

@@ -3,9 +3,7 @@
 tests/reference/infill/README.md describes the recordings.
 """
 
-import json
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -63,14 +61,6 @@ Proposals = Mapping[int, Mapping[int, float]]
 def infill_files(folder: Path = INFILL) -> list[Path]:
     """Return the recordings in `folder`."""
     return sorted(folder.glob("*.jsonl.gz"))
-
-
-def bundle_name_of_infill(path: Path) -> str:
-    """Return a name of the model of a recording: llada, dream or dreamon, whose name has a checksum of its head."""
-    header, _ = read_family_traces(path)
-    if is_dreamon(header):
-        return f"dreamon-{zlib.crc32(json.dumps(header['head_rows']).encode()):08x}"
-    return "dream" if header["shift"] else "llada"
 
 
 def is_dreamon(header: Header) -> bool:
@@ -143,9 +133,8 @@ def parts_of_trace(header: Header, trace: Mapping[str, Any]) -> list[Any]:
     return [piece for piece in pieces if isinstance(piece, Hole) or piece]
 
 
-def infill_comparisons(path: Path, decoder: Decoder, *, limit: int | None = None) -> list[Comparison]:
-    """Fill the holes of all traces of a file, or of the first ones, and compare. Raises BadInputError for an unknown
-    loop."""
+def infill_comparisons(path: Path, decoder: Decoder) -> list[Comparison]:
+    """Fill the holes of all traces of a file, and compare. Raises BadInputError for an unknown loop."""
     header, traces = read_family_traces(path)
     if is_dreamon(header):
         options = options_of_dreamon(header["params"])
@@ -155,7 +144,7 @@ def infill_comparisons(path: Path, decoder: Decoder, *, limit: int | None = None
         raise _unknown(f"the loop {header['loop']!r}", f"{PLAIN} or DreamOn's {DREAMON}")
     _refuse_other_model(header, decoder)
     found = []
-    for trace in traces[:limit]:
+    for trace in traces:
         steps: list[tuple[Step, Proposals]] = []
         best: dict[int, Mapping[int, float]] = {}
 
@@ -212,7 +201,6 @@ def compared(
     """
     found, mask = Comparison(), header["mask"]
     steps = [step for step, _ in own]
-    found.decided = [*([each.unmasked.positions.tolist(), each.unmasked.tokens.tolist()] for each in steps), filled]
     limit = header.get("params", {}).get("steps", math.inf)
     if len(trace["steps"]) > limit:
         found.mismatch = f"trace {trace['i']}: {len(trace['steps'])} recorded steps, at most {limit} are possible"

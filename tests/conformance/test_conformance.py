@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.recorded import comparisons_of_file, read_traces, trace_files
+from tests.conformance.recorded import (
+    Record,
+    check_comparisons,
+    comparisons_of_file,
+    open_test_device,
+    read_traces,
+    trace_files,
+)
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -15,19 +22,12 @@ from lopa.runtime.sessions.session import open_session
 
 
 @pytest.mark.parametrize("path", trace_files(), ids=lambda path: path.name.split(".")[0])
-def test_published_traces_are_reproduced(path: Path, tiny_bundle: Path, record_property) -> None:
+def test_published_traces_are_reproduced(path: Path, tiny_bundle: Path, record_property: Record) -> None:
     bundle = Bundle.open(tiny_bundle)
-    session = open_session(bundle, "cpu", threads=1)
-    comparisons = comparisons_of_file(path, session, bundle.manifest)
+    session = open_test_device(bundle)
+    found = comparisons_of_file(path, session, bundle.manifest)
     session.close()
-
-    mismatches = [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert not mismatches, "\n".join(mismatches)
-    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons), "too many differences at near-ties"
-    record_property("traces", len(comparisons))
-    record_property("steps", sum(each.steps for each in comparisons))
-    record_property("near_ties", sum(each.near_ties for each in comparisons))
-    record_property("diverged", sum(each.diverged_at is not None for each in comparisons))
+    check_comparisons(found, record_property)
 
 
 def test_every_recorded_trace_exists() -> None:

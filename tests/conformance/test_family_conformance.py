@@ -1,7 +1,6 @@
 """Our decoder on ONNX Runtime makes the choices of other families' published loops, step by step.
 
-This tests a sample of every recorded file's prompts. tools/reports/conformance.py runs all of them, and other
-recordings.
+This tests a sample of every recorded file's prompts. test_recorded_variants.py tests all of them.
 """
 
 import gzip
@@ -19,6 +18,7 @@ from tests.conformance.family_traces import (
     read_family_traces,
     sampled,
 )
+from tests.conformance.recorded import Record, check_comparisons, open_test_device
 from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
@@ -30,20 +30,17 @@ FILES = family_trace_files()
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{checkpoint_of(path).name}-{path.name.split('.')[0]}")
 def test_published_loops_are_reproduced(
-    path: Path, family_bundle: Callable[..., Path], record_property: Callable[[str, object], None]
+    path: Path, family_bundle: Callable[..., Path], record_property: Record
 ) -> None:
     header, traces = read_family_traces(path)
     options = {"with_logits": True} if params_of(config_of(header)).draws_from_logits else {}
     bundle = Bundle.open(family_bundle(checkpoint_of(path).name, **options))
     numbers = sampled(traces)
-    session = open_session(bundle, "cpu", threads=1)
+    session = open_test_device(bundle)
     found = family_comparisons(path, session, bundle.manifest, only=numbers)
     session.close()
     assert len(found) == len(numbers) >= 6
-    mismatches = [each.mismatch for each in found if each.mismatch is not None]
-    assert not mismatches, "\n".join(mismatches)
-    assert sum(each.whole for each in found) >= len(found) - 1, "too many differences at near-ties"
-    record_property("steps", sum(each.steps for each in found))
+    check_comparisons(found, record_property)
 
 
 def test_every_recording_exists() -> None:

@@ -18,6 +18,7 @@ from tests.conformance.infill_recordings import (
     options_of_dreamon,
     options_of_rule,
 )
+from tests.conformance.recorded import DEVICE, Record, check_comparisons
 from tests.dreamon_checkpoint import HEAD_ROWS, checkpoint_with_expand
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
@@ -37,20 +38,22 @@ def decoder_of(
         header, _ = read_family_traces(path)
         if is_dreamon(header):
             assert tuple(map(tuple, header["head_rows"])) == HEAD_ROWS
-            return Decoder.open(expand_bundle, threads=1)
+            return Decoder.open(expand_bundle, [device], threads=1)
         bundle = export_tiny(with_logits=False, lora=None) if header["shift"] else family_bundle("llada")
-        return Decoder.open(bundle, threads=1)
+        return Decoder.open(bundle, [device], threads=1)
 
+    device = DEVICE.format(0)
     return opened
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
-def test_recorded_loops_are_reproduced(path: Path, decoder_of: Callable[[Path], Decoder]) -> None:
+def test_recorded_loops_are_reproduced(
+    path: Path, decoder_of: Callable[[Path], Decoder], record_property: Record
+) -> None:
     with decoder_of(path) as decoder:
         found = infill_comparisons(path, decoder)
     assert len(found) == 20
-    mismatches = [each.mismatch for each in found if each.mismatch is not None]
-    assert not mismatches, "\n".join(mismatches)
+    check_comparisons(found, record_property)
 
 
 def test_every_recording_is_there() -> None:

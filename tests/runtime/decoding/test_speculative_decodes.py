@@ -2,26 +2,80 @@
 
 import itertools
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tools.random_configs import random_prompt
-from tools.reports.speculative import Pair, decoded, pair_of, random_pairs, random_speculative_config
+from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import Decoder, Engine, TextEvent
+from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig, TextEvent
 from lopa.runtime.contract import Bool
 from lopa.runtime.decoding import speculation
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.requests.result import DraftEvent
+from lopa.runtime.requests.result import DraftEvent, GenerationResult
 from lopa.runtime.state import pipeline
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_rows import rows_from_branch
+from lopa.runtime.strategy import STRATEGIES
 from lopa.tiny import EVAL
+
+MAX_TOKENS = 96
+"""Maximum tokens of a random decode, enough for a few blocks of any size."""
+LOGPROB_ERROR = 1e-4
+"""Tolerance of log-probabilities. Forwards with different numbers of branches may round differently."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prompt decoded plainly and with exact speculative decoding."""
+
+    alone: GenerationResult
+    speculative: GenerationResult
+
+    @property
+    def differs(self) -> bool:
+        """True if the answers differ in tokens, text, stop reason or log-probabilities."""
+        one, other = self.alone, self.speculative
+        return (
+            (one.token_ids, one.text, one.stop_reason) != (other.token_ids, other.text, other.stop_reason)
+            or (one.logprobs is None) != (other.logprobs is None)
+            or not np.allclose(one.logprobs or (), other.logprobs or (), rtol=0, atol=LOGPROB_ERROR)
+        )
+
+
+def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationConfig) -> GenerationResult:
+    return next(iter(decoder.generate([prompt], config)))
+
+
+def pair_of(decoder: Decoder, prompt: str | Sequence[int], speculative: GenerationConfig) -> Pair:
+    """Decode `prompt` with `speculative`, and with the strategy alone."""
+    alone = replace(speculative, speculative=False, branches=1)
+    return Pair(decoded(decoder, prompt, alone), decoded(decoder, prompt, speculative))
+
+
+def random_speculative_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
+    """Return random options that support exact speculative decoding, with 2 to 8 branches."""
+    while True:
+        drawn = random_config(rng, decoder)
+        config = replace(
+            drawn,
+            speculative=True,
+            strategy=drawn.strategy if STRATEGIES[str(drawn.strategy)].from_one_branch else "d2f",
+            branches=int(rng.integers(2, 9)),
+            max_new_tokens=int(rng.integers(1, MAX_TOKENS + 1)),
+            logprobs=bool(rng.random() < 0.3),
+            reference=False,
+        )
+        try:
+            decoder.params(config)
+        except BadInputError:
+            continue  # e.g. an unsupported strategy
+        return config
 
 
 def prompt_number(number: int) -> str:
@@ -51,14 +105,24 @@ def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, for
     assert (pair.speculative.branches, pair.alone.branches) == (4, 1)
 
 
-def test_random_options(decoder: Decoder) -> None:
-    """Compare a sample of random options. `python -m tools.measure speculative` compares any number."""
-    saved = 0
-    for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(9000, 12), *(pytest.param(first, 50, marks=pytest.mark.slow) for first in range(0, 200, 50))],
+)
+def test_random_options(
+    decoder: Decoder, first: int, count: int, record_property: Callable[[str, object], None]
+) -> None:
+    forwards = Counter[str]()
+    for seed in range(first, first + count):
+        rng = np.random.default_rng(seed)
+        config = random_speculative_config(rng, decoder)
+        pair = pair_of(decoder, random_prompt(rng, decoder), config)
         assert not pair.differs, (seed, config)
         assert pair.speculative.steps <= pair.alone.steps, (seed, config)
-        saved += pair.alone.steps - pair.speculative.steps
-    assert saved > 12
+        forwards["alone"] += pair.alone.steps
+        forwards["speculative"] += pair.speculative.steps
+    assert forwards["alone"] - forwards["speculative"] > count
+    record_property("forwards", dict(forwards))
 
 
 def remove_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
