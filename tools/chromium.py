@@ -12,8 +12,8 @@ import click
 
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.errors import MissingBackendError
-from tools.cli_errors import exit_on_error
 from tools.debian_packages import unpack_packages
+from tools.report import exit_on_error
 
 _REMEDY = "install Chromium by the system's own means"
 _BROWSER = Product("browser folder", "chromium")

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from lopa.export.staging import Product, staged_folder
-from tools.cli_errors import exit_on_error
 from tools.debian_packages import unpack_packages
+from tools.report import exit_on_error
 
 _HEADERS = Product("header folder", "include/onnxruntime_cxx_api.h")
 

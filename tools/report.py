@@ -1,13 +1,17 @@
-"""Report of a developer measurement: Markdown tables, then date, machine and versions."""
+"""Output of a developer program: errors without a traceback, and Markdown tables with date, machine and versions."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import click
 
 from lopa.bench.machine import date_now, machine_line, machine_now
 from lopa.bench.report import files_of_report, json_from_report
 from lopa.bench.table import Table, markdown_from_table, show_table
+from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_atomically
 
 
@@ -28,3 +32,13 @@ def show_report(tables: Sequence[Table], *, output: Path | None = None, name: st
         data, text = files_of_report(output, name)
         write_atomically(data, json_from_report(record))
         write_atomically(text, "\n".join([*map(markdown_from_table, tables), f"{machine}\n"]).encode())
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Print a LopaError of the block to standard error, and exit with its exit code."""
+    try:
+        yield
+    except LopaError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from lopa.export.staging import Product, staged_folder
-from tools.cli_errors import exit_on_error
 from tools.debian_packages import unpack_packages
+from tools.report import exit_on_error
 
 _DRIVER = Product("driver folder", "environment")
 _PACKAGES = ("mesa-vulkan-drivers", "libvulkan1")

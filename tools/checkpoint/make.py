@@ -35,7 +35,7 @@ from tools.checkpoint.tensors import (
     tensors_from_dimensions,
 )
 from tools.checkpoint.tokenizer import tokenizer_config_from_likeness, tokenizer_from_likeness
-from tools.cli_errors import exit_on_error
+from tools.report import exit_on_error
 
 MAX_SHARD_BYTES = 4_000_000_000
 LORA_FOLDER = "lora"

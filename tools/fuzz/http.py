@@ -5,19 +5,22 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
 from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx2
 
 from lopa.runtime.errors import BadInputError
+from tools.fuzz.answers import TIMEOUT, Answer, answers_of, check_log
 from tools.fuzz.bundles import update_record
 from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import PROMPT
 from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
-from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
+from tools.serving.server import MODEL, ServerProcess, run_server
 
 _EXCHANGES = 5
 _MAX_BYTES = 300_000
@@ -25,39 +28,26 @@ _MAX_BYTES = 300_000
 _KEY = "a-key"
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
 _LIMITS = (
-    *(
-        "--max-num-seqs",
-        2,
-        "--queue",
-        2,
-        "--max-tokens",
-        24,
-        "--max-branches",
-        4,
-        "--max-seconds",
-        4,
-        "--max-choices",
-        4,
-    ),
-    *("--max-body", 20_000, "--stall", 0.4, "--keep-alive", 0.05, "--drain", 8),
+    *("--max-num-seqs", 2, "--queue", 2, "--max-tokens", 24, "--max-branches", 4, "--max-seconds", 4),
+    *("--max-choices", 4, "--max-body", 20_000, "--stall", 0.4, "--keep-alive", 0.05, "--drain", 8),
 )
-_GOOD = {"model": "fuzzed", "prompt": PROMPT, "max_tokens": 8}
+_GOOD = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8}
 _TALK = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": [{"type": "text", "text": "4"}]}]
 _BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/completions", _GOOD),
     ("/v1/completions", {**_GOOD, "prompt": [PROMPT, "x"], "n": 2, "temperature": 0.5, "seed": 5, "logprobs": 0}),
     ("/v1/completions", {**_GOOD, "prompt": [5, 6, 7], "stop": ["a", "b"], "top_p": 0.9, "echo": False}),
     ("/v1/completions", {**_GOOD, "stream": True, "stream_options": {"include_usage": True, "include_drafts": True}}),
-    ("/v1/chat/completions", {"model": "fuzzed", "messages": _TALK, "max_completion_tokens": 8, "logprobs": True}),
+    ("/v1/chat/completions", {"model": MODEL, "messages": _TALK, "max_completion_tokens": 8, "logprobs": True}),
     (
         "/v1/chat/completions",
         {
-            **{"model": "fuzzed", "messages": _TALK, "max_tokens": 8, "stream": True, "user": "a", "tools": []},
+            **{"model": MODEL, "messages": _TALK, "max_tokens": 8, "stream": True, "user": "a", "tools": []},
             "lopa": {"branches": 3, "block_size": 8, "attention": "block_causal", "deadline": 2, "time_limit": 2.5},
         },
     ),
 )
-_PATHS = ("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/fuzzed", "/v1/models/x%0d%0aA:%20b", "/%ff")
+_PATHS = ("/", "/health", "/ready", "/metrics", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/x%0d%0aA:%20b", "/%ff")
 _TARGETS = (
     *("localhost:22", "127.0.0.1:22", "*", "http://localhost", "http://localhost/health", "http://localhost?a=b"),
     *("https://elsewhere/v1/models", "http:", "rtsp://localhost", "//localhost/health", "?a=b", "#a", "health", ""),
@@ -124,6 +114,7 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": _TEMPLATE}))
     update_record(bundle, settings.name)
     (folder / "keys").write_text(_KEY)
+    log = folder / "server.txt"
     has_keys, has_cors = rng.random() < 0.2, rng.random() < 0.2
     options = (
         *_LIMITS,
@@ -136,30 +127,32 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
     (folder / "sent.txt").write_text("\n".join(map(repr, exchanges)))
 
     def run() -> None:
-        with serving(bundle, folder / "server.txt", *options) as server:
-            get_text: Callable[[], object] = lambda: _text(server.request("/v1/completions", _GOOD, _KEY))  # noqa: E731
-            before = get_text()
+        with run_server(bundle, options, log_file=log) as server:
+            before = _answer(server)
             answers = _run_exchanges(server, exchanges)
-            server.wait_until_idle()
-            if get_text() != before:
+            server.wait_until_idle(TIMEOUT)
+            if _answer(server) != before:
                 raise RuntimeError("the answer changed")
-            server.stop()
+        check_log(log.read_text("utf-8", "replace"))
         if answers and all(answer.status >= 400 for answer in answers):
             raise BadInputError(repr(answers[0].body[:80]), expected="a valid request", remedy="none")
 
     return Case("; ".join(words for _, words in pairs), run)
 
 
-def _text(answer: Answer) -> object:
-    return json.loads(answer.body)["choices"][0]["text"]
+def _answer(server: ServerProcess) -> object:
+    """Return the text of a valid request."""
+    reply = httpx2.post(f"{server.url}/v1/completions", json=_GOOD, headers={"Authorization": f"Bearer {_KEY}"})
+    return reply.raise_for_status().json()["choices"][0]["text"]
 
 
-def _run_exchanges(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Answer]:
+def _run_exchanges(server: ServerProcess, exchanges: list[_Exchange]) -> list[Answer]:
     """Send all exchanges before reading any answer."""
     waiting: list[tuple[_Exchange, socket.socket]] = []
+    address = urlsplit(server.url)
     try:
         for exchange in exchanges:
-            client = server.connect()
+            client = socket.create_connection((address.hostname, address.port), timeout=TIMEOUT)
             waiting.append((exchange, client))
             _send(client, exchange)
         found: list[Answer] = []
@@ -173,7 +166,6 @@ def _run_exchanges(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Ans
     finally:
         for _, client in waiting:
             client.close()
-        server.check_alive()
 
 
 def _send(client: socket.socket, exchange: _Exchange) -> None:

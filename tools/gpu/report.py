@@ -19,10 +19,9 @@ from lopa.bench.gpu.results import STAGES, Stage
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES
-from tools.cli_errors import exit_on_error
 from tools.gpu.run import TEXT_NAME, Settings
 from tools.gpu.stages import check_results, gpu_report
-from tools.report import command_words
+from tools.report import command_words, exit_on_error
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 

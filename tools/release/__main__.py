@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from tools.cli_errors import exit_on_error
+from tools.report import exit_on_error
 
 PROJECT = Path(__file__).resolve().parents[2]
 _PROMPT = "Question: 2 + 3?\nAnswer:"

@@ -1,15 +1,16 @@
-"""Invalid requests and the expected error replies."""
+"""Invalid requests and the expected errors. Tools of some are meant to exhaust time or memory."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, MESSAGES, RESPONSES
-from tools.serving.hostile_tools import NOT_ABOUT_TOOLS, hostile_tools
 
 MAX_BODY = 2_000_000
 """Maximum body size of the server in bytes."""
+_MAX_TOOLS = 128
+_Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,12 @@ def bad_requests(model: str) -> tuple[BadRequest, ...]:
     )
     long = json.dumps({"model": model, "prompt": [5] * 5000}).encode()
     too_long = BadRequest(COMPLETIONS, long, 400, "context_length_exceeded", "prompt")
-    return (*unreadable, too_large, *fields, unknown, too_long, *_hostile_requests(model))
+    return (*unreadable, too_large, *fields, unknown, too_long, *hostile_requests(model))
 
 
-def _hostile_requests(model: str) -> Iterator[BadRequest]:
+def hostile_requests(model: str) -> Iterator[BadRequest]:
     """Yield chats of all endpoints with tools that no server can use."""
-    for name, tools in hostile_tools().items():
-        if name in NOT_ABOUT_TOOLS:
-            continue
+    for tools in _hostile_tools():
         functions = [each["function"] for each in tools]
         chat = {"model": model, "messages": [{"role": "user", "content": "1"}]}
         message_tools = [{"name": each["name"], "input_schema": each["parameters"]} for each in functions]
@@ -73,3 +72,44 @@ def _invalid_bodies(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
     yield COMPLETIONS, {"prompt": "1 + 1"}, "model"
     yield CHATS, {"model": model, "messages": []}, "messages"
     yield CHATS, {"model": model, "messages": [{"role": "robot", "content": "1"}]}, "messages"
+
+
+def _hostile_tools() -> Iterator[list[dict[str, Any]]]:
+    """Yield lists of tools that no server can use."""
+    for schema in _schemas():
+        yield [_tool("f", schema)]
+    yield [_tool(f"f{number}", _properties(100)) for number in range(_MAX_TOOLS)]
+    yield [_tool(f"f{number}", {}) for number in range(_MAX_TOOLS + 1)]
+    yield [_tool("f" * 100_000, {})]
+
+
+def _schemas() -> tuple[_Schema, ...]:
+    nested: dict[str, Any] = {"type": "string"}
+    for _ in range(200):
+        nested = {"type": "object", "properties": {"x": nested}, "required": ["x"]}
+    patterns = [{"type": "string", "pattern": f".*{chr(97 + number)}.*"} for number in range(22)]
+    return (
+        {"properties": {"x": {"$ref": "#"}}, "required": ["x"]},
+        _required({"$ref": "#/$defs/a"}, {"a": {"$ref": "#/$defs/a"}}),
+        _required({"$ref": "http://localhost:1/schema.json"}),
+        nested,
+        _required({"enum": [f"v{number}" for number in range(100_000)]}),
+        _properties(10_000),
+        _required({"allOf": patterns}),
+        _required({"allOf": [{"type": "integer", "multipleOf": each} for each in (9973, 9967, 9949, 9941)]}),
+        _required({"type": "array", "items": {"type": "integer"}, "minItems": 1_000_000}),
+    )
+
+
+def _tool(name: str, parameters: _Schema) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **parameters}}}
+
+
+def _required(schema: _Schema, definitions: _Schema | None = None) -> _Schema:
+    found = {"properties": {"x": schema}, "required": ["x"]}
+    return found if definitions is None else {**found, "$defs": definitions}
+
+
+def _properties(count: int) -> _Schema:
+    names = [f"property_{number}" for number in range(count)]
+    return {"properties": {name: {"type": "string"} for name in names}, "required": names}

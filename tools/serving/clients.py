@@ -1,9 +1,10 @@
-"""Clients of a soak test: patient, slow, impatient and invalid. Each sends a request, and checks and counts the
+"""Clients of a server: patient, slow, impatient, invalid and hostile. Each sends a request, and checks and counts the
 reply."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,25 +13,29 @@ import httpx2
 import numpy as np
 
 from lopa.serve.openai.body_options import LOPA_FIELD, MESSAGES
-from tools.serving.bad_requests import BadRequest, bad_requests
+from tools.serving.bad_requests import BadRequest, bad_requests, hostile_requests
 from tools.serving.cases import ServingCase, ServingCases
 from tools.serving.events import BadStreamError, events_of_parts, streamed_reply
 from tools.serving.replies import choices_of_reply
 from tools.serving.tally import Tally
 
-BEHAVIOURS = {
-    "whole": 0.24,
-    "streamed": 0.24,
-    "reads slowly": 0.06,
-    "sends slowly": 0.06,
-    "deadline": 0.08,
-    "leaves in its body": 0.05,
-    "leaves unanswered": 0.05,
-    "leaves at the head": 0.06,
-    "leaves while it runs": 0.06,
-    "bad": 0.1,
+MIXES = {
+    "soak": {
+        "whole": 0.24,
+        "streamed": 0.24,
+        "reads slowly": 0.06,
+        "sends slowly": 0.06,
+        "deadline": 0.08,
+        "leaves in its body": 0.05,
+        "leaves unanswered": 0.05,
+        "leaves at the head": 0.06,
+        "leaves while it runs": 0.06,
+        "bad": 0.1,
+    },
+    "load": {"whole": 0.5, "streamed": 0.5},
+    "hostile": {"whole": 0.5, "hostile": 0.5},
 }
-"""Behaviours of clients, with their shares."""
+"""Behaviours of clients with their shares, by name of the mix."""
 _RETRY_SECONDS = 0.05
 """Seconds until a rejected client retries. Many are rejected, and none should wait long for a slot."""
 _SMALL_BUFFER = 4096
@@ -46,7 +51,7 @@ class WrongAnswerError(Exception):
 
 @asynccontextmanager
 async def clients_of_server(
-    url: str, model: str, cases: ServingCases, tally: Tally, timeout: float
+    url: str, model: str, cases: ServingCases, tally: Tally, timeout: float, mix: str
 ) -> AsyncIterator["Clients"]:
     """Open clients that use a new connection per request, and close them."""
     limits = httpx2.Limits(max_keepalive_connections=0)
@@ -56,7 +61,8 @@ async def clients_of_server(
         httpx2.AsyncClient(base_url=url, timeout=None, limits=limits) as http,
         httpx2.AsyncClient(base_url=url, timeout=None, transport=slow_transport) as slow,
     ):
-        yield Clients(http, slow, model, cases, bad_requests(model), tally, timeout)
+        bad = {"bad": bad_requests(model), "hostile": tuple(hostile_requests(model))}
+        yield Clients(http, slow, model, cases, bad, tally, timeout, MIXES[mix])
 
 
 @dataclass(frozen=True)
@@ -68,15 +74,19 @@ class Clients:
     """HTTP client with a small receive buffer."""
     model: str
     cases: ServingCases
-    bad: Sequence[BadRequest]
+    bad: Mapping[str, Sequence[BadRequest]]
+    """Requests that must be rejected, by behaviour."""
     tally: Tally
     timeout: float
     """Seconds after which a request counts as lost."""
+    mix: Mapping[str, float]
+    """Behaviours and their shares."""
 
     async def send(self, rng: np.random.Generator) -> None:
         """Send one request with a random behaviour, and count the outcome."""
-        behaviour = str(rng.choice(list(BEHAVIOURS), p=list(BEHAVIOURS.values())))
+        behaviour = str(rng.choice(list(self.mix), p=list(self.mix.values())))
         case = self.cases.distinct[int(rng.integers(len(self.cases.distinct)))]
+        began = time.perf_counter()
         try:
             async with asyncio.timeout(self.timeout):
                 outcome = await self._outcome(behaviour, case, rng)
@@ -90,6 +100,7 @@ class Clients:
             outcome = "broken"
             self.tally.fault(f"{behaviour}: {error!r}")
         self.tally.outcomes[outcome] += 1
+        self.tally.seconds[behaviour].append(time.perf_counter() - began)
 
     async def send_alone(self, number: int) -> None:
         """Send one of the distinct requests while no other runs, and check the answer."""
@@ -132,8 +143,9 @@ class Clients:
                 deadline = 0.01 + moment**2
                 cut = await (self._streamed(case, drafts, deadline) if drafts else self._check_whole(case, deadline))
                 return "cut by a deadline" if cut else "as expected"
-            case "bad":
-                return await self._check_rejected(self.bad[int(rng.integers(len(self.bad)))])
+            case "bad" | "hostile":
+                bad = self.bad[behaviour]
+                return await self._check_rejected(bad[int(rng.integers(len(bad)))])
             case "leaves in its body" | "leaves unanswered":
                 return await self._leave_without_reply(self._long(rng), behaviour, 0.1 * moment, pieces)
             case _:

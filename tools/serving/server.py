@@ -1,6 +1,7 @@
-"""A server process under test, and its externally visible state: metrics, memory, open files and threads.
+"""A server process under test, and its externally visible state: metrics, log, memory, open files, threads and
+processor time.
 
-The last three are available on Linux only and 0 elsewhere.
+The last four are available on Linux only and 0 elsewhere.
 """
 
 import os
@@ -20,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lopa.runtime.errors import CheckFailedError
 
-MODEL = "soaked"
+MODEL = "served"
 PROGRAM = ("-m", "lopa.cli.main")
 _TIMEOUT = 60.0
 _POLL_SECONDS = 0.02
@@ -33,6 +34,7 @@ class Resources:
     megabytes: float
     files: int
     threads: int
+    processor_seconds: float
 
 
 @dataclass(frozen=True)
@@ -56,30 +58,42 @@ class ServerProcess:
                 found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
         return found
 
+    def wait_until_idle(self, timeout: float) -> None:
+        """Wait until no request runs or waits. Raises TimeoutError."""
+        end = time.monotonic() + timeout
+        while any(self.metrics()[f"lopa_requests_{state}"] for state in ("running", "waiting")):
+            if time.monotonic() > end:
+                raise TimeoutError("requests run or wait after all clients are done")
+            time.sleep(_POLL_SECONDS)
+
     def text_of_log(self) -> str:
         """Return everything that the process has written, without moving its write position."""
         return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
 
     def resources(self) -> Resources:
-        """Return memory, open files and threads of the process, or zeros outside Linux."""
-        status, files = Path(f"/proc/{self.process.pid}/status"), Path(f"/proc/{self.process.pid}/fd")
-        if not status.is_file():
-            return Resources(0.0, 0, 0)
-        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        """Return the resources of the process without its grammar helper, or zeros outside Linux."""
+        folder = Path(f"/proc/{self.process.pid}")
+        if not folder.is_dir():
+            return Resources(0.0, 0, 0, 0.0)
+        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         megabytes = int(fields["VmRSS"].split()[0]) / 1024
-        return Resources(round(megabytes, 1), sum(1 for _ in files.iterdir()), int(fields["Threads"]))
+        ticks = sum(map(int, (folder / "stat").read_text().rpartition(")")[2].split()[11:13]))
+        files = sum(1 for _ in (folder / "fd").iterdir())
+        return Resources(round(megabytes, 1), files, int(fields["Threads"]), ticks / os.sysconf("SC_CLK_TCK"))
 
 
 @contextmanager
-def run_server(bundle: Path, options: Sequence[object], *, program: Sequence[str] = PROGRAM) -> Iterator[ServerProcess]:
+def run_server(
+    bundle: Path, options: Sequence[object], *, program: Sequence[str] = PROGRAM, log_file: Path | None = None
+) -> Iterator[ServerProcess]:
     """Run a server of `bundle` on a free local port with one thread, and stop it.
 
-    `program` contains Python's arguments before `serve`. Raises CheckFailedError if the server does not start, or exits
-    with another code than 0.
+    `program` contains Python's arguments before `serve`. `log_file` keeps the log. Raises CheckFailedError if the
+    server does not start, or exits with another code than 0.
     """
     command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", MODEL, "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with TemporaryFile() as log:  # not a pipe, which could fill up
+    with TemporaryFile() if log_file is None else log_file.open("w+b") as log:  # not a pipe, which could fill up
         process = subprocess.Popen(
             [*command, *map(str, options)], stdout=subprocess.DEVNULL, stderr=log, env=environment
         )

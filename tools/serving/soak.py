@@ -1,19 +1,22 @@
-"""Soak test: thousands of requests to a server over HTTP, each answer checked.
+"""Thousands of requests to a server over HTTP, each answer checked.
 
-Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--seed N] [--failing N]
+Usage: python -m tools.measure soak BUNDLE [--mix NAME] [--requests N] [--clients N] [--distinct N] [--seed N]
+    [--failing N] [-- SERVER OPTIONS]
 
 The requests are completions and chats of all endpoints with all strategies. Some chats have tools, reasoning with a
 budget, or both. The requests have one or more prompts and answers, greedy or
-sampled. They are streamed (some with drafts) or not, and some have stop strings. Some clients read or send slowly, or
-have a deadline. Some disconnect: while sending the body, before an answer, after its head, or during it. Some bodies
-are invalid. Clients beyond the server's capacity are rejected (429) and retry.
+sampled. They are streamed (some with drafts) or not, and some have stop strings. With the mix "soak" some clients read
+or send slowly, or have a deadline. Some disconnect: while sending the body, before an answer, after its head, or during
+it. Some bodies are invalid. With "load" all are patient. With "hostile" every second request has tools that are meant
+to exhaust the server. Clients beyond the server's capacity are rejected (429) and retry.
 
 Every answer must equal the decoder's. Each request is first sent alone. An answer that a deadline or a client cut must
 be a beginning of the decoder's answer. At the end nothing runs, every slot is free, and the metrics match the clients'
 counts. Memory, open files and threads have not grown. With --failing N, the branches run on N + 1 devices of which N
 fail one after another, and no answer may change.
 
-The program prints a report as JSON. The exit code is 1 if a check failed.
+The program prints a report as JSON, with the latencies by behaviour and the server's processor time: run it with and
+without a server option to measure its cost. The exit code is 1 if a check failed.
 """
 
 import asyncio
@@ -33,14 +36,14 @@ from tests.chat_bundles import HERMES, with_chat_template
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from tools.cli_errors import exit_on_error
+from tools.report import exit_on_error
 from tools.serving.bad_requests import MAX_BODY
 from tools.serving.cases import ServingCases, cases_of_bundle
-from tools.serving.clients import Clients, clients_of_server
+from tools.serving.clients import MIXES, Clients, clients_of_server
 from tools.serving.server import MODEL, PROGRAM, Resources, ServerProcess, run_server
 from tools.serving.tally import Tally, faults_of_metrics
 
-_SLOTS, _QUEUE, _CLIENTS = 6, 8, 20
+_SLOTS, _QUEUE = 6, 8
 _TIMEOUT = 600.0
 """Seconds after which a request counts as lost. A request for 4 answers needs 4 free places at once. Other clients take
 them one by one, so it waited 110 s on a busy machine."""
@@ -67,6 +70,12 @@ class SoakReport:
     date: str = field(default_factory=date_now)
     machine: Machine = field(default_factory=machine_now)
     seconds: float = 0.0
+    """Seconds of the mixed requests, and those of the server's processor time."""
+    processor_seconds: float = 0.0
+    tokens: int = 0
+    """Tokens of the mixed requests' answers."""
+    milliseconds: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Number, median and 99th percentile of latencies, by behaviour."""
     outcomes: dict[str, int] = field(default_factory=dict)
     answers: int = 0
     """Choices that were read completely."""
@@ -79,30 +88,43 @@ class SoakReport:
 
 
 async def run_soak(
-    server: ServerProcess, cases: ServingCases, *, requests: int, clients: int, capacity: int, seed: int, timeout: float
+    server: ServerProcess,
+    cases: ServingCases,
+    *,
+    requests: int,
+    clients: int,
+    capacity: int,
+    seed: int,
+    timeout: float,
+    mix: str = "soak",
 ) -> SoakReport:
     """Run a soak test on an otherwise idle server with this capacity, slots plus queue.
 
     `timeout` is the number of seconds after which a request counts as lost.
     """
     tally, report = Tally(), SoakReport(requests, len(cases.distinct))
-    before, began = server.metrics(), time.perf_counter()
+    before = server.metrics()
     streams = np.random.default_rng(seed).spawn(requests)
-    async with clients_of_server(server.url, MODEL, cases, tally, timeout) as sender:
+    async with clients_of_server(server.url, MODEL, cases, tally, timeout, mix) as sender:
         for number in range(len(cases.distinct)):
             await sender.send_alone(number)
         await sender.fill(capacity)
         await _wait_until_idle(server, tally, timeout)
+        began, tokens, used = time.perf_counter(), tally.tokens, server.resources().processor_seconds
         for number in range(_PARTS):
             queue = iter(streams[number::_PARTS])
             await asyncio.gather(*(_client(sender, queue) for _ in range(clients)))
             await _wait_until_idle(server, tally, timeout)
             report.after_each_tenth.append(server.resources())
+        report.seconds, report.tokens = round(time.perf_counter() - began, 1), tally.tokens - tokens
+        report.processor_seconds = round(report.after_each_tenth[-1].processor_seconds - used, 1)
         await sender.fill(capacity)
         await _wait_until_idle(server, tally, timeout)
     report.at_the_end = await _final_resources(server, report.after_each_tenth[0])
-    report.seconds = round(time.perf_counter() - began, 1)
     report.outcomes = dict(sorted(tally.outcomes.items()))
+    for name, seconds in sorted(tally.seconds.items()):
+        median, late = np.percentile(seconds, (50, 99))
+        report.milliseconds[name] = len(seconds), round(1e3 * median), round(1e3 * late)
     report.answers, report.turned_away = tally.answers.total(), tally.rejected["queue_full"]
     report.faults = [
         *tally.faults,
@@ -121,12 +143,10 @@ async def _client(sender: Clients, streams: Iterator[np.random.Generator]) -> No
 
 async def _wait_until_idle(server: ServerProcess, tally: Tally, timeout: float) -> None:
     """Wait until nothing runs or waits. Record a fault on a timeout."""
-    end = time.monotonic() + timeout
-    while any(server.metrics()[f"lopa_requests_{state}"] for state in ("running", "waiting")):
-        if time.monotonic() > end:
-            tally.fault("requests run or wait after all clients are done")
-            return
-        await asyncio.sleep(_POLL_SECONDS)
+    try:
+        await asyncio.to_thread(server.wait_until_idle, timeout)
+    except TimeoutError as error:
+        tally.fault(str(error))
 
 
 async def _final_resources(server: ServerProcess, first: Resources) -> Resources:
@@ -173,22 +193,34 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("server_options", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--requests", type=click.IntRange(min=_PARTS), default=5000, show_default=True, help="Number of requests."
 )
 @click.option("--distinct", default=60, show_default=True, help="Number of distinct requests.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the requests.")
 @click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Number of failing devices.")
-def main(bundle: Path, requests: int, distinct: int, seed: int, failing: int) -> None:
+@click.option("--mix", type=click.Choice(list(MIXES)), default="soak", show_default=True, help="Behaviour of clients.")
+@click.option("--clients", type=click.IntRange(min=1), default=20, show_default=True, help="Number of clients.")
+def main(
+    bundle: Path,
+    server_options: tuple[str, ...],
+    requests: int,
+    distinct: int,
+    seed: int,
+    failing: int,
+    mix: str,
+    clients: int,
+) -> None:
     """Run a soak test on a server of BUNDLE with one thread."""
-    options = ("--max-num-seqs", _SLOTS, "--queue", _QUEUE, "--max-body", MAX_BODY)
+    options = ("--max-num-seqs", _SLOTS, "--queue", _QUEUE, "--max-body", MAX_BODY, *server_options)
     with exit_on_error(), chat_bundle(bundle) as chats:
         cases = cases_of_bundle(chats, distinct, seed)
         # A request needs several calls, so half as many calls as requests always happen.
         program = ("-m", "tools.serving.failing_server", str(failing), str(requests // 2)) if failing else PROGRAM
         with run_server(chats, options, program=program) as server:
-            counts = {"requests": requests, "clients": _CLIENTS, "capacity": _SLOTS + _QUEUE}
-            report = asyncio.run(run_soak(server, cases, **counts, seed=seed, timeout=_TIMEOUT))
+            counts = {"requests": requests, "clients": clients, "capacity": _SLOTS + _QUEUE}
+            report = asyncio.run(run_soak(server, cases, **counts, seed=seed, timeout=_TIMEOUT, mix=mix))
             report.devices_lost = server.text_of_log().count(_LOST)
             if report.devices_lost != failing:
                 report.faults.append(f"{report.devices_lost} devices were lost, expected {failing}")

@@ -1,6 +1,6 @@
 """Counts of a soak test's clients, and their comparison with the server's metrics."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,8 @@ class Tally:
     """Admitted choices whose client left long before the end."""
     unanswered: int = 0
     """Requests whose client left before any reply. They may be admitted, rejected or unread."""
+    seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds of each request with its retries, by behaviour."""
 
     def read(self, path: str, choices: Sequence[Mapping[str, Any]]) -> None:
         """Count a completely read answer."""

@@ -31,7 +31,7 @@ from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.multi_device.session_thread import SessionThread
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import LendingSession, open_session
-from tools.cli_errors import exit_on_error
+from tools.report import exit_on_error
 from tools.vendors.acl_recording import (
     RecordingAcl,
     Transcript,

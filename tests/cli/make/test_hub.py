@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 import click
 from lopa.cli.make.hub_sources import local_sources
-from tools.cli_errors import exit_on_error
+from tools.report import exit_on_error
 
 @click.command()
 @click.argument("checkpoint")

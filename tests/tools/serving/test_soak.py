@@ -123,16 +123,15 @@ def cases(chats: Path) -> ServingCases:
     return cases_of_bundle(chats, DISTINCT, seed=1)
 
 
-def soak(chats: Path, cases: ServingCases, *, requests: int, changes: str = "", timeout: float = 60.0) -> SoakReport:
+def soak(
+    chats: Path, cases: ServingCases, *, requests: int, changes: str = "", timeout: float = 60.0, mix: str = "soak"
+) -> SoakReport:
     """Run a soak test of the server, optionally with `changes`."""
     options = ("--max-num-seqs", MAX_NUM_SEQS, "--queue", QUEUE, "--max-body", MAX_BODY)
     program = ("-c", f"{BROKEN}{changes}\nmain(sys.argv[1:])") if changes else PROGRAM
     with run_server(chats, options, program=program) as server:
-        return asyncio.run(
-            run_soak(
-                server, cases, requests=requests, clients=16, capacity=MAX_NUM_SEQS + QUEUE, seed=3, timeout=timeout
-            )
-        )
+        counts = {"requests": requests, "clients": 16, "capacity": MAX_NUM_SEQS + QUEUE}
+        return asyncio.run(run_soak(server, cases, **counts, seed=3, timeout=timeout, mix=mix))
 
 
 def test_cases_have_all_endpoints_calls_and_reasoning(cases: ServingCases) -> None:
@@ -173,6 +172,21 @@ def test_a_short_soak_finds_no_faults(chats: Path, cases: ServingCases) -> None:
     assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("leaves")) > 5
     assert report.turned_away >= 2
     assert report.answers > 50
+
+
+@pytest.mark.parametrize(
+    ("mix", "behaviours", "outcomes"),
+    [
+        ("load", {"whole", "streamed"}, {"as expected"}),
+        ("hostile", {"whole", "hostile"}, {"as expected", "rejected as expected"}),
+    ],
+)
+def test_other_mixes(mix: str, behaviours: set[str], outcomes: set[str], chats: Path, cases: ServingCases) -> None:
+    report = soak(chats, cases, requests=40, mix=mix)
+    assert report.faults == []
+    assert (report.milliseconds.keys(), report.outcomes.keys()) == (behaviours, outcomes)
+    assert sum(count for count, _, _ in report.milliseconds.values()) == 40
+    assert report.tokens > 0
 
 
 def test_failing_devices_change_no_answer(tiny_bundle: Path) -> None:

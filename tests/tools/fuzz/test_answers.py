@@ -1,4 +1,4 @@
-"""Validation of answers in tools/fuzz/server.py."""
+"""Validation of answers in tools/fuzz/answers.py."""
 
 import socket
 
@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import tools.fuzz.server
-from tools.fuzz.server import answers_of
+import tools.fuzz.answers
+from tools.fuzz.answers import answers_of
 
 ERROR = b'{"error": {"message": "m", "type": "t", "param": null, "code": "c"}}'
 CHUNK = b'data: {"choices": []}\n\n'
@@ -62,7 +62,7 @@ def test_invalid_answers(sent: bytes) -> None:
 
 
 def test_silence_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools.fuzz.server, "TIMEOUT", 0.3)
+    monkeypatch.setattr(tools.fuzz.answers, "TIMEOUT", 0.3)
     client, server = socket.socketpair()
     with client, server, pytest.raises(TimeoutError, match="no answer"):
         answers_of(client, bodies=True)
