@@ -108,8 +108,8 @@ def test_shared_rows(path: Path, limit: int | None, tiny_bundle: Path, record_pr
 def test_every_trace_of_other_families(
     path: Path, dialect: Dialect, family_bundle: Callable[..., Path], record_property: Record
 ) -> None:
-    plan = plan_of(config_of(read_family_traces(path)[0]))
-    options = {"with_logits": True, "dialects": ("standard", "portable")} if plan.draws_from_logits else {}
+    params = params_of(config_of(read_family_traces(path)[0]))
+    options = {"with_logits": True, "dialects": ("standard", "portable")} if params.draws_from_logits else {}
     bundle = Bundle.open(family_bundle(checkpoint_of(path).name, **options)).with_dialect(dialect)
     session = open_test_device(bundle)
     found = family_comparisons(path, session, bundle.manifest)

@@ -15,8 +15,8 @@ be a beginning of the decoder's answer. At the end nothing runs, every slot is f
 counts. Memory, open files and threads have not grown. With --failing N, the branches run on N + 1 devices of which N
 fail one after another, and no answer may change.
 
-The program prints a report as JSON, with the latencies by behaviour and the server's processor time: run it with and
-without a server option to measure its cost. The exit code is 1 if a check failed.
+The program prints a report as JSON. It has latencies by behaviour and the server's processor time: runs with and
+without a server option show its cost. The exit code is 1 if a check failed.
 """
 
 import asyncio
