@@ -19,7 +19,7 @@ from lopa.runtime.device_families import FAMILIES, find_device, full_device_name
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, branch_choice, merged_options
 from lopa.runtime.sessions.cpu_cores import check_devices
-from lopa.runtime.sessions.session import forward_from_bundle
+from lopa.runtime.sessions.session import forward_from_bundle, open_session
 
 OPTIONS = merged_options(GenerationConfig())
 TOY_SESSION = """
@@ -81,34 +81,10 @@ def test_parsed_names(text: str, family: str, rest: str, is_processor: bool) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "",
-            ":",
-            "tpu",
-            "Cpu",
-            "cpu:",
-            "cpu0",
-            "cpu:0-",
-            "cuda:",
-            "cuda:x",
-            "cuda:-1",
-            "cuda:٣",
-            "cuda:12345",
-            "cuda:tf16",
-            "cuda:0:",
-            "cuda:0:bf16",
-            "tensorrt:0:tf32",
-        ),
-        *(
-            "cuda:0\n",
-            "cuda:0+cuda:1",
-            "numpy:",
-            "numpy:0",
-            "mpi:tpu",
-            "openvino:",
-            "openvino:GPU.",
-            "openvino:CPU:fp8",
-        ),
+        *("", ":", "tpu", "Cpu", "cpu:", "cpu0", "cpu:0-", "cuda:", "cuda:x", "cuda:-1", "cuda:1.0", "cuda:٣"),
+        *("cuda:12345", "cuda:tf16", "cuda:0:", "cuda:0:bf16", "tensorrt:0:tf32", "ascend:0-1", "ascend:-1"),
+        *("cuda:0\n", "cuda:0+cuda:1", "numpy:", "numpy:0", "mpi:tpu", "openvino", "openvino:", "openvino:cpu"),
+        *("openvino:GPU.", "openvino:GPU.x", "openvino:CPU.1", "openvino:AUTO", "openvino:CPU:fp8"),
     ],
 )
 def test_invalid_names(text: str) -> None:
@@ -118,6 +94,14 @@ def test_invalid_names(text: str) -> None:
         parse_device(text)
     family = FAMILIES.get(text.partition(":")[0])
     assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES])
+def test_no_session_opens_an_invalid_name(family: str, tiny_bundle: Path) -> None:
+    """The name is checked before the family's library is imported."""
+    with pytest.raises(BadInputError, match=f"unknown device '{family}:.x'") as caught:
+        open_session(Bundle.open(tiny_bundle), f"{family}:.x")
+    assert caught.value.expected.startswith(FAMILIES[family].syntax)
 
 
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.has_numbers])

@@ -163,12 +163,6 @@ def test_plan_of_the_other_library_raises(path: Path, trt: ModuleType, rtx: Modu
             open_session(Bundle.open(path), device)
 
 
-@pytest.mark.parametrize("device", ["tensorrt-rtx:", "tensorrt-rtx:x", "tensorrt-rtx:-1"])
-def test_malformed_device_raises(device: str, path: Path) -> None:
-    with pytest.raises(BadInputError, match="tensorrt-rtx:N with N the number"):
-        open_session(Bundle.open(path), device)
-
-
 def test_verification_is_required(
     path: Path, rtx: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,12 +248,6 @@ def test_two_sessions_on_one_device(bundle: Bundle) -> None:
         sequential(second).forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
 
 
-@pytest.mark.parametrize("device", ["tensorrt:", "tensorrt:x", "tensorrt:-1"])
-def test_malformed_device_raises(device: str, bundle: Bundle) -> None:
-    with pytest.raises(BadInputError, match="tensorrt:N"):
-        open_session(bundle, device)
-
-
 def test_missing_tensorrt_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(MissingBackendError, match="TensorRT cannot be imported") as caught:
