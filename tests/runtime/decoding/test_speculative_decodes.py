@@ -107,7 +107,7 @@ def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, for
 
 @pytest.mark.parametrize(
     ("first", "count"),
-    [(9000, 12), *(pytest.param(first, 50, marks=pytest.mark.slow) for first in range(0, 200, 50))],
+    [(9000, 12), *(pytest.param(first, 25, marks=pytest.mark.slow) for first in range(0, 200, 25))],
 )
 def test_random_options(
     decoder: Decoder, first: int, count: int, record_property: Callable[[str, object], None]
