@@ -145,7 +145,7 @@ def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, m
 def test_examples_of_serve_run(folder: Path) -> None:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
-    environment = {**os.environ, "LOPA_SERVE_PORT": "0", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "LOPA_SERVE__PORT": "0", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "lopa.cli.main"]
     started = [
         subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True, env=environment, cwd=folder)

@@ -20,7 +20,7 @@ def cached(chat_bundle: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def plain(chat_bundle: Path) -> Iterator[Server]:
-    with serving(chat_bundle, *BLOCKS, variables={"LOPA_SERVE_CACHE_TOKENS": "0"}) as server:
+    with serving(chat_bundle, *BLOCKS, variables={"LOPA_SERVE__CACHE_TOKENS": "0"}) as server:
         yield server
 
 

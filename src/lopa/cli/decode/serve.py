@@ -30,7 +30,7 @@ from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import ACCESS, settings_of
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
-_NEVER_EMPTY = ("LOPA_SERVE_API_KEYS", "LOPA_SERVE_REQUIRE_SIGNATURE")
+_NEVER_EMPTY = ("LOPA_SERVE__API_KEYS", "LOPA_SERVE__REQUIRE_SIGNATURE")
 """Variables of options that protect the server. An empty one must not serve without protection."""
 _SETTINGS = tuple(name for name in settings_of(ServerSettings) if name != "devices")  # --device is shared with others
 _LOG = logging.getLogger(OPERATOR)
@@ -112,8 +112,8 @@ def command(
     After the signal the server accepts no new requests and ends when the running ones are answered. A second SIGTERM or
     Ctrl-C ends it at once.
 
-    Every option can also be set by an environment variable: LOPA_SERVE_ followed by its name, e.g.
-    LOPA_SERVE_MAX_TOKENS=512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER.
+    Every option can also be set by an environment variable: LOPA_SERVE__ followed by its name, e.g.
+    LOPA_SERVE__MAX_TOKENS=512, LOPA_SERVE__ACCESS_LOG=1, LOPA_SERVE__DEVICE="cuda:0 cuda:1", LOPA_SERVE__BUNDLE=FOLDER.
     Options on the command line take precedence.
     """
     for name, value in zip(_NEVER_EMPTY, (given["api_keys"], trusted_keys), strict=True):
