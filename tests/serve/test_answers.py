@@ -368,10 +368,12 @@ def test_other_errors_have_the_same_form(server: Server) -> None:
         assert "a" not in answer.headers
 
 
-def test_unknown_fields_are_ignored(server: Server) -> None:
+def test_unknown_fields_are_refused_and_harmless_ones_ignored(server: Server) -> None:
     body = {"model": "tiny", "messages": CHAT, "max_tokens": 4, "user": "me", "metadata": {}, "verbosity": "low"}
-    answer = server.http.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 200
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+    refused = server.http.post("/v1/chat/completions", json={**body, "temprature": 0.5})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temprature")
+    assert "did you mean temperature?" in refused.json()["error"]["message"]
 
 
 def test_values_that_many_clients_send_are_accepted(server: Server) -> None:

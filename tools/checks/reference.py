@@ -78,8 +78,8 @@ def http_fields() -> str:
     for name, option in body_options._OPTIONS.items():
         effects.setdefault(f"decoding option `{option}`", []).append(name)
     effects["converted to decoding options"] = list(foreign_options.MAPPED)
-    effects["ignored"] = sorted(body_options._IGNORED)
-    for name, values in {**body_options._NEUTRAL_ONLY, **foreign_options.NEUTRAL}.items():
+    effects["ignored"] = sorted(foreign_options.IGNORED)
+    for name, values in foreign_options.NEUTRAL.items():
         accepted = " or ".join(f"`{json.dumps(value)}`" for value in (*values, None))
         effects.setdefault(f"only {accepted}; otherwise status 400", []).append(name)
     rows = [

@@ -1,12 +1,17 @@
 """Fields of other servers: mapped to lopa options, accepted if neutral, else rejected by name."""
 
+import re
 from typing import Any
 
 import pytest
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from lopa.runtime.errors import FieldError
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, options_from_body
-from lopa.serve.openai.foreign_options import MAPPED, NEUTRAL
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, PROMPT_FIELDS, options_from_body
+from lopa.serve.openai.foreign_options import IGNORED, MAPPED, NEUTRAL
 
 SCHEMA = {"type": "object"}
 ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -84,7 +89,7 @@ def test_equivalent_fields_are_mapped(endpoint: str) -> None:
 )
 def test_special_tokens_are_added_as_in_vllm(endpoint: str, prompt: Any, accepted: list[bool]) -> None:
     for value in (True, False):
-        body = {"messages": prompt, "prompt": prompt, "add_special_tokens": value}
+        body = {PROMPT_FIELDS[endpoint]: prompt, "add_special_tokens": value}
         if value in accepted:
             assert options_from_body(body, endpoint).values == {}
             continue
@@ -111,3 +116,48 @@ def test_each_field_is_known_once_and_accepts_neutral_values() -> None:
             options_from_body({name: "something else"}, CHATS)
         assert caught.value.param == name
         assert "is not supported" in str(caught.value)
+    for name in IGNORED:
+        assert options_from_body({name: "anything"}, CHATS).values == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("max_tokns", "did you mean max_tokens?"),
+        ("guided_jsn", "did you mean guided_json?"),
+        ("branches", 'did you mean "lopa": {"branches": ...}?'),
+        ("steps", 'did you mean "lopa": {"steps": ...}?'),
+        ("block_length", 'did you mean "lopa": {"block_size": ...}?'),
+        ("previous_response_id", "send the whole conversation"),
+        ("prompt_logprobs", "use /v1/score"),
+        ("zzz", "remove it"),
+    ],
+)
+def test_unknown_fields_are_refused_with_the_nearest_name(name: str, remedy: str) -> None:
+    for endpoint in (CHATS, COMPLETIONS):
+        assert options_from_body({name: None}, endpoint).values == {}
+        with pytest.raises(FieldError, match=re.escape(f"unknown field '{name}'")) as caught:
+            options_from_body({name: 1}, endpoint)
+        assert caught.value.param == name
+        assert remedy in caught.value.remedy
+
+
+def test_all_fields_of_openai_and_anthropic_are_listed() -> None:
+    """Check that only the fields below are refused, which would change the answer or need a store."""
+    api = (ChatParams, CompletionCreateParamsBase, ResponseCreateParamsBase, MessageCreateParamsBase)
+    fields = {name for kind in api for name in kind.__annotations__}
+    refused = {name for name in fields - NEUTRAL.keys() - IGNORED if _is_unknown(name)}
+    read = {"prompt", "input", "instructions", "text", "include", "max_output_tokens"}  # by the other protocols
+    read |= {"system", "stop_sequences", "output_config", "thinking"}
+    assert refused - read == {
+        *("audio", "moderation", "web_search_options", "image", "conversation", "previous_response_id"),
+        *("container", "compaction", "mcp_servers", "thread"),
+    }
+
+
+def _is_unknown(name: str) -> bool:
+    try:
+        options_from_body({name: "1"}, CHATS)
+    except FieldError as error:
+        return "unknown field" in error.received
+    return False

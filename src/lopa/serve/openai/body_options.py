@@ -1,8 +1,7 @@
 """Decoding options in a request body, by lopa's names. This module does not depend on bundles or the operator's limits.
 
-OpenAI's fields in _OPTIONS become lopa options. Fields in _NEUTRAL_ONLY accept neutral values only, and fields in
-_IGNORED have no effect. Fields of other servers are in foreign_options. Options that OpenAI's API lacks are in the
-object "lopa".
+OpenAI's fields in _OPTIONS become lopa options; foreign_options lists others. Options that OpenAI's API lacks are in
+the object "lopa".
 """
 
 import json
@@ -14,7 +13,7 @@ from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
-from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, TEXT_ONLY, is_neutral, option_reader
+from lopa.serve.openai.foreign_options import HINTS, IGNORED, MAPPED, NEUTRAL, is_neutral, option_reader
 from lopa.serve.openai.response_format import option_from_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -38,40 +37,7 @@ _OPTIONS = {
     "logprobs": "logprobs",
     "top_logprobs": "top_logprobs",
 }
-_NEUTRAL_ONLY: dict[str, tuple[object, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "stream": (False,),
-    "echo": (False,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({}, []),
-    "tools": ([],),
-    "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "suffix": ("",),
-}
 _FORMAT = "response_format"
-_IGNORED = frozenset(
-    (
-        "model",
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "stream_options",
-        "parallel_tool_calls",
-        "safety_identifier",
-        "prompt_cache_key",
-        "guided_decoding_backend",
-        "priority",
-        "request_id",
-        *("session_id", "prediction", "verbosity", "prompt_cache_options", "prompt_cache_retention", "stream_interval"),
-        *("spaces_between_special_tokens", "truncation_side", "media_io_kwargs", "mm_processor_kwargs"),
-    )
-)
 
 
 @dataclass
@@ -118,35 +84,26 @@ def options_from_body(
 ) -> BodyOptions:
     """Return the options of a body for `endpoint`; null means not given.
 
-    The caller handles the fields in `handled`, and the names in `ours_beside` inside "lopa". Unknown fields have no
-    effect, except names of lopa options, which belong in "lopa". Raises FieldError for any other field that would
-    change the answer silently.
+    The caller handles the fields in `handled`, and the names in `ours_beside` inside "lopa". Raises FieldError for a
+    field that is unknown, or would change the answer and is not supported.
     """
-    prompt_field = PROMPT_FIELDS[endpoint]
-    options = BodyOptions()
+    options, is_text = BodyOptions(), endpoint == COMPLETIONS and not _is_ids(body.get("prompt"))
     for name, value in body.items():
-        if value is None or name in _IGNORED or name in (prompt_field, LOPA_FIELD, CACHE_SALT) or name in handled:
+        if value is None or name in IGNORED or name in (PROMPT_FIELDS[endpoint], LOPA_FIELD, CACHE_SALT, *handled):
             continue
         if name == "best_of" and value == body.get("n"):
             continue  # all answers that are decoded are returned
-        if name in _NEUTRAL_ONLY:
-            check_neutral(name, value, _NEUTRAL_ONLY[name])
-        elif endpoint == COMPLETIONS and name in TEXT_ONLY:
-            check_neutral(name, value, TEXT_ONLY[name] if _is_text(body.get(prompt_field)) else (True, False))
-        elif name in NEUTRAL:
-            check_neutral(name, value, NEUTRAL[name])
-        elif name in _READERS:
+        if name in _READERS:
             is_number = (endpoint, name) == (COMPLETIONS, "logprobs")
             with field_errors(name):
                 for option, option_value in (_logprobs_of_completion if is_number else _READERS[name])(value).items():
                     options.put(option, option_value, name)
-        elif name in OPTIONS:
-            raise FieldError(
-                name[:80],
-                f"option {name[:80]!r} at the top level of the body",
-                expected='lopa options in the object "lopa"',
-                remedy=f'write "lopa": {{"{name[:80]}": ...}}',
-            )
+        elif name == "add_special_tokens" and endpoint == COMPLETIONS:
+            check_neutral(name, value, (True,) if is_text else (True, False))  # token ids get none
+        elif name in NEUTRAL:
+            check_neutral(name, value, NEUTRAL[name])
+        else:
+            raise _unknown_field(name, (*_READERS, *handled, PROMPT_FIELDS[endpoint]))
     with field_errors(LOPA_FIELD):
         ours = lopa_options_from_body(body)
     options.put_all(ours, f"{LOPA_FIELD}.", beside=ours_beside)
@@ -167,21 +124,31 @@ def lopa_options_from_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return lopa_object or {}
 
 
-def _is_text(prompts: object) -> bool:
-    """Return False for a list of token ids, and for a list of such lists."""
-    return not (isinstance(prompts, list) and prompts and not isinstance(prompts[0], str))
+def _is_ids(prompts: object) -> bool:
+    """Return True for a list of token ids, and for a list of such lists."""
+    return isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], str)
 
 
 def check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
     """Raise FieldError for a value of the field `name` that is neither null nor among `neutral`."""
-    if value is None or is_neutral(value, neutral):
-        return
-    choices = [json.dumps(each) for each in neutral] + ["null"]
-    raise FieldError(
-        name,
-        f"{name} {str(value)[:80]} is not supported",
-        expected=f"{' or '.join(choices)}, or no such field",
-        remedy="remove it, or send a request for each answer" if name == "n" else HINTS.get(name, "remove it"),
+    if not is_neutral(value, neutral):
+        raise FieldError(
+            name,
+            f"{name} {str(value)[:80]} is not supported",
+            expected=f"{' or '.join(json.dumps(each) for each in (*neutral, None))}, or no such field",
+            remedy=HINTS.get(name, "remove it"),
+        )
+
+
+def _unknown_field(name: str, known: Collection[str]) -> FieldError:
+    """Return the error of a field that is not read, with the nearest name among `known` fields or options."""
+    own = did_you_mean(name, form=f'"{LOPA_FIELD}": {{"NAME": ...}}', otherwise="remove it")
+    near = "" if name in OPTIONS else did_you_mean(name, known, otherwise="")
+    return FieldError(
+        name[:80],
+        f"unknown field {name[:80]!r}",
+        expected=f'a field of docs/reference/http.md, and decoding options in the object "{LOPA_FIELD}"',
+        remedy=HINTS.get(name) or near or own,
     )
 
 

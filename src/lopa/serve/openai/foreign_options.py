@@ -1,7 +1,7 @@
-"""Fields of other servers in addition to OpenAI's: vLLM, SGLang, TGI, llama.cpp, Ollama and text-generation-webui.
+"""Fields that a server may get beside OpenAI's main ones, from OpenAI, Anthropic, vLLM, SGLang, TGI and llama.cpp.
 
-Fields with an equivalent become lopa options. The others are accepted with a neutral value and rejected with any other,
-since ignoring them would change the answer silently. This module does not depend on bundles.
+Fields with an equivalent become lopa options. Fields in NEUTRAL are accepted with a value that changes nothing, and
+those in IGNORED with any value. This module does not depend on bundles.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,119 +13,71 @@ from lopa.runtime.options.choices import MAX_POSITIONS, MAX_TOP_K
 
 _META = frozenset("\\.+*?()|[]{}^$#&-~")
 """Characters with a meaning in regular expressions."""
-_NEVER: tuple[object, ...] = ()
-
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    # sampling
-    "min_p": (0,),
+IGNORED = frozenset(
+    (
+        # of OpenAI
+        *("model", "user", "metadata", "store", "service_tier", "stream_options", "parallel_tool_calls"),
+        *("safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "prediction"),
+        *("verbosity", "max_tool_calls", "client_metadata", "context_management", "background_options"),
+        *("access_programs",),
+        # of Anthropic
+        *("betas", "anthropic_beta", "anthropic_version", "cache_control", "inference_geo", "speed", "fallbacks"),
+        *("diagnostics", "user_profile_id", "workspace_id", "billing_policy", "fallback_credit_token"),
+        # of other servers and of chat front ends
+        *("guided_decoding_backend", "priority", "request_id", "session_id", "chat_id", "id", "stream_interval"),
+        *("spaces_between_special_tokens", "truncation_side", "media_io_kwargs", "mm_processor_kwargs", "rid"),
+        *("cache_prompt", "id_slot", "timings_per_token", "return_progress", "keep_alive", "kv_transfer_params"),
+    )
+)
+"""Fields that change nothing in an answer."""
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "penalty_alpha", "no_repeat_ngram_size", "min_p"), (0,)),
+    **dict.fromkeys(("top_a", "epsilon_cutoff", "eta_cutoff", "dynatemp_range", "xtc_probability", "n_probs"), (0,)),
+    **dict.fromkeys(("mirostat", "mirostat_mode", "smoothing_factor", "dry_multiplier"), (0,)),
+    **dict.fromkeys(("min_tokens", "min_new_tokens", "min_length"), (0,)),
+    **dict.fromkeys(("top_n_sigma", "t_max_predict_ms"), (-1, 0)),
     "typical_p": (0, 1),
-    "tfs_z": (1,),
-    "top_a": (0,),
-    "top_n_sigma": (-1, 0),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "dynatemp_range": (0,),
-    "xtc_probability": (0,),
-    "mirostat": (0,),
-    "mirostat_mode": (0,),
-    "smoothing_factor": (0,),
-    "temperature_last": (False,),
-    "do_sample": (False,),
-    "samplers": _NEVER,
-    "min_tokens": (0,),
-    "min_new_tokens": (0,),
-    "min_length": (0,),
-    "t_max_predict_ms": (-1, 0),
-    # penalties
-    "repetition_penalty": (1,),
-    "repeat_penalty": (1,),
-    "encoder_repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "penalty_alpha": (0,),
-    "no_repeat_ngram_size": (0,),
-    "dry_multiplier": (0,),
-    "guidance_scale": (1,),
-    "repetition_detection": _NEVER,
-    # several choices
-    "use_beam_search": (False,),
-    "num_beams": (1,),
-    "early_stopping": (False,),
-    "num_return_sequences": (1,),
-    # stop conditions and allowed content
-    "stop_token_ids": ([],),
-    "stop_regex": ([], ""),
-    "include_stop_str_in_output": (False,),
-    "no_stop_trim": (False,),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "bad_words_ids": ([],),
-    "logits_processors": ([],),
-    "custom_logit_processor": _NEVER,
-    "skip_special_tokens": (True,),
-    "structural_tag": _NEVER,
-    "guided_whitespace_pattern": _NEVER,
-    "format": ("",),
-    # the prompt
-    "documents": ([],),
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (False,),
-    "continue_final_message": (False,),
-    "system_prompt": ("",),
-    "lora": ([],),
-    **dict.fromkeys(("chat_template", "truncate_prompt_tokens", "truncate", "session_params", "lora_path"), _NEVER),
-    **dict.fromkeys(("input_ids", "input_embeds", "prompt_embeds", "web_search_options"), _NEVER),
-    # output in addition to the text
-    **dict.fromkeys(("prompt_logprobs", "moderation"), _NEVER),
-    "n_probs": (0,),
-    **dict.fromkeys(("logprob_token_ids", "token_ids_logprob"), ([],)),
-    **dict.fromkeys(("return_tokens_as_token_ids", "return_token_ids", "return_hidden_states"), (False,)),
-    **dict.fromkeys(("return_full_text", "return_prompt_text", "enable_response_messages"), (False,)),
-    **dict.fromkeys(("watermark", "watermarking"), (False,)),
-    # reasoning; chats read enable_thinking, thinking and reasoning
+    **dict.fromkeys(("n", "best_of", "num_beams", "num_return_sequences", "tfs_z", "guidance_scale"), (1,)),
+    **dict.fromkeys(("repetition_penalty", "repeat_penalty", "encoder_repetition_penalty", "length_penalty"), (1,)),
+    **dict.fromkeys(("stream", "echo", "background", "do_sample", "use_beam_search", "early_stopping"), (False,)),
+    **dict.fromkeys(("temperature_last", "include_stop_str_in_output", "no_stop_trim", "watermark"), (False,)),
+    **dict.fromkeys(("add_special_tokens", "continue_final_message", "return_hidden_states"), (False,)),
+    **dict.fromkeys(("return_tokens_as_token_ids", "return_token_ids", "return_full_text"), (False,)),
+    **dict.fromkeys(("skip_special_tokens", "add_generation_prompt"), (True,)),
     **dict.fromkeys(("enable_thinking", "include_reasoning", "separate_reasoning"), (True,)),
-    "thinking": _NEVER,
-    "reasoning": ({},),
+    **dict.fromkeys(("tools", "functions", "documents", "logits_processors", "lora", "stop_token_ids"), ([],)),
+    **dict.fromkeys(("allowed_token_ids", "bad_words", "bad_words_ids", "logprob_token_ids"), ([],)),
+    **dict.fromkeys(("chat_template_kwargs", "reasoning", "vllm_xargs", "custom_params", "options"), ({},)),
+    **dict.fromkeys(("suffix", "format", "system_prompt"), ("",)),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
+    "logit_bias": ({}, []),
+    "stop_regex": ([], ""),
+    "modalities": (["text"],),
+    "truncation": ("disabled",),
+    "reasoning_effort": ("none",),
     "reasoning_format": ("auto", "deepseek", "parsed"),
-    # other servers of diffusion models
-    **dict.fromkeys(("diffusion_max_steps", "diffusion_seed_canvas", "num_denoising_steps", "block_length"), _NEVER),
-    **dict.fromkeys(("max_nfe", "max_repetition_run"), _NEVER),
-    **dict.fromkeys(("vllm_xargs", "custom_params", "options"), ({},)),
 }
-"""Neutral values of each field, which change nothing. null is always neutral."""
-TEXT_ONLY: Mapping[str, tuple[object, ...]] = {"add_special_tokens": (True,)}
-"""Other neutral values for a text of a completion. Token ids get no special tokens, whatever the value."""
+"""Values of each field that change nothing. null is always one of them."""
 HINTS = {
     **dict.fromkeys(("chat_template_kwargs", "enable_thinking", "thinking", "reasoning"), "send a chat"),
     **dict.fromkeys(("allowed_token_ids", "bad_words", "min_tokens"), "use a regex or a grammar"),
     **dict.fromkeys(("logprobs", "top_logprobs", "include"), "use /v1/chat/completions with logprobs"),
-    **dict.fromkeys(("include_reasoning", "separate_reasoning"), "set reasoning_effort to none, or remove it"),
+    **dict.fromkeys(("previous_response_id", "conversation"), "send the whole conversation, since nothing is stored"),
+    "n": "send a request for each answer",
     "max_completion_tokens": "use max_output_tokens in /v1/responses, and max_tokens in /v1/messages",
     "add_special_tokens": "send the prompt as token ids, which get no special tokens",
     "chat_template": "start the server with --chat-template",
     "prompt_logprobs": "use /v1/score",
     "stop_token_ids": "use stop with the text of these tokens",
-    **dict.fromkeys(("diffusion_max_steps", "num_denoising_steps", "max_nfe"), "put decoding options into lopa"),
-    "block_length": 'write "lopa": {"block_size": ...}',
     "format": "use response_format",
-    "options": "send each option as a field of the body",
-    "guided_whitespace_pattern": "remove it, or use a regex for the whole answer",
 }
-"""Hints about replacements, by field name."""
-_STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
-"""Kinds in vLLM's structured_outputs. Exactly one is allowed, plus fields that do not change the answer."""
-_NEUTRAL_IN_STRUCTURED: dict[str, tuple[object, ...]] = {
-    "disable_any_whitespace": (False,),
-    "disable_additional_properties": (False,),
-    "whitespace_pattern": _NEVER,
-    "structural_tag": _NEVER,
-}
-_IGNORED_IN_STRUCTURED = frozenset(("disable_fallback", "backend", "_backend", "_backend_was_auto"))
+"""Remedies by the name of a field that is refused."""
+_STRUCTURED_IGNORED = frozenset(("disable_fallback", "backend", "_backend", "_backend_was_auto"))
 
 
 def is_neutral(value: object, values: tuple[object, ...]) -> bool:
-    """Return whether `value` is one of `values`. As in JSON, 1 equals 1.0 but not true."""
-    return any(_kind(value) is _kind(each) and value == each for each in values)
+    """Return whether `value` is null or one of `values`. As in JSON, 1 equals 1.0 but not true."""
+    return value is None or any(_kind(value) is _kind(each) and value == each for each in values)
 
 
 def _kind(value: object) -> type:
@@ -173,20 +125,16 @@ def _structured_outputs(value: Any) -> dict[str, Any]:
             expected="an object",
             remedy='e.g. {"json": {...}}',
         )
-    given = {name: each for name, each in value.items() if each is not None and name not in _IGNORED_IN_STRUCTURED}
-    requested = [name for name in given if name in _STRUCTURED]
-    unknown = [
-        name
-        for name, each in given.items()
-        if name not in _STRUCTURED and not is_neutral(each, _NEUTRAL_IN_STRUCTURED.get(name, _NEVER))
-    ]
-    if unknown or len(requested) > 1:
+    given = {
+        name: each for name, each in value.items() if name not in _STRUCTURED_IGNORED and not is_neutral(each, (False,))
+    }
+    if len(given) > 1 or not given.keys() <= _STRUCTURED_READ.keys():
         raise BadInputError(
-            f"unknown or conflicting fields in structured_outputs: {', '.join(map(repr, unknown or requested))[:160]}",
-            expected="one of " + ", ".join(_STRUCTURED),
+            f"unknown or conflicting fields in structured_outputs: {', '.join(map(repr, given))[:160]}",
+            expected="one of " + ", ".join(_STRUCTURED_READ),
             remedy="remove the others",
         )
-    return {} if not requested else _STRUCTURED_READ[requested[0]](given[requested[0]])
+    return {option: each for name, found in given.items() for option, each in _STRUCTURED_READ[name](found).items()}
 
 
 def option_reader(name: str) -> Callable[[Any], dict[str, Any]]:

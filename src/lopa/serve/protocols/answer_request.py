@@ -1,6 +1,6 @@
 """Bodies of protocols other than OpenAI's, read as chats, and the client's names of fields in errors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,12 +19,19 @@ _NOT_READ = {"n": (1,), "logprobs": (False,), "top_logprobs": (0,), "max_complet
 
 
 def request_from_own_fields(
-    body: Fields, own: Fields, names: Mapping[str, str], endpoint: str, limits: ServeLimits, defaults: Fields
+    body: Fields,
+    own: Fields,
+    names: Mapping[str, str],
+    endpoint: str,
+    limits: ServeLimits,
+    defaults: Fields,
+    read: Collection[str],
 ) -> AnswerRequest:
     """Return the request in a body of another protocol, whose replies have one choice and no log-probabilities.
 
-    `own` has the fields of a chat that the protocol's own fields stand for, and `names` the protocol's names of such
-    fields. All other fields are read as those of a chat. Raises FieldError for an invalid field, in the client's names.
+    `own` has the fields of a chat that the protocol's own fields in `read` stand for, and `names` the protocol's names
+    of such fields. All other fields are read as those of a chat. Raises FieldError for an invalid field, in the
+    client's names.
     """
     for name, neutral in _NOT_READ.items():
         check_neutral(name, body.get(name), neutral)
@@ -34,7 +41,8 @@ def request_from_own_fields(
             raise FieldError(name, received, expected=names[name], remedy=f"remove {name}")
     names = {name: client for name, client in names.items() if body.get(name) is None}
     with renamed_fields(names):
-        found = request_from_body({**body, **own}, CHATS, limits, defaults)
+        others = {name: value for name, value in body.items() if name not in read}
+        found = request_from_body({**others, **own}, CHATS, limits, defaults)
     for name in ("logprobs", "top_logprobs"):
         check_neutral(found.options.params.get(name, name), found.options.values.get(name), _NOT_READ[name])
     chat = found.chat

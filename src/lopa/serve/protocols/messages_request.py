@@ -10,7 +10,6 @@ from lopa.runtime.checked_values import check_bool, check_int, shown
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.runtime.options import MAX_POSITIONS
 from lopa.serve.openai.body_options import MESSAGES
-from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.answer_request import request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
@@ -26,17 +25,9 @@ NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Anthropic's names of the fields of OpenAI's chats."""
-_UNSUPPORTED: Mapping[str, ErrorCode | None] = MappingProxyType(
-    {
-        "container": None,
-        "mcp_servers": None,
-        "output_format": None,
-        "compaction": None,
-        "thread": "thread_unsupported_request",
-    }
-)
-"""Fields that would change the answer, with the code of their error. By the code of `thread`, Anthropic's clients know
-that they must send the whole history in each request."""
+_READ = ("system", "stop_sequences", "output_config", "thinking")
+"""Fields that chats do not have, or have with other values."""
+_THREAD = "thread"
 _BILLING = "x-anthropic-billing-header"
 """Beginning of a system block that some clients add. Its hash differs in every request, so that no prefix is equal."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -55,17 +46,21 @@ def request_from_messages(
             expected="a number of tokens",
             remedy="add it, as Anthropic's API requires",
         )
-    return request_from_own_fields(body, fields_from_messages(body), NAMES, MESSAGES, limits, defaults)
+    return request_from_own_fields(body, fields_from_messages(body), NAMES, MESSAGES, limits, defaults, _READ)
 
 
 def fields_from_messages(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a chat that Anthropic's own stand for. Fields that would change the answer are errors."""
-    made: dict[str, Any] = {"thinking": None}
-    for name, code in _UNSUPPORTED.items():
-        if body.get(name) is not None:
-            raise FieldError(
-                name, f"{name} is not supported", expected="a request without it", remedy=f"remove {name}", code=code
-            )
+    made: dict[str, Any] = {}
+    if body.get(_THREAD) is not None:
+        # By this code Anthropic's clients know that they must send the whole history in each request.
+        raise FieldError(
+            _THREAD,
+            f"{_THREAD} is not supported",
+            expected="a request without it",
+            remedy=f"remove {_THREAD}",
+            code="thread_unsupported_request",
+        )
     with field_errors("system"):
         system = _system(body.get("system"))
     with field_errors("messages"):

@@ -19,8 +19,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names of the fields of OpenAI's chats in responses."""
-_STATEFUL = ("previous_response_id", "previous_response", "previous_input_messages", "conversation", "prompt")
-"""Fields that stand for a part of the input, most of them stored by the server."""
+_READ = ("input", "instructions", "max_output_tokens", "text", "include")
+"""Fields that chats do not have."""
 _LOGPROBS = "message.output_text.logprobs"
 _FUNCTION = "function"
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
@@ -33,26 +33,10 @@ def request_from_responses(
     body: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> AnswerRequest:
     """Return the request in the body of /v1/responses. Raises FieldError for an invalid field."""
-    return request_from_own_fields(body, _fields_of_chat(body), NAMES, RESPONSES, limits, defaults)
+    return request_from_own_fields(body, _fields_of_chat(body), NAMES, RESPONSES, limits, defaults, _READ)
 
 
 def _fields_of_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    for name in _STATEFUL:
-        if body.get(name) is not None:
-            raise FieldError(
-                name,
-                f"{name} is not supported, since this server stores nothing",
-                expected="the whole conversation in input",
-                remedy=f"remove {name} and send all items",
-            )
-    for name, neutral in (("background", False), ("truncation", "disabled")):
-        if body.get(name) not in (None, neutral):
-            raise FieldError(
-                name,
-                f"{name} {shown(body[name])} is not supported",
-                expected=str(neutral).lower(),
-                remedy=f"remove {name}",
-            )
     if _LOGPROBS in str(body.get("include")):
         check_neutral("include", _LOGPROBS, ())
     made: dict[str, Any] = {}
