@@ -1,1 +1,1 @@
-"""Evaluation: question sets, accuracy bounds of parallel decoding, and bundles as lm-eval models."""
+"""Evaluation: question sets, and accuracy bounds of parallel decoding."""
