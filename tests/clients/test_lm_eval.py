@@ -133,12 +133,12 @@ def test_samples_of_a_question_differ(server: Server, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("tiny_likelihood", (), "echo"),
+        ("tiny_likelihood", (), "Tokenizer is required for loglikelihood tasks"),
         ("tiny_completions", ("--gen_kwargs", '{"num_beams": 4}'), "num_beams 4 is not supported"),
         ("tiny_completions", ("--gen_kwargs", '{"max_gen_toks": 4000}'), "max_tokens is 4000"),
     ],
 )
-def test_what_the_server_refuses_ends_lm_eval(
+def test_what_cannot_be_answered_ends_lm_eval(
     task: str, options: tuple[str, ...], message: str, server: Server, folder: Path
 ) -> None:
     command = [*lm_eval_command(server), *options, "--tasks", task, "--limit", "2"]

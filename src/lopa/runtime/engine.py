@@ -539,7 +539,7 @@ class Engine:
                 why = "" if self._failure is None else f", because {self._failure}"
                 raise EngineClosedError(
                     f"the engine is {state}{why}", expected="an open engine", remedy="open another engine"
-                )
+                ) from self._failure
             if reservation is not None and reservation not in self._reservations:
                 raise BadInputError(
                     "a reservation of another engine, or one that was used or released",

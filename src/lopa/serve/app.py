@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from lopa.runtime.errors import LopaError
 from lopa.runtime.options import MAX_POSITIONS
-from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.complete_results import await_choices
 from lopa.serve.answering.pending_service import PendingService, pending_from_open
 from lopa.serve.answering.reply import Reply
@@ -84,6 +84,7 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
         middleware=[origin_check, cors] if origin_policy.origins else [origin_check],
         exception_handlers={
             ApiError: endpoints.handle_error,
+            LopaError: endpoints.handle_error,
             HTTPException: endpoints.handle_http_error,
             ClientDisconnect: endpoints.client_disconnected,
             Exception: endpoints.handle_error,
@@ -117,10 +118,11 @@ class _Endpoints:
         return JSONResponse(self._service.cards[name])
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request of any protocol. The cheap checks run first: key, capacity and size of the body."""
+        """Answer a request of any protocol. The cheap checks run first: key, a free place and size of the body."""
         self._authenticate(request)
         service = self._service
-        check_capacity(service.engine, 1)
+        with service.engine.reserved(1):
+            pass  # a full engine refuses a request before its body is read
         body = await object_from_body(request, service.limits)
         try:
             requested = self._read(request.url.path, body)

@@ -324,7 +324,7 @@ def test_unexpected_error(server: TracedServer, monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise RuntimeError("zebra")
 
-    monkeypatch.setattr("lopa.serve.app.check_capacity", fail)
+    monkeypatch.setattr("lopa.serve.app.object_from_body", fail)
     # The server closes the connection after such an error, so that no later request may use it.
     answer = server.http.post(COMPLETIONS, json=COMPLETION, headers={"connection": "close"})
     assert answer.status_code == 500

@@ -13,8 +13,8 @@ from lopa.runtime.errors import PreparationStoppedError
 from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
-from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.service import Service
+from lopa.serve.http.api_error import ApiError
 from lopa.serve.http.disconnect import watch_disconnect
 from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_requests import body_errors, requests_from_body
@@ -30,8 +30,8 @@ async def submit_request(
 ) -> Handles | None:
     """Submit a request, which runs or waits then, and return the handles of its choices.
 
-    Returns None when the client disconnects before that, which stops the preparation. Raises ApiError for a full engine
-    before any prompt is read, and the BadInputErrors of submit_many.
+    Returns None when the client disconnects before that, which stops the preparation. Raises QueueFullError and
+    EngineClosedError before any prompt is read, ApiError for too many choices, and the BadInputErrors of submit_many.
     """
     engine, chat = service.engine, requested.chat
     resolved = options_of_body(engine.decoder.resolve, requested.options)
@@ -39,7 +39,9 @@ async def submit_request(
     decoded_once = not resolved.params.temperature and on_step is None
     distinct = len({(type(each), repr(each)) for each in requested.prompts})
     count = distinct if decoded_once else len(requested.prompts) * requested.copies
-    check_capacity(engine, count)
+    status = engine.status
+    if count > (places := status.max_num_seqs + status.queue_limit):  # waiting would not help
+        raise ApiError(400, f"{count} choices requested; this server runs and queues at most {places}", param="n")
     has_grammar = resolved.config.has_grammar or (chat is not None and chat.may_call)
     threads = service.grammar_threads if has_grammar else service.threads
     with engine.reserved(count) as reservation, watch_disconnect(receive) as disconnect:

@@ -62,7 +62,8 @@ def api_error_from(error: Exception) -> ApiError:
     if isinstance(error, QueueFullError):
         return overloaded(f"{error.received}; retry later")
     if isinstance(error, EngineClosedError | EngineFailedError):
-        return unavailable(str(error), "engine_failed" if isinstance(error, EngineFailedError) else "not_ready")
+        has_failed = isinstance(error, EngineFailedError) or error.__cause__ is not None
+        return unavailable(error.received, "engine_failed" if has_failed else "not_ready")
     if isinstance(error, GrammarUnsupportedError):
         return ApiError(501, str(error), "server_error", code="not_supported")
     if isinstance(error, GrammarHelperError):
