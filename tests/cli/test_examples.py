@@ -25,7 +25,7 @@ from lopa.bench.quality import decodes
 from lopa.bench.tuning.ladder import MIN_QUESTIONS
 from lopa.cli.commands import COMMANDS
 from lopa.cli.measure.bench import SUBCOMMANDS
-from lopa.cli.program.examples import EXAMPLES_TITLE
+from lopa.cli.program.grouped_command import EXAMPLES_TITLE
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL

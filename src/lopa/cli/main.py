@@ -72,11 +72,11 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
     from click.shell_completion import shell_complete
 
     from lopa.cli.commands import cli
-    from lopa.cli.program.completion_request import COMPLETE_VARIABLE, PROGRAM, requested_completion
+    from lopa.cli.program.lazy_group import COMPLETE_VARIABLE, PROGRAM
     from lopa.cli.program.verbosity import forget_verbosity
 
     forget_verbosity()
-    if arguments is None and (instruction := requested_completion()):
+    if arguments is None and (instruction := os.environ.get(COMPLETE_VARIABLE)):
         return shell_complete(cli, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
     try:
         # cli.main is not used, since it has its own exit codes for a closed pipe and an end of input.

@@ -8,7 +8,7 @@ from tests.cli.batch.test_batches import answers, jsonl
 from tests.cli.batch.test_resume import stable
 from tests.cli.command import PROMPT, lopa_export
 
-from lopa.cli.batch.shard import Shard
+from lopa.cli.batch.prompt_lines import Shard
 
 OPTIONS = ("--max-new-tokens", 8, "--temperature", 0.7, "--seed", 5)
 

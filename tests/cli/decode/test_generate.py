@@ -12,7 +12,7 @@ import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 from tests.runtime.decoding.test_branch_budget import costs_with
 
-from lopa.cli.decode.branch_tally import BranchTally
+from lopa.cli.decode.generate import BranchTally
 from lopa.cli.options.decoding_options import config_overrides
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name

@@ -11,7 +11,7 @@ from lopa.cli.options.decoding_options import (
     defaults_from_texts,
     option_flags,
 )
-from lopa.cli.program.grouped_option import GroupedOption
+from lopa.cli.program.grouped_command import GroupedOption
 from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, GenerationConfig
 from lopa.runtime.strategy import Strategy, register_strategy
 

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lopa.batch.plain_line import id_of_line, options_of_prompt, parse_plain_line
-from lopa.cli.batch.chat_format import ChatFormat
+from lopa.batch.result_fields import fields_of_result
 from lopa.cli.batch.openai_line import OpenAIAnswerFormat, is_openai_line, request_from_openai_line
-from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
-from lopa.cli.batch.result_lines import PlainAnswerFormat
+from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, ChatFormat, RawLine
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
+from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.request import Prompt, Request
 from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import BodyOptions
@@ -23,6 +23,30 @@ from lopa.serve.openai.body_requests import body_errors, requests_from_body
 from lopa.serve.openai.prompt_error import LENGTH
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.answer_request import renamed_fields
+
+
+@dataclass(frozen=True)
+class PlainAnswerFormat:
+    """The format of the answer to a line of this project's own format."""
+
+    line: RawLine
+    id: str | int | float | None = None
+    prompt_ids: bool = True
+    """True to include the token ids of the prompt."""
+
+    def from_handles(self, handles: Sequence[RequestHandle]) -> dict[str, Any]:
+        """Return the fields that identify the line, then the fields of its one result. Raises the request's error."""
+        (handle,) = handles
+        return {**self._names(), **fields_of_result(handle.result(0), prompt_ids=self.prompt_ids)}
+
+    def from_error(self, error: LopaError) -> dict[str, Any]:
+        """Return the fields that identify the line, and the error's text."""
+        return {**self._names(), "error": str(error)}
+
+    def _names(self) -> dict[str, Any]:
+        named = {} if self.id is None else {"id": self.id}
+        return {**named, "line": self.line.number, "request": self.line.digest}
+
 
 _EXPECTED = 'a JSON object such as {"prompt": text}'
 _REMEDY = "correct the line"

@@ -1,4 +1,4 @@
-"""Lines of a file of prompts, read as a stream but not parsed."""
+"""Lines of a file of prompts, or of its shard, read as a stream but not parsed; and the form of --chat."""
 
 import hashlib
 import os
@@ -6,9 +6,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+import click
+
+from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import errors_as_bad_input
 
 STANDARD_INPUT = Path("-")
@@ -18,6 +22,18 @@ _BLOCK = 2**20
 _DIGITS = 16
 """Hexadecimal digits of a digest: enough to distinguish lines, and short."""
 _BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """Conversion of a text into a chat, with an optional system message."""
+
+    system: str | None = None
+
+    def chat(self, text: str) -> Chat:
+        """Return `text` as a user's message, after the system message if there is one."""
+        before = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return Chat([*before, {"role": "user", "content": text}])
 
 
 @dataclass(frozen=True)
@@ -89,3 +105,39 @@ def _reading(path: Path) -> Iterator[None]:
         str(path), expected="a file of JSON lines, or - for standard input", remedy="check the path"
     ):
         yield
+
+
+MAX_SHARDS = 10**6
+_DIGITS = len(str(MAX_SHARDS))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every `count`-th prompt, starting with prompt `number`, counted from 1. Blank lines do not count."""
+
+    number: int = 1
+    count: int = 1
+
+    def lines(self, lines: Iterator[RawLine]) -> Iterator[RawLine]:
+        """Return the lines of this shard. Line numbers refer to the complete file."""
+        return islice(lines, self.number - 1, None, self.count)
+
+    def size(self, total: int | None) -> int | None:
+        """Return the number of prompts in this shard of a file with `total` prompts, or None if `total` is None."""
+        return None if total is None else len(range(self.number - 1, total, self.count))
+
+
+def shard_from_option(context: click.Context, option: click.Parameter, text: str | None) -> Shard | None:
+    """Return the shard for K/N in `text`; click's callback of --shard. Raises BadParameter for any other text."""
+    if text is None:
+        return None
+    parts = text.split("/")
+    if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) <= _DIGITS for part in parts):
+        number, count = map(int, parts)
+        if 1 <= number <= count <= MAX_SHARDS:
+            return Shard(number, count)
+    raise click.BadParameter(
+        f"{text!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16",
+        context,
+        option,
+    )

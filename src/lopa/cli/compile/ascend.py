@@ -5,13 +5,11 @@ from pathlib import Path
 import click
 
 from lopa.cli.compile.build_progress import AtcProgress
-from lopa.cli.options.plan import bucket_plan_from_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.ascend_manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 
@@ -82,7 +80,7 @@ def command(
         from lopa.export.ascend.job import AscendRequest, job_from_bundle
     check_own_bundle(bundle)
     opened = Bundle.open(bundle)
-    request = AscendRequest(soc_version, bucket_plan_from_option(opened, buckets).buckets, precision, int8, int8_graph)
+    request = AscendRequest(soc_version, bucket_plan_from_file(buckets, opened).buckets, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)
     if dry_run:
         target = Path(f"{engine_folder(opened, job.soc_version).name}-build") if output is None else output

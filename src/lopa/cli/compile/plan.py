@@ -24,8 +24,7 @@ from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_step_log import recording_from_step_log
 from lopa.cli.options.devices import software_gpu_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeSource

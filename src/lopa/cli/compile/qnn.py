@@ -4,13 +4,11 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.options.plan import bucket_plan_from_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.qnn.socs import SOCS, soc_from_option
 
@@ -43,7 +41,7 @@ def command(bundle: Path, soc: str, buckets: Path | None) -> None:
         from lopa.export.qnn.build import engine_from_bundle
     check_own_bundle(bundle)
     opened = Bundle.open(bundle)
-    made = engine_from_bundle(opened, target, bucket_plan_from_option(opened, buckets).buckets, _report)
+    made = engine_from_bundle(opened, target, bucket_plan_from_file(buckets, opened).buckets, _report)
     engine = made.found.engine
     size = sum(record.size for record in engine.files)
     state = "up to date, nothing was compiled" if made.cached else f"{engine.soc}, QNN {engine.sdk_version}"

@@ -5,12 +5,10 @@ from pathlib import Path
 import click
 
 from lopa.cli.compile.build_progress import TensorRTProgress
-from lopa.cli.options.plan import bucket_plan_from_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.tensorrt.tensorrt_library import RTX, TENSORRT
@@ -98,7 +96,7 @@ def command(
         from lopa.export.tensorrt.rtx import check_rtx_takes, target_of_rtx
     check_own_bundle(bundle)
     opened = Bundle.open(bundle).with_dialect("standard")
-    plan = bucket_plan_from_option(opened, buckets)
+    plan = bucket_plan_from_file(buckets, opened)
     check_buckets_cover_defaults(plan.buckets, opened.manifest, "the plan")
     flags = BuildFlags(
         workspace=None if workspace is None else int(workspace * _GIB),

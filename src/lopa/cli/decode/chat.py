@@ -6,12 +6,10 @@ from typing import Any
 import click
 
 from lopa.cli.decode.chat_input import ChatInput
-from lopa.cli.decode.chat_session import ChatSession
-from lopa.cli.decode.conversation import Conversation
-from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
+from lopa.cli.decode.chat_session import ChatSession, Conversation
+from lopa.cli.options.decoding_options import DecodingCommand, chat_template_option, config_options, config_overrides
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_option import INPUT, option
+from lopa.cli.program.grouped_command import INPUT, option
 from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.mpi.mpi_link import on_mpi
 

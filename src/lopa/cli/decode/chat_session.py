@@ -1,15 +1,15 @@
 """A chat session: answers messages, runs commands such as /undo, and stops an answer at Ctrl-C."""
 
 import contextlib
+import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lopa.cli.decode.chat_input import ChatInput
-from lopa.cli.decode.conversation import Conversation, Message
-from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
+from lopa.cli.decode.chat_input import ChatInput, StoppedError, interrupts_as_exceptions, stoppable
 from lopa.cli.options.decoding_options import config_overrides, option_flags, option_name, value_of_flag
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.chat.chat import Chat
@@ -20,6 +20,59 @@ from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
 from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
+
+Message = dict[str, str]
+
+
+@dataclass
+class Conversation:
+    """Questions with their answers, after an optional system message."""
+
+    system: str | None = None
+    turns: list[tuple[str, str]] = field(default_factory=list)
+    dropped: int = 0
+    """Number of oldest turns that the model no longer receives."""
+
+    def messages(self, question: str | None = None) -> list[Message]:
+        """Return the model's input: the system message, the turns that are not dropped, and a new question."""
+        shown = [("system", self.system)] if self.system is not None else []
+        for question_before, answer in self.turns[self.dropped :]:
+            shown += [("user", question_before), ("assistant", answer)]
+        if question is not None:
+            shown.append(("user", question))
+        return [{"role": role, "content": text} for role, text in shown if text is not None]
+
+    def drop_until(self, fits: Callable[[list[Message]], bool], question: str) -> int:
+        """Drop the oldest turns until the messages with `question` fit.
+
+        Returns the number of turns dropped now. If even dropping all does not suffice, it drops none.
+        """
+        before = self.dropped
+        for count in range(len(self.turns) - before + 1):
+            self.dropped = before + count
+            if fits(self.messages(question)):
+                return count
+        self.dropped = before
+        return 0
+
+    def undo(self) -> bool:
+        """Remove the last turn. Returns False when there is none."""
+        if not self.turns:
+            return False
+        self.turns.pop()
+        self.dropped = min(self.dropped, len(self.turns))
+        return True
+
+    def reset(self) -> None:
+        """Remove all turns and keep the system message."""
+        self.turns.clear()
+        self.dropped = 0
+
+    def lines(self) -> list[str]:
+        """Return every message, including dropped ones, as a line of JSON."""
+        whole = Conversation(self.system, self.turns)
+        return [json.dumps(message, ensure_ascii=False) for message in whole.messages()]
+
 
 _COMMANDS = {
     "/help": "list the commands",

@@ -9,8 +9,8 @@ import click
 from lopa.cli.decode.draft_view import DraftView
 from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_option import OUTPUT, option
-from lopa.cli.program.standard_input import text_from_stdin
+from lopa.cli.program.grouped_command import OUTPUT, option
+from lopa.cli.program.standard_streams import text_from_stdin
 from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.requests.result import DoneEvent, DraftEvent

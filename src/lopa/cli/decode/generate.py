@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lopa.cli.batch.chat_format import ChatFormat
 from lopa.cli.batch.output_files import OutputFiles
-from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, open_prompts
-from lopa.cli.batch.shard import Shard, shard_from_option
-from lopa.cli.decode.branch_tally import BranchTally
+from lopa.cli.batch.prompt_lines import (
+    ChatFormat,
+    Shard,
+    count_of_prompts,
+    lines_of_prompts,
+    open_prompts,
+    shard_from_option,
+)
 from lopa.cli.decode.draft_view import DraftView
-from lopa.cli.files.step_log import StepCallbacks, StepLog
-from lopa.cli.files.timeline_file import HostLane, timeline_into
-from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
+from lopa.cli.files.step_log import HostLane, StepCallbacks, StepLog, timeline_into
+from lopa.cli.options.decoding_options import DecodingCommand, chat_template_option, config_options, config_overrides
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_option import DEVICE, INPUT, OUTPUT, option
-from lopa.cli.program.standard_input import text_from_stdin
+from lopa.cli.program.grouped_command import DEVICE, INPUT, OUTPUT, option
+from lopa.cli.program.standard_streams import text_from_stdin
 from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.decoder import Decoder
@@ -35,6 +37,29 @@ from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, Generatio
 
 if TYPE_CHECKING:
     from lopa.cli.batch.line_reader import LineReader
+from collections import Counter
+
+
+class BranchTally:
+    """Counts of branches of all steps, over all requests of a run."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[int] = Counter()
+        """Number of steps by number of branches."""
+
+    def add(self, step: Step) -> None:
+        """Count one step."""
+        self._steps[len(step.branches)] += 1
+
+    def summary(self) -> str:
+        """Return the range and the mean as text, such as "1 to 4 branches per step, 2.3 on average"."""
+        if not self._steps:
+            return "no step"
+        fewest, largest = min(self._steps), max(self._steps)
+        if fewest == largest:
+            return f"{largest} branch{'' if largest == 1 else 'es'} in every step"
+        mean = sum(number * steps for number, steps in self._steps.items()) / self._steps.total()
+        return f"{fewest} to {largest} branches per step, {mean:.1f} on average"
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from typing import Any
 
 import click
 
-from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
+from lopa.cli.options.decoding_options import chat_template_option, defaults_from_texts, defaults_option
 from lopa.cli.options.devices import device_option
 from lopa.cli.options.server_settings import setting_options
 from lopa.cli.program.background_call import start_call
 from lopa.cli.program.environment import EnvironmentCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import option
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
 from lopa.cli.terminal.opening import opening_text
 from lopa.runtime.bundle import Bundle

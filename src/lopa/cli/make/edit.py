@@ -4,11 +4,9 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option, option_name
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
-from lopa.cli.terminal.defaults import defaults_text
+from lopa.cli.options.decoding_options import chat_template_option, defaults_from_texts, defaults_option, option_name
+from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.terminal.opening import defaults_text
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path

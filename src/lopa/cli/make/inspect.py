@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from lopa.cli.make.engine_lines import engine_lines
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
-from lopa.cli.terminal.defaults import defaults_text
+from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.terminal.opening import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts, SpecialTokens, scale_name

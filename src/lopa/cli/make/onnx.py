@@ -8,8 +8,7 @@ import click
 from lopa.bench.pace import bytes_text, duration_text
 from lopa.cli.make.hub_sources import local_sources
 from lopa.cli.options.decoding_options import defaults_from_texts
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.terminal.stages import StageProgress
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed

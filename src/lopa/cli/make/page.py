@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import INPUT, OUTPUT, option
+from lopa.cli.program.grouped_command import INPUT, OUTPUT, GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle

@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from lopa.cli.program.folder_type import FOLDER
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.lazy_group import FOLDER
 from lopa.export.model_card import card_text, is_unchanged, with_marker
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME

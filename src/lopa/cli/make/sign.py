@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.program.folder_type import FOLDER
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.lazy_group import FOLDER
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.hub.hub_bundle import check_own_bundle

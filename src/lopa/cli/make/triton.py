@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from lopa.cli.options.server_settings import setting_options
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import DEVICE, OUTPUT, option
+from lopa.cli.program.grouped_command import DEVICE, OUTPUT, GroupedCommand, option
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.triton.groups import groups_from_devices
 from lopa.serve.triton.repository import write_model

@@ -13,8 +13,7 @@ from rich.table import Table
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
 from lopa.cli.options.devices import DEVICE_NAMES, complete_device, software_gpu_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.terminal.stages import StageProgress
 from lopa.export.progress import ProgressCallback
 from lopa.export.replay.failed_forwards import FailedForwards

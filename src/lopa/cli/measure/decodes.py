@@ -10,8 +10,7 @@ from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.options.devices import counts_from_text, device_options
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.files.output_file import write_atomically

@@ -21,8 +21,7 @@ from lopa.bench.quality.variants import EVERY, PUBLISHED, SWEEPS, variants_from_
 from lopa.bench.report import check_output, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError

@@ -9,8 +9,7 @@ import click
 from lopa.bench.evaluation.data_sets import DATA_SETS, lines_of_data_set, records_from_jsonl
 from lopa.bench.evaluation.waiting_lines import MAX_LENGTH, MIN_LENGTH, TASKS, lines_of_task
 from lopa.bench.report import check_output
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically
 

@@ -10,7 +10,7 @@ import click
 
 from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.table import Table, show_table
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import option
 from lopa.runtime.files.output_file import write_atomically
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

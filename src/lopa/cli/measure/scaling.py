@@ -11,8 +11,7 @@ from lopa.bench.scaling.scaling_measurement import decoders_on_cores
 from lopa.bench.scaling.scaling_report import scaling_report, table_from_scaling
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import counts_from_text, device_timeout_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.tiny import EVAL
 

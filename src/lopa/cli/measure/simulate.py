@@ -8,8 +8,7 @@ from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, json_from_report
 from lopa.bench.table import show_table
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.files.output_file import write_atomically

@@ -11,8 +11,7 @@ from lopa.bench.speed.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed.speed_table import tables_from_speed
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import DEVICE, option
+from lopa.cli.program.grouped_command import DEVICE, GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.export.source import source_from_checkpoint

@@ -22,11 +22,10 @@ from lopa.bench.tuning.tuning_run import BALANCED, Tuned, TuningRun, control_opt
 from lopa.bench.tuning.tuning_table import tables_from_tuning
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.folder_type import FOLDER
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.lazy_group import FOLDER
 from lopa.cli.program.verbosity import quiet
-from lopa.cli.terminal.defaults import defaults_text
+from lopa.cli.terminal.opening import defaults_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle, write_manifest
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Preset

@@ -6,14 +6,14 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, did_you_mean
 from lopa.runtime.options.choices import MAX_GRAMMAR_CHARACTERS
 from lopa.runtime.options.option import QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, strategy_names
+from lopa.runtime.text.chat_template import template_from_file
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STRATEGY_OPTIONS, _WORD_FOR_NONE = "strategy_options", "random"
@@ -208,3 +208,23 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "grammar": _TextOfFile(),
 }
 """Types of options whose values are given differently on the command line."""
+
+
+def chat_template_option(command: _Command) -> _Command:
+    """Add --chat-template FILE, passed as `chat_template`: the template's text, or None."""
+    return option(
+        "--chat-template",
+        type=_TemplateFile(),
+        group=INPUT,
+        advanced=True,
+        help="File with a Jinja chat template, in place of the bundle's own.",
+    )(command)
+
+
+class _TemplateFile(click.ParamType[str]):
+    """Type of an option that names a file and has the file's text as its value."""
+
+    name = "FILE"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        return template_from_file(Path(value))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from lopa.cli.program.grouped_option import DEVICE, option
+from lopa.cli.program.grouped_command import DEVICE, option
 from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS

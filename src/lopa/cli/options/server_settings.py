@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import option
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import ServerSetting, settings_of
 

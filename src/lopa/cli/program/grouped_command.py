@@ -1,13 +1,46 @@
 """The class of all subcommands: options in groups and two levels, examples, verbosity."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lopa.cli.program.examples import write_examples
-from lopa.cli.program.grouped_option import OTHER, PLAIN, GroupedOption
-from lopa.cli.program.verbosity import add_verbosity
+from lopa.cli.program.verbosity import VERBOSITY, choose_verbosity
+
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+INPUT, OUTPUT, DEVICE = "Input", "Output", "Device"
+PLAIN, OTHER = "Options", "Other"
+"""Group of options without a group, and group of --help, --quiet and --verbose."""
+
+
+class GroupedOption(click.Option):
+    """An option that the help lists in `group`. Only --help-all lists it if it is advanced.
+
+    Its default is always shown. A text as `show_default` describes a default that is not a value of the option.
+    """
+
+    def __init__(self, *args: Any, group: str = PLAIN, advanced: bool = False, **attributes: Any) -> None:
+        super().__init__(*args, **{"show_default": True, **attributes})
+        self.group = group
+        self.advanced = advanced
+
+    def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
+        """Return the text that click appends to the help text, without the parentheses around a described default."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
+def option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    """Return the decorator that adds a GroupedOption, with click.option's arguments, `group` and `advanced`."""
+    return click.option(*names, cls=GroupedOption, **attributes)
+
 
 _ALL = "lopa-help-all"
 """Key in the context's `meta` whose value is True while the full help is written."""
@@ -83,3 +116,31 @@ def _show_all(ctx: click.Context, option: click.Parameter, value: bool) -> None:
         ctx.meta[_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
+
+
+def add_verbosity(command: click.Command) -> None:
+    """Add -q/--quiet and -v/--verbose to `command`, whose function does not receive them."""
+    command.params += [
+        GroupedOption(
+            [f"-{name[0]}", f"--{name}"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=choose_verbosity,
+            group=OTHER,
+            advanced=True,
+            help=text,
+        )
+        for name, text in VERBOSITY.items()
+    ]
+
+
+EXAMPLES_TITLE = "Examples"
+
+
+def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
+    """Write `examples` under their title, each on one line however long it is, so that it can be copied."""
+    if examples:
+        formatter.write(f"\n{EXAMPLES_TITLE}:\n")
+        for example in examples:
+            formatter.write(f"  {example}\n")

@@ -3,14 +3,21 @@
 import difflib
 import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from lopa.cli.program.examples import write_examples
-from lopa.cli.program.folder_type import FOLDER
+from lopa.cli.program.grouped_command import add_verbosity, write_examples
 from lopa.cli.program.signals import Signals
-from lopa.cli.program.verbosity import add_verbosity
+
+PROGRAM = "lopa-export"
+COMPLETE_VARIABLE = "_LOPA_EXPORT_COMPLETE"
+"""Name of the variable, which the completion script sets."""
+
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+"""Type of arguments that name a folder, which shells complete as one."""
 
 
 class LazyGroup(click.Group):

@@ -5,10 +5,8 @@ import sys
 
 import click
 
-from lopa.cli.program.grouped_option import OTHER, GroupedOption
-
 _LOG = logging.getLogger("lopa")
-_HELP = {
+VERBOSITY = {
     "quiet": "Write only errors and warnings to standard error: no progress and no summary.",
     "verbose": "Log versions, devices and options; show a traceback for an unexpected error.",
 }
@@ -24,23 +22,6 @@ def quiet() -> bool:
 def verbose() -> bool:
     """Return whether --verbose was given."""
     return "verbose" in _chosen
-
-
-def add_verbosity(command: click.Command) -> None:
-    """Add -q/--quiet and -v/--verbose to `command`, whose function does not receive them."""
-    command.params += [
-        GroupedOption(
-            [f"-{name[0]}", f"--{name}"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_choose,
-            group=OTHER,
-            advanced=True,
-            help=text,
-        )
-        for name, text in _HELP.items()
-    ]
 
 
 def forget_verbosity() -> None:
@@ -60,7 +41,8 @@ class _VerboseHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """The handler that --verbose adds to the log."""
 
 
-def _choose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+def choose_verbosity(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Set the verbosity; click's callback of both options. Raises UsageError if both are given."""
     if not value or parameter.name is None:
         return
     _chosen.add(parameter.name)

@@ -6,8 +6,8 @@ from pathlib import PurePath
 import click
 from click.shell_completion import get_completion_class
 
-from lopa.cli.program.completion_request import COMPLETE_VARIABLE, PROGRAM
 from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.lazy_group import COMPLETE_VARIABLE, PROGRAM
 from lopa.runtime.errors import BadInputError
 
 _SHELLS = ("bash", "zsh", "fish")

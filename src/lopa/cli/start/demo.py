@@ -15,8 +15,7 @@ from rich.table import Table
 from lopa import tiny
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.cli.make import onnx, verify
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.start.comparison_view import ComparisonView
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step

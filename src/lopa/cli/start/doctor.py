@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from lopa.cli.options.devices import software_gpu_option
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cpu_kernels.kernel_library import kernel_status
 from lopa.runtime.device_families import FAMILIES, DeviceStatus

@@ -1,6 +1,6 @@
 """Status on standard error while a bundle opens. A model of 7 billion parameters may take a minute."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
@@ -60,3 +60,8 @@ class _OpeningStatus(ProgressBars):
         """Print the text as a line, unless it is shown already."""
         if self._bars is None:
             self._console.print(self._text, soft_wrap=True, markup=False)
+
+
+def defaults_text(defaults: Mapping[str, Any]) -> str:
+    """Return names and values on one line, separated by commas, or "as exported" if there are none."""
+    return ", ".join(f"{name} {value}" for name, value in defaults.items()) or "as exported"

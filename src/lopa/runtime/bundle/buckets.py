@@ -176,8 +176,12 @@ def bucket_plan_path(folder: Path) -> Path:
     return folder / BUCKETS_NAME
 
 
-def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
-    """Read and check a plan. Raises BadInputError if it is unusable or was made for another bundle."""
+def bucket_plan_from_file(path: Path | None, bundle: Bundle) -> BucketPlan:
+    """Read and check a plan, the bundle's own if `path` is None.
+
+    Raises BadInputError if it is unusable or was made for another bundle.
+    """
+    path = bucket_plan_path(bundle.path) if path is None else path
     plan = record_from_file(
         path,
         BucketPlan,
