@@ -25,8 +25,8 @@ from lopa.runtime.errors import FieldError
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS
 from lopa.runtime.options.option import Option
 from lopa.runtime.strategy import STRATEGIES
-from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import CHATS, options_from_body
+from lopa.serve.openai.body_requests import options_of_body
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.triton_request import request_from_inputs
 

@@ -15,8 +15,8 @@ from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import COMPLETIONS, BodyOptions
+from lopa.serve.openai.body_requests import options_of_body
 from lopa.serve.openai.request import apply_limits, request_from_body
 from lopa.serve.serve_limits import ServeLimits
 from lopa.tiny import CHECKPOINT

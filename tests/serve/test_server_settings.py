@@ -16,7 +16,7 @@ from lopa.runtime.options import MAX_BRANCHES, MAX_POSITIONS
 from lopa.serve.ray.ray_options import RayOptions, options_from_args
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import flags_of, settings_of
-from lopa.serve.triton.triton_settings import settings_from_parameters
+from lopa.serve.triton.config_text import settings_from_parameters
 
 TABLE = settings_of(ServerSettings)
 RIGHT: Mapping[str, Mapping[str, Any]] = {

@@ -127,7 +127,7 @@ def triton_parameters() -> str:
     """Return the parameters of config.pbtxt."""
     from lopa.serve.server_settings import ServerSettings
     from lopa.serve.setting import settings_of
-    from lopa.serve.triton.triton_settings import BUNDLE, DEVICE, PYTHON_PATH, SETTINGS
+    from lopa.serve.triton.config_text import BUNDLE, DEVICE, PYTHON_PATH, SETTINGS
 
     paths = [
         (f"`{BUNDLE}`", BUNDLE, "Path of the bundle. Relative paths start at the folder of model.py."),

@@ -1,13 +1,16 @@
-"""Requests of this project's own format, from a line of a file of prompts or a row of a table."""
+"""This project's own format of requests and results, for lines of files and rows of tables."""
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
+from lopa.runtime.generation_config import NULLABLE, check_names
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS
 from lopa.runtime.requests.request import Prompt
+from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.openai.prompts import check_prompt_ids, check_prompt_text, messages_from_field
 
 PROMPT_FIELDS = ("prompt", "prompt_ids", "messages")
@@ -27,7 +30,7 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
     Raises BadInputError for any other object.
     """
     options = {name: each for name, each in value.items() if name not in (*PROMPT_FIELDS, "id")}
-    check_options(options)
+    check_names(options)
     options = {name: each for name, each in options.items() if each is not None or name == NULLABLE}
     return ParsedLine(prompt_from_fields(value), options)
 
@@ -70,12 +73,23 @@ def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
     raise BadInputError(f"id {str(found)[:80]}", expected="a string or a number", remedy=_REMEDY)
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise BadInputError for names that are not decoding options. GenerationConfig checks their values."""
-    unknown = sorted(map(str, set(options) - set(OPTIONS)))
-    if unknown:
-        raise BadInputError(
-            "unknown " + ", ".join(repr(name[:80]) for name in unknown[:8]),
-            expected=", ".join((*PROMPT_FIELDS, "id")) + " and the options " + ", ".join(OPTIONS),
-            remedy=did_you_mean(unknown[0]),
-        )
+def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str, Any]:
+    """Return the fields of a result by name. Fields that were not requested are omitted."""
+    found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    # These fields describe the run, not the answer. Without them, a second run writes the same file.
+    del found["cached_tokens"], found["params"]
+    if not prompt_ids:
+        del found["prompt_ids"]
+    return {name: _json_value(value) for name, value in found.items() if value is not None}
+
+
+def _json_value(value: Any) -> Any:
+    """Return None for NaN, the log-probability of a position that stayed masked, since JSON has no NaN.
+
+    Records become objects.
+    """
+    if dataclasses.is_dataclass(value):
+        return {field.name: _json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_json_value(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lopa.batch.plain_line import PROMPT_FIELDS, check_options, options_of_prompt, prompt_from_fields
-from lopa.batch.result_fields import fields_of_result
-from lopa.runtime.checked_values import shown
+from lopa.batch.plain_line import PROMPT_FIELDS, fields_of_result, options_of_prompt, prompt_from_fields
 from lopa.runtime.engine import Engine
-from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, LopaError, errors_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.errors import REQUEST_ERRORS, LopaError, errors_as_bad_input
+from lopa.runtime.generation_config import GenerationConfig, check_names
 from lopa.runtime.requests.handle import RequestHandle
 
 ANSWER_FIELDS = (
@@ -48,20 +46,12 @@ def _submit(engine: Engine, row: Mapping[str, Any], options: Mapping[str, Any]) 
     try:
         with errors_as_bad_input("the row cannot be used", expected="a prompt and options", remedy="correct the row"):
             prompt = prompt_from_fields({name: row[name] for name in PROMPT_FIELDS if row.get(name) is not None})
-            own = {name: value for name, value in _own_options(row).items() if value is not None}
+            given = {} if row.get(OPTIONS_FIELD) is None else row[OPTIONS_FIELD]
+            check_names(given)
+            own = {name: value for name, value in given.items() if value is not None}
             return engine.submit(prompt, GenerationConfig.from_mapping(options_of_prompt(options, own)))
     except REQUEST_ERRORS as error:
         return error
-
-
-def _own_options(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = row.get(OPTIONS_FIELD)
-    if found is not None and not isinstance(found, Mapping):
-        raise BadInputError(
-            f"{OPTIONS_FIELD} {shown(found)}", expected="decoding options by name, or None", remedy="correct the row"
-        )
-    check_options(found or {})
-    return found or {}
 
 
 def _answer(outcome: RequestHandle | LopaError) -> dict[str, Any]:

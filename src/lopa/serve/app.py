@@ -19,13 +19,10 @@ from starlette.types import ASGIApp
 
 from lopa.runtime.errors import LopaError
 from lopa.runtime.options import MAX_POSITIONS
-from lopa.serve.answering.complete_results import await_choices
-from lopa.serve.answering.pending_service import PendingService, pending_from_open
-from lopa.serve.answering.reply import Reply
-from lopa.serve.answering.service import Service
-from lopa.serve.answering.stream import stream_from_reply
+from lopa.serve.answering.reply import Reply, await_choices
+from lopa.serve.answering.service import PendingService, Service, pending_from_open
+from lopa.serve.answering.stream import WinningBranches, stream_from_reply
 from lopa.serve.answering.submission import prompt_tokens, submit_request
-from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_from, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse

@@ -17,8 +17,7 @@ import uvicorn
 
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
-from lopa.serve.answering.pending_service import PendingService
-from lopa.serve.answering.service import Service
+from lopa.serve.answering.service import PendingService, Service
 from lopa.serve.app import app_from_pending
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.http.protocol import protocol_with_timeouts

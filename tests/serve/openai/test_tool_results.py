@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.tool_results import order_tool_results
+from lopa.serve.openai.prompts import order_tool_results
 
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
 

@@ -7,8 +7,7 @@ from typing import Any
 from tests.serve.ray.test_affinity import MODELS
 
 from lopa.serve.openai.body_options import CHATS
-from lopa.serve.ray.affinity import route_from_body
-from lopa.serve.ray.prefix_routes import PrefixRoutes, ranked_replicas
+from lopa.serve.ray.affinity import PrefixRoutes, ranked_replicas, route_from_body
 
 
 def test_the_replica_with_the_longest_prefix_is_found() -> None:

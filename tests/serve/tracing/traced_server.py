@@ -16,8 +16,7 @@ from opentelemetry.trace import SpanKind
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
-from lopa.serve.answering.pending_service import pending_from_open
-from lopa.serve.answering.service import Service
+from lopa.serve.answering.service import Service, pending_from_open
 from lopa.serve.app import app_from_pending
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.metrics import ServeMetrics

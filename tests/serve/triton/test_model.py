@@ -225,10 +225,10 @@ def test_device_failures_and_bugs_are_reported(
             raise RuntimeError("the device is on fire")
 
         monkeypatch.setattr(ours._engine.decoder.session, "wait", broken)
-        for word in ("engine_failed", "not_ready"):
+        for _ in range(2):
             error = found.ask(text_input="1").ended().error
             assert error is not None
-            assert error.text.startswith(f"{word}: ")
+            assert error.text.startswith("engine_failed: ")
             assert error.code == TritonError.UNAVAILABLE
         assert isinstance(ours._engine.status.failure, EngineFailedError)
     finally:

@@ -12,9 +12,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.triton import model_file
-from lopa.serve.triton.config_text import config_text
+from lopa.serve.triton.config_text import config_text, parameters_from_settings, settings_from_parameters
 from lopa.serve.triton.groups import InstanceGroup, devices_for_instance, groups_from_devices
-from lopa.serve.triton.triton_settings import parameters_from_settings, settings_from_parameters
 
 
 def tree(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ BROKEN = """
 import asyncio, itertools, sys
 import lopa.serve.app as app
 import lopa.serve.chat.answer_parser as answer_parser
-from lopa.serve.http.event_text import DONE
+from lopa.serve.protocols.reply_format import DONE
 from lopa.cli.main import main
 from lopa.serve.metrics import ServeMetrics
 

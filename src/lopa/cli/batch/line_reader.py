@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lopa.batch.plain_line import id_of_line, options_of_prompt, parse_plain_line
-from lopa.batch.result_fields import fields_of_result
+from lopa.batch.plain_line import fields_of_result, id_of_line, options_of_prompt, parse_plain_line
 from lopa.cli.batch.openai_line import OpenAIAnswerFormat, is_openai_line, request_from_openai_line
 from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, ChatFormat, RawLine
 from lopa.runtime.chat.chat import Chat
@@ -17,10 +16,8 @@ from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.request import Prompt, Request
-from lopa.serve.openai.body_config import options_of_body
-from lopa.serve.openai.body_options import BodyOptions
-from lopa.serve.openai.body_requests import body_errors, requests_from_body
-from lopa.serve.openai.prompt_error import LENGTH
+from lopa.serve.openai.body_options import LENGTH, BodyOptions
+from lopa.serve.openai.body_requests import body_errors, options_of_body, requests_from_body
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.answer_request import renamed_fields
 

@@ -119,8 +119,7 @@ def command(
         if not value and name in os.environ:  # click ignores an empty variable
             raise click.UsageError(f"the environment variable {name} is empty: set it to FILE or remove it")
     with extra_needed("serve", _MODULES, "the libraries of the server"):
-        from lopa.serve.answering.pending_service import PendingService
-        from lopa.serve.answering.service import Service
+        from lopa.serve.answering.service import PendingService, Service
         from lopa.serve.http.keys import keys_from_file
         from lopa.serve.http.origin_policy import origin_policy_from_options
         from lopa.serve.metrics import ServeMetrics

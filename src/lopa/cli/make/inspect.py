@@ -2,21 +2,26 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
-from lopa.cli.make.engine_lines import engine_lines
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.terminal.opening import defaults_text
 from lopa.export.extra import export_extra_needed
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.engine_file import EngineKind
 from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts, SpecialTokens, scale_name
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig, reason_against_lookahead
+from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES
 
 
 @click.command(
@@ -187,3 +192,39 @@ def _product(shape: list[int]) -> int:
     for size in shape:
         product *= size
     return product
+
+
+def engine_lines(bundle: Bundle) -> Iterator[str]:
+    """Yield a line per engine, Ascend's first: folder, target, shape buckets, build, and whether the weights match."""
+    described: tuple[tuple[EngineKind[Any], Callable[[Any], list[str]]], ...] = (
+        (ASCEND_ENGINES, _ascend),
+        (QNN_ENGINES, lambda each: [f"for {each.soc}", f"{len(each.buckets)} buckets", f"QNN {each.sdk_version}"]),
+        (TENSORRT_ENGINES, _tensorrt),
+    )
+    for engines, text_of in described:
+        for folder in engines.folders(bundle):
+            try:
+                found = engines.read(folder)
+                fits = "matches the weights" if found.fits(bundle) else "made from OTHER weights: build it again"
+                text = ", ".join([*text_of(found.engine), fits])
+            except BadInputError as error:
+                text = f"cannot be used: {error.received}"
+            yield f"{folder.name}  {text}"
+
+
+def _ascend(engine: Any) -> list[str]:
+    return [
+        f"for {engine.soc_version}",
+        f"{len(engine.buckets)} buckets in {len({bucket.model for bucket in engine.buckets})} OM",
+        f"precision {engine.precision}",
+        *(["int8"] if engine.int8 else []),
+    ]
+
+
+def _tensorrt(engine: Any) -> list[str]:
+    return [
+        f"for {engine.gpus}",
+        engine.target.built_by,
+        f"{len(engine.buckets)} buckets",
+        f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified",
+    ]

@@ -8,9 +8,9 @@ import click
 from lopa.cli.options.server_settings import setting_options
 from lopa.cli.program.grouped_command import DEVICE, OUTPUT, GroupedCommand, option
 from lopa.serve.server_settings import ServerSettings
+from lopa.serve.triton.config_text import SETTINGS, parameters_from_settings
 from lopa.serve.triton.groups import groups_from_devices
 from lopa.serve.triton.repository import write_model
-from lopa.serve.triton.triton_settings import SETTINGS, parameters_from_settings
 
 
 @click.command(

@@ -19,65 +19,30 @@ from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.install_hint import Ability, installed_version, pip_install
 from lopa.runtime.openvino.openvino_library import version_numbers
 
-_OTHER_ABILITIES = (
-    Ability(
-        "export",
-        "export and verify",
-        ("torch", "transformers", "peft", "safetensors", "onnx", "onnx-ir", "onnxscript"),
-        partial(pip_install, "export"),
-    ),
-    Ability(
-        "polygraphy",
-        "save test cases for Polygraphy (verify --save-cases)",
-        ("polygraphy", "onnx-graphsurgeon"),
-        partial(pip_install, "polygraphy"),
-    ),
-    Ability(
-        "plugins",
-        "compile this project's kernels (docs/how-to/engines.md)",
-        ("torch", "triton"),
-        partial(pip_install, "plugins"),
-    ),
-    Ability(
-        "server",
-        "serve over HTTP",
-        ("starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
-        partial(pip_install, "serve"),
-    ),
-    Ability(
-        "traces",
-        "export traces of the server (docs/how-to/serve.md)",
-        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
-        partial(pip_install, "otel"),
-    ),
-    Ability(
-        "ray",
-        "serve replicas on Ray (docs/how-to/deploy.md)",
-        ("ray", "starlette", "prometheus-client"),
-        partial(pip_install, "ray"),
-    ),
-    Ability(
-        "grammar",
-        "structured output: schemas, regular expressions, grammars (docs/how-to/structured-output.md)",
-        ("llguidance",),
-        partial(pip_install, "grammar"),
-    ),
-    Ability(
-        "hub", "checkpoints and bundles of the Hugging Face Hub", ("huggingface_hub",), partial(pip_install, "hub")
-    ),
-    Ability("sign", "sign bundles (docs/how-to/export.md)", ("cryptography",), partial(pip_install, "sign")),
-    Ability(
-        "ray-data",
-        "answer tables of prompts on Ray (docs/how-to/prompt-files.md)",
-        ("ray", "pyarrow", "pandas"),
-        partial(pip_install, "ray-data"),
-    ),
-    Ability("plot", "plot measurements", ("matplotlib",), partial(pip_install, "plot")),
-    Ability("simulate", "simulate replicas (docs/how-to/measure.md)", ("simpy",), partial(pip_install, "simulate")),
-    Ability("lm-eval", "evaluate with lm-eval (docs/how-to/measure.md)", ("lm_eval",), partial(pip_install, "eval")),
-    Ability("tests", "run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
+_OTHER_ABILITIES = tuple(
+    Ability(extra, name, tuple(packages.split()), partial(pip_install, extra))
+    for extra, name, packages in (
+        ("export", "export and verify", "torch transformers peft safetensors onnx onnx-ir onnxscript"),
+        ("polygraphy", "save test cases for Polygraphy (verify --save-cases)", "polygraphy onnx-graphsurgeon"),
+        ("plugins", "compile this project's kernels (docs/how-to/engines.md)", "torch triton"),
+        ("serve", "serve over HTTP", "starlette uvicorn httptools prometheus-client llguidance"),
+        (
+            "otel",
+            "export traces of the server (docs/how-to/serve.md)",
+            "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+        ),
+        ("ray", "serve replicas on Ray (docs/how-to/deploy.md)", "ray starlette prometheus-client"),
+        ("grammar", "structured output (docs/how-to/structured-output.md)", "llguidance"),
+        ("hub", "checkpoints and bundles of the Hugging Face Hub", "huggingface_hub"),
+        ("sign", "sign bundles (docs/how-to/export.md)", "cryptography"),
+        ("ray-data", "answer tables of prompts on Ray (docs/how-to/prompt-files.md)", "ray pyarrow pandas"),
+        ("plot", "plot measurements", "matplotlib"),
+        ("simulate", "simulate replicas (docs/how-to/measure.md)", "simpy"),
+        ("eval", "evaluate with lm-eval (docs/how-to/measure.md)", "lm_eval"),
+        ("test", "run the tests", "pytest hypothesis mypy ruff"),
+    )
 )
-"""Abilities that do not concern devices."""
+"""Abilities that do not concern devices, by the extra that installs them."""
 
 
 @click.command(

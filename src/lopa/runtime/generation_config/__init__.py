@@ -18,6 +18,7 @@ from lopa.runtime.generation_config.config import (
     OPTIONS,
     PACKAGE_DEFAULTS,
     GenerationConfig,
+    check_names,
     did_you_mean,
 )
 from lopa.runtime.generation_config.defaults import checked_defaults, options_from_defaults
@@ -40,6 +41,7 @@ __all__ = [
     "GenerationOptions",
     "ResolvedOptions",
     "branch_choice",
+    "check_names",
     "checked_defaults",
     "defaults_beside",
     "did_you_mean",

@@ -1,21 +1,28 @@
-"""Service of one model: its engine, name, limits and keys."""
+"""Service of one model: its engine, name, limits and keys. It may still be opening."""
+
+from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.engine import Engine
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.serve.http.api_error import ApiError, unavailable
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES, SCORES
 from lopa.serve.openai.response_shapes import DecodeIds
 from lopa.serve.protocols.reply_format import fingerprint_from_manifest
 from lopa.serve.serve_limits import ServeLimits
+
+if TYPE_CHECKING:  # it needs the extra `otel`
+    from lopa.serve.tracing.request_spans import RequestSpans
+
 
 _PREPARATION_THREADS = 2
 """Threads that tokenize prompts, so that a long prompt does not delay other requests."""
@@ -79,3 +86,32 @@ def model_card(name: str, created: int, manifest: Manifest, *, chats: bool) -> d
         "max_model_len": manifest.dimensions.max_positions,
         "endpoints": [*([CHATS, COMPLETIONS, MESSAGES, RESPONSES] if chats else [COMPLETIONS]), SCORES],
     }
+
+
+@dataclass(kw_only=True, eq=False)
+class PendingService:
+    """A service that is set once its bundle is open and warmed up."""
+
+    limits: ServeLimits
+    metrics: ServeMetrics
+    keys: ApiKeys | None
+    reason: str
+    """Reason why the service is not set yet, e.g. "opening tiny on cpu"."""
+    service: Service | None = None
+    spans: RequestSpans | None = None
+    """Writer of the spans of requests, or None without traces."""
+
+    def opened(self) -> Service:
+        """Return the service. Raises ApiError 503 before it is set."""
+        if self.service is None:
+            raise self.not_ready()
+        return self.service
+
+    def not_ready(self) -> ApiError:
+        """Return the 503 reply that says what clients wait for."""
+        return unavailable(f"not ready: {self.reason}", "not_ready")
+
+
+def pending_from_open(service: Service) -> PendingService:
+    """Return a PendingService whose service is open already."""
+    return PendingService(limits=service.limits, metrics=service.metrics, keys=service.keys, reason="", service=service)

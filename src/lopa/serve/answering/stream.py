@@ -3,20 +3,41 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, TextEvent
-from lopa.serve.answering.complete_results import check_complete
-from lopa.serve.answering.reply import Reply
+from lopa.serve.answering.reply import Reply, check_complete
 from lopa.serve.answering.submission import Handles
-from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.chat.answer_parser import AnswerParser, Part
 from lopa.serve.http.api_error import api_error_from
 from lopa.serve.http.events import KEEP_ALIVE
 from lopa.serve.protocols.choice import Choice, choice_from_parts
 from lopa.serve.protocols.reply_format import StreamFormat
 from lopa.serve.tracing.request_trace import trace_error
+
+
+@dataclass(frozen=True)
+class WinningBranches:
+    """Winning branches of all choices of one request."""
+
+    _noted: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+
+    def record(self, answer: int, step: Step) -> None:
+        """Record the winner of a step of choice `answer`. The engine calls this."""
+        self._noted[answer, step.number] = {
+            "branch": step.winner,
+            "branches": len(step.branches),
+            "confidences": step.confidences,
+        }
+
+    def of_step(self, answer: int, number: int) -> dict[str, Any]:
+        """Return the `lopa` fields of a draft event: winner (0-based, the anchor last), number of branches, and the
+        confidence of each branch in its masked positions."""
+        return self._noted[answer, number]
+
 
 NumberedEvents = tuple[int, Sequence[Event] | Exception]
 """Index of a choice with its new events, or with the error that ended it."""

@@ -15,9 +15,8 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.serve.answering.service import Service
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.disconnect import watch_disconnect
-from lopa.serve.openai.body_config import options_of_body
-from lopa.serve.openai.body_requests import body_errors, requests_from_body
+from lopa.serve.http.events import watch_disconnect
+from lopa.serve.openai.body_requests import body_errors, options_of_body, requests_from_body
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.tracing.request_trace import trace_handles, trace_request
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from lopa.runtime.chat.prepared_chat import AnswerForm
 from lopa.runtime.requests.result import TextEvent
 from lopa.serve.chat.call_parser import CallParser, ToolCall
-from lopa.serve.chat.marked_text import marked_text, token_mark, without_token_marks
-from lopa.serve.chat.reasoning_parser import Piece, ReasoningParser
+from lopa.serve.chat.reasoning_parser import Piece, ReasoningParser, marked_text, token_mark, without_token_marks
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.text.partial_mark import partial_mark_length
-from lopa.serve.chat.marked_text import token_mark, without_token_marks
+from lopa.serve.chat.reasoning_parser import token_mark, without_token_marks
 
 _Object = dict[str, msgspec.Raw]
 """JSON object whose values are only checked. JSON allows numbers that no type here holds, such as 1e400."""
@@ -38,7 +38,7 @@ CallPart = str | ToolCall
 class CallParser:
     """Parser of one answer. White space around calls is dropped.
 
-    Its input is marked text if marks are tokens (lopa.serve.chat.marked_text).
+    Its input is marked text if marks are tokens (lopa.serve.chat.reasoning_parser).
     """
 
     def __init__(self, written: CallFormat, names: Collection[str], *, marks_are_tokens: bool = False) -> None:

@@ -1,11 +1,30 @@
 """Text of an answer, split into reasoning and the rest as it arrives."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.text.partial_mark import partial_mark_length
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
-from lopa.serve.chat.marked_text import token_mark
+
+_TOKEN = "\ud800"
+
+
+def marked_text(text: str, offsets: Sequence[int]) -> str:
+    """Return `text` with a sign before every token that begins at one of the ascending `offsets`."""
+    bounds = (0, *offsets, len(text))
+    return _TOKEN.join(text[start:end] for start, end in pairwise(bounds))
+
+
+def without_token_marks(text: str) -> str:
+    """Return `text` without signs."""
+    return text.replace(_TOKEN, "")
+
+
+def token_mark(mark: str) -> str:
+    """Return the marked text of the token `mark`; "" stays ""."""
+    return mark and _TOKEN + mark
 
 
 class Piece(NamedTuple):

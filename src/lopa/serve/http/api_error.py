@@ -13,8 +13,8 @@ from lopa.runtime.errors import (
     LopaError,
     QueueFullError,
 )
-from lopa.serve.openai.body_config import GrammarUnsupportedError
 from lopa.serve.openai.body_options import LOPA_FIELD
+from lopa.serve.openai.body_requests import GrammarUnsupportedError
 from lopa.serve.openai.error_code import NO_CODE, ErrorCode
 
 if TYPE_CHECKING:

@@ -2,14 +2,34 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lopa.serve.http.disconnect import HALF_CLOSED, watch_disconnect
+HALF_CLOSED = "half_closed"
+"""Scope extension with an asyncio.Event that is set when the client closes its sending half.
+
+The client may also have disconnected completely. Only sending more bytes shows whether it has.
+"""
+
+
+@contextmanager
+def watch_disconnect(receive: Receive) -> "Iterator[asyncio.Task[None]]":
+    """Yield a task that ends when the client disconnects. The request body must have been read before."""
+    watch = asyncio.create_task(_wait_for_disconnect(receive))
+    try:
+        yield watch
+    finally:
+        watch.cancel()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 _LOG = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -11,7 +11,7 @@ import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from lopa.serve.http.disconnect import HALF_CLOSED
+from lopa.serve.http.events import HALF_CLOSED
 from lopa.serve.http.transport import GracefulTransport
 
 _LOG = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ the object "lopa".
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,15 @@ from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
-from lopa.serve.openai.foreign_options import HINTS, IGNORED, MAPPED, NEUTRAL, is_neutral, option_reader
-from lopa.serve.openai.response_format import option_from_response_format
+from lopa.serve.openai.foreign_options import (
+    HINTS,
+    IGNORED,
+    MAPPED,
+    NEUTRAL,
+    is_neutral,
+    option_from_response_format,
+    option_reader,
+)
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
@@ -189,3 +197,12 @@ _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     _FORMAT: option_from_response_format,
 }
 """Functions from a field's value to options, by field."""
+
+
+LENGTH = "max_new_tokens"
+"""lopa's name of the option that bounds an answer's length."""
+
+
+def replace_words(text: str, names: Mapping[str, str]) -> str:
+    """Return `text` with every word that is a key of `names` replaced by its value."""
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)

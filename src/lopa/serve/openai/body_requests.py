@@ -1,6 +1,6 @@
-"""Requests for a decoder from the body of an HTTP request, and their errors in the client's own field names."""
+"""Options and requests for a decoder from the body of an HTTP request; errors have the client's own field names."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,10 +20,65 @@ from lopa.runtime.errors import (
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.requests.request import Request
-from lopa.serve.openai.body_config import GrammarUnsupportedError
-from lopa.serve.openai.body_options import LOPA_FIELD
-from lopa.serve.openai.prompt_error import field_error_from_long_prompt
+from lopa.serve.openai.body_options import LENGTH, LOPA_FIELD, BodyOptions, replace_words
 from lopa.serve.openai.request import AnswerRequest
+
+
+class GrammarUnsupportedError(Exception):
+    """Error of a server without the grammar library. Clients receive no further details."""
+
+    def __init__(self) -> None:
+        super().__init__("this server does not support structured output; remove the schema, regex or grammar")
+
+
+Resolve = Callable[[GenerationConfig], ResolvedOptions]
+"""Function such as Engine.resolve."""
+
+
+def options_of_body(resolve: Resolve, options: BodyOptions) -> ResolvedOptions:
+    """Return the options of a body. Raises FieldError for an invalid value.
+
+    A sampled answer without a seed gets a random one, so that a repeated request gets another answer.
+    """
+    values = options.values
+    with option_errors(resolve, options):
+        resolved = resolve(GenerationConfig.from_mapping(values))
+        if "seed" not in values and resolved.params.temperature:
+            resolved = resolve(GenerationConfig.from_mapping({**values, "seed": None}))
+        return resolved
+
+
+@contextmanager
+def option_errors(resolve: Resolve, options: BodyOptions) -> Iterator[None]:
+    """Turn errors about options into a FieldError that uses the client's field names."""
+    try:
+        yield
+    except BadInputError as error:
+        invalid = _invalid_option(resolve, options)
+        if invalid is None:
+            raise FieldError(LOPA_FIELD, error.received, expected=error.expected, remedy=error.remedy) from error
+        param = options.params[invalid]
+        names = {} if param.endswith(invalid) else {invalid: param}
+        received, expected, remedy = (
+            replace_words(each, names) for each in (error.received, error.expected, error.remedy)
+        )
+        raise FieldError(param, received, expected=expected, remedy=remedy) from error
+
+
+def _invalid_option(resolve: Resolve, options: BodyOptions) -> str | None:
+    """Return the first option with an invalid value, or otherwise one that is invalid when all others have their
+    defaults.
+    """
+    for resolves in (False, True):
+        for name in options.params:
+            try:
+                config = GenerationConfig.from_mapping({name: options.values[name]})
+                if resolves:
+                    resolve(config)
+            except BadInputError:
+                return name
+    return None
+
 
 _SEEDS = 2**63
 
@@ -96,7 +151,9 @@ def _field_error(requested: AnswerRequest, error: BadInputError) -> FieldError:
         renamed.param = {**params, REASONING: requested.reasoning_param}.get(error.param, error.param)
         return renamed
     if isinstance(error, PromptTooLongError):
-        return field_error_from_long_prompt(error, requested.param, requested.length_param)
+        texts = [replace_words(each, {LENGTH: requested.length_param}) for each in (received, error.expected, remedy)]
+        param = requested.length_param if error.answer_too_long else param
+        return FieldError(param, texts[0], expected=texts[1], remedy=texts[2], code="context_length_exceeded")
     if isinstance(error, GrammarRefusedError) and requested.chat is not None and requested.chat.may_call:
         param, received = "tools", f"the grammar of the tools is not usable: {received}"
         remedy = "simplify the schemas of the tools, or raise the number of tokens"

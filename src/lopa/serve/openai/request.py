@@ -14,6 +14,7 @@ from lopa.runtime.requests.request import Prompt, check_cache_salt
 from lopa.serve.openai.body_options import (
     CACHE_SALT,
     CHATS,
+    LENGTH,
     LOPA_FIELD,
     PROMPT_FIELDS,
     BodyOptions,
@@ -22,7 +23,6 @@ from lopa.serve.openai.body_options import (
 )
 from lopa.serve.openai.chat_options import FIELDS, chat_from_body
 from lopa.serve.openai.holes import PARTS, SUFFIX, param_of_holes, text_before_suffix, text_from_parts
-from lopa.serve.openai.prompt_error import LENGTH
 from lopa.serve.openai.prompts import messages_from_field, prompts_from_field
 from lopa.serve.serve_limits import ServeLimits
 

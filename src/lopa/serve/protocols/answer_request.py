@@ -7,8 +7,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import FieldError
-from lopa.serve.openai.body_options import CHATS, MESSAGES, PROMPT_FIELDS, check_neutral
-from lopa.serve.openai.prompt_error import replace_words
+from lopa.serve.openai.body_options import CHATS, MESSAGES, PROMPT_FIELDS, check_neutral, replace_words
 from lopa.serve.openai.request import AnswerRequest, request_from_body
 from lopa.serve.serve_limits import ServeLimits
 

@@ -12,8 +12,7 @@ from lopa.serve.protocols.openai_reply import OpenAIReply
 from lopa.serve.protocols.reply_format import ReplyContext, ReplyFormat
 from lopa.serve.protocols.responses_reply import ResponsesReply
 from lopa.serve.protocols.responses_request import request_from_responses
-from lopa.serve.protocols.score_reply import ScoreReply
-from lopa.serve.protocols.score_request import score_request_from_body
+from lopa.serve.protocols.scores import ScoreReply, score_request_from_body
 from lopa.serve.serve_limits import ServeLimits
 
 _Body = Mapping[str, Any]

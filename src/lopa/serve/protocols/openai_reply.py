@@ -6,7 +6,6 @@ from typing import Any
 from lopa.serve.chat.answer_parser import Part, ReasoningText
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.event_text import DONE, encode_event
 from lopa.serve.openai.response_shapes import (
     SHAPES,
     choice_from_result,
@@ -14,7 +13,7 @@ from lopa.serve.openai.response_shapes import (
     lopa_fields_from_result,
 )
 from lopa.serve.protocols.choice import Choice
-from lopa.serve.protocols.reply_format import ReplyContext, token_counts
+from lopa.serve.protocols.reply_format import DONE, ReplyContext, encode_event, token_counts
 
 
 class OpenAIReply:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from lopa import __version__
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
@@ -83,3 +85,16 @@ def token_counts(choices: Sequence[Choice], copies: int) -> tuple[int, int, int,
         sum(choice.result.tokens for choice in choices),
         sum(choice.reasoning_tokens for choice in choices),
     )
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def encode_event(value: object) -> bytes:
+    """Return one event with `value` as JSON."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def encode_named_event(value: Mapping[str, Any]) -> bytes:
+    """Return one event with `value` as JSON, named after its `type`."""
+    return f"event: {value['type']}\n".encode() + encode_event(value)

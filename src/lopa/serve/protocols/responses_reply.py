@@ -6,10 +6,9 @@ from typing import Any
 from lopa.serve.chat.answer_parser import Part, ReasoningText
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.event_text import encode_named_event
 from lopa.serve.openai.response_shapes import lopa_fields_from_result
 from lopa.serve.protocols.choice import Choice
-from lopa.serve.protocols.reply_format import ReplyContext, token_counts
+from lopa.serve.protocols.reply_format import ReplyContext, encode_named_event, token_counts
 
 _COMPLETED, _IN_PROGRESS = "completed", "in_progress"
 _MESSAGE, _REASONING, _CALL = "message", "reasoning", "function_call"

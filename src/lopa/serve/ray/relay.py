@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.disconnect import watch_disconnect
-from lopa.serve.http.event_text import encode_event
+from lopa.serve.http.events import watch_disconnect
+from lopa.serve.protocols.reply_format import encode_event
 
 Messages = list[dict[str, Any]]
 _LOG = logging.getLogger(__name__)

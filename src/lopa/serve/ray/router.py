@@ -6,8 +6,7 @@ from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-from lopa.serve.ray.affinity import prefixes_from_session
-from lopa.serve.ray.prefix_routes import PrefixRoutes, ranked_replicas
+from lopa.serve.ray.affinity import PrefixRoutes, prefixes_from_session, ranked_replicas
 
 
 class PrefixRouter(ConsistentHashRouter):  # type: ignore[misc]

@@ -1,5 +1,6 @@
 """Model repository on disk: config.pbtxt, model.py and a bundle for each model. This module runs nothing."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +10,23 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.serve.triton import model_file
-from lopa.serve.triton.config_text import config_text
+from lopa.serve.triton.config_text import BUNDLE, PYTHON_PATH, config_text
 from lopa.serve.triton.groups import InstanceGroup
-from lopa.serve.triton.model_name import check_model_name
-from lopa.serve.triton.triton_settings import BUNDLE, PYTHON_PATH
+
+_MAX_CHARACTERS = 128
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+
+
+def check_model_name(name: str) -> str:
+    """Return `name` if it is valid as a folder and in http://HOST/v2/models/NAME/generate. Raises BadInputError."""
+    if _NAME.fullmatch(name) and len(name) <= _MAX_CHARACTERS:
+        return name
+    raise BadInputError(
+        f"invalid model name {shown(name)}",
+        expected=f"letters, digits, _, - and . ({_MAX_CHARACTERS} at most), the first a letter, a digit or _",
+        remedy="choose another name with --model NAME",
+    )
+
 
 CONFIG_NAME = "config.pbtxt"
 VERSION = "1"

@@ -1,11 +1,35 @@
-"""Sender of a request's responses in Triton's terms."""
+"""Sender of a request's responses, and errors as Triton replies: a code word for programs, a text for people."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from lopa.serve.triton.error_reply import ErrorReply
+from lopa.serve.http.api_error import api_error_from
+
+TritonCode = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
+"""Codes of TritonError."""
+
+
+@dataclass(frozen=True)
+class ErrorReply:
+    """Error reply to a client. Its text begins with a code word, since Triton 2.51 answers HTTP 400 for every code."""
+
+    code: TritonCode
+    text: str
+
+
+STOPPED = ErrorReply("UNAVAILABLE", "not_ready: the model was unloaded before the answer was complete")
+CANCELLED = ErrorReply("CANCELLED", "cancelled: the client cancelled the request")
+
+
+def error_reply_from_error(error: Exception) -> ErrorReply:
+    """Return the error reply for `error`. Code words and texts are the same as in the HTTP server."""
+    found = api_error_from(error)
+    code: TritonCode = "INTERNAL" if found.status == 500 else "INVALID_ARG" if found.status == 400 else "UNAVAILABLE"
+    param = found.body["error"]["param"]
+    return ErrorReply(code, f"{found.reason}: {f'{param}: ' if param else ''}{found}")
 
 
 class Sender:

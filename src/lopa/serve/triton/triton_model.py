@@ -21,23 +21,21 @@ from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.result import DoneEvent
-from lopa.serve.openai.body_config import options_of_body
-from lopa.serve.openai.body_requests import body_errors, requests_from_body
+from lopa.serve.openai.body_requests import body_errors, options_of_body, requests_from_body
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.opened_engine import opened_engine
 from lopa.serve.serve_limits import ServeLimits
-from lopa.serve.triton.error_reply import CANCELLED, STOPPED, error_reply_from_error
-from lopa.serve.triton.groups import devices_for_instance
-from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
-from lopa.serve.triton.sender import Sender
-from lopa.serve.triton.triton_request import input_value, parameters_from_text, request_from_inputs
-from lopa.serve.triton.triton_settings import (
+from lopa.serve.triton.config_text import (
     BUNDLE,
     devices_from_parameters,
     kinds_from_config,
     parameters_from_config,
     settings_from_parameters,
 )
+from lopa.serve.triton.groups import devices_for_instance
+from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
+from lopa.serve.triton.sender import CANCELLED, STOPPED, Sender, error_reply_from_error
+from lopa.serve.triton.triton_request import input_value, parameters_from_text, request_from_inputs
 
 _PREPARATION_THREADS = 2
 """Threads that tokenize prompts, so that a long prompt does not delay other requests."""

@@ -1,14 +1,18 @@
-"""Checked request from a body of /v1/score: one prompt or chat, and the choices to score. This module does not depend
-on the engine."""
+"""Requests of /v1/score and their replies: one prompt or chat, and the choices to score. This module does not depend on
+the engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from lopa.runtime.errors import FieldError
+from lopa.serve.http.api_error import ApiError
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, PROMPT_FIELDS, SCORES, lopa_options_from_body
 from lopa.serve.openai.request import AnswerRequest, request_from_body
+from lopa.serve.openai.response_shapes import fields_of_scores
+from lopa.serve.protocols.choice import Choice
+from lopa.serve.protocols.reply_format import ReplyContext
 from lopa.serve.serve_limits import ServeLimits
 
 _CHOICES = "choices"
@@ -54,3 +58,33 @@ def score_request_from_body(
                 remedy="send a request for each prompt" if field == "prompt" else f"remove {field}",
             )
     return replace(requested, endpoint=SCORES)
+
+
+class ScoreReply:
+    """Probabilities of the choices of one request, which is never streamed."""
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._context = context
+
+    @property
+    def id(self) -> str:
+        """ID of the reply. It is also the request ID in headers, unless the client sent one."""
+        return f"score-{self._context.number}"
+
+    def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Return the body of the reply. Raises ApiError 408 if the deadline passed before."""
+        (result,) = (choice.result for choice in choices)
+        if result.scores is None:
+            received = "the time limit passed before all choices had scores"
+            raise ApiError(408, received, "server_error", code="timeout")
+        tokens = len(result.prompt_ids)
+        usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+        return {
+            "id": self.id,
+            "object": "score",
+            "created": self._context.created,
+            "model": self._context.model,
+            "system_fingerprint": self._context.fingerprint,
+            **fields_of_scores(result.scores),
+            "usage": {**usage, "lopa": {"steps": result.steps}},
+        }
