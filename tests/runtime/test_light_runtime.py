@@ -1,13 +1,10 @@
 """The runtime and the command line work without torch, transformers and onnx."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from lopa import tiny
-from lopa.cli.commands import COMMANDS, EXPORT_COMMANDS, EXPORT_MODULES
-from lopa.export import extra
 from lopa.runtime.install_hint import pip_install
 
 _BLOCKED = """
@@ -71,24 +68,3 @@ def test_export_commands_name_the_extra_to_install(tiny_bundle: Path, tmp_path: 
         assert pip_install("export") in result.stderr
         assert "Traceback" not in result.stderr
     assert not (tmp_path / "bundle").exists()
-
-
-def test_the_help_lists_them_last_with_the_extra_to_install() -> None:
-    result = run("from lopa.cli.main import main\nmain(['--help'])")
-    assert result.returncode == 0, result.stderr
-    usable, _, rest = result.stdout.partition("Need libraries that are not installed:")
-    listed = re.findall(r"^  ([a-z]+)  +[A-Z]", usable, re.MULTILINE)
-    assert listed == [name for name in COMMANDS if name not in EXPORT_COMMANDS]
-    needing, _, examples = rest.partition("Examples:")
-    assert re.findall(r"^  ([a-z]+)  +[A-Z]", needing, re.MULTILINE) == list(EXPORT_COMMANDS)
-    # The help wraps at spaces and hyphens, depending on the length of the interpreter's path.
-    assert "".join(pip_install("export").split()) in "".join(needing.split())
-    assert re.findall(r"^  lopa-export ([a-z]+)", examples, re.MULTILINE)[0] == "generate"
-    completed = run(
-        "import click\nfrom lopa.cli.commands import cli\nprint(*cli.list_commands(click.Context(cli)))"
-    ).stdout.split()
-    assert completed == listed
-
-
-def test_blocked_libraries_match_the_extra() -> None:
-    assert set(EXPORT_MODULES) == set(extra._MODULES)

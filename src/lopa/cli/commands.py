@@ -3,8 +3,6 @@
 The module of a command has its name and is in the package of its group. It is imported when the command is requested.
 """
 
-import importlib.util
-
 import click
 
 from lopa.cli.program.lazy_group import LazyGroup
@@ -56,12 +54,6 @@ _PACKAGES = {
 """Packages below lopa.cli with the commands of a group, by the group's title."""
 COMMANDS = {name: f"lopa.cli.{_PACKAGES[group]}.{name}" for group, commands in GROUPS.items() for name in commands}
 
-EXPORT_COMMANDS = ("demo", "onnx")
-"""Commands that need the libraries of the extra `export`. The help lists them last if one of these libraries is
-missing.
-"""
-EXPORT_MODULES = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript")
-
 _EXAMPLES = (
     "lopa-export demo",
     "lopa-export onnx CHECKPOINT -o BUNDLE --lora ADAPTER",
@@ -79,32 +71,8 @@ _EXIT_CODES = (
 
 
 class _Commands(LazyGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        unusable = unusable_commands()
-        return [name for name in COMMANDS if name not in unusable]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = max(map(len, COMMANDS))
-        unusable = unusable_commands()
-        for title, commands in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(width), text) for name, text in commands.items() if name not in unusable]
-                )
-        if unusable:
-            from lopa.runtime.install_hint import pip_install  # slow to import
-
-            with formatter.section("Need libraries that are not installed"):
-                texts = {name: text for commands in GROUPS.values() for name, text in commands.items()}
-                formatter.write_dl([(name.ljust(width), texts[name]) for name in unusable])
-                formatter.write_paragraph()
-                formatter.write_text(f"To install them: {pip_install('export')}")
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Examples"):
-            for example in _EXAMPLES:
-                if example.split()[1] not in unusable_commands():
-                    formatter.write_text(example)
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
         formatter.write_paragraph()
@@ -114,21 +82,11 @@ class _Commands(LazyGroup):
         )
 
 
-def unusable_commands() -> tuple[str, ...]:
-    """Return the commands whose libraries are not installed, without importing any library."""
-    return () if all(map(_is_installed, EXPORT_MODULES)) else EXPORT_COMMANDS
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # an import hook rejects the module, or sys.modules maps it to None
-        return False
-
-
 @click.group(
     cls=_Commands,
     modules=COMMANDS,
+    groups=GROUPS,
+    examples=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(package_name="lopa-export")  # from the metadata, since lopa.runtime is slow to import

@@ -73,7 +73,7 @@ def test_a_runtime_installation_lists_its_uses_and_misses_nothing(
         (RUNTIME[:2], "nothing, not even the runtime"),
         (
             (*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
-            "runtime, server, grammar",
+            "runtime, serve, grammar",
         ),
         ((*RUNTIME, "starlette", "uvicorn", "matplotlib"), "runtime, plot"),
         (

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
@@ -229,8 +227,12 @@ def agreement_of_engine(
 
 
 def _print_errors(errors: Sequence[OutputError]) -> None:
+    """Print the errors in aligned columns."""
     by_rms = any(error.by_rms for error in errors)
-    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(errors, with_rms=by_rms))
+    rows = [_RMS_HEADER if by_rms else _HEADER, *_rows(errors, with_rms=by_rms)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, ...]]:
@@ -246,17 +248,3 @@ def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, .
         )
         for error in errors
     ]
-
-
-def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print a table with borders on a terminal, otherwise aligned columns."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        table = Table(*header)
-        for row in rows:
-            table.add_row(*row, style=None if row[-1] == "yes" else "bold red")
-        console.print(table)
-        return
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

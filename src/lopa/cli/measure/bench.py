@@ -1,7 +1,5 @@
 """lopa-export bench: the group of all benchmarks. Each is a subcommand in its own module."""
 
-from collections.abc import Sequence
-
 import click
 
 from lopa.cli.program.lazy_group import LazyGroup
@@ -21,19 +19,11 @@ SUBCOMMANDS = {name: f"lopa.cli.measure.{name}" for name in _SUMMARIES}
 """Modules of the subcommands by name."""
 
 
-class _Benchmarks(LazyGroup):
-    def unknown_command(self, args: Sequence[str]) -> str:
-        return f"{super().unknown_command(args)} Subcommands: {', '.join(SUBCOMMANDS)}."
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Benchmarks"):
-            formatter.write_dl(list(_SUMMARIES.items()))
-
-
 @click.group(
     name="bench",
-    cls=_Benchmarks,
+    cls=LazyGroup,
     modules=SUBCOMMANDS,
+    groups={"Benchmarks": _SUMMARIES},
     examples=(
         "lopa-export bench quality BUNDLE EVAL.jsonl --limit 1",
         "lopa-export bench cold BUNDLE",

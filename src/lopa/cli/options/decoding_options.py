@@ -191,12 +191,18 @@ class _TextOfFile(click.ParamType[str]):
 
     name = "FILE"
 
+    def __init__(self, read: Callable[[Path], str]) -> None:
+        self._read = read
+
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        flag, remedy = "" if param is None else f" for {param.opts[0]}", "check the path"
-        expected = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters{flag}"
-        content = bytes_from_file(Path(value), expected=expected, remedy=remedy, max=4 * MAX_GRAMMAR_CHARACTERS)
-        with errors_as_bad_input(value, expected=expected, remedy=remedy):
-            return content.decode()
+        return self._read(Path(value))
+
+
+def _grammar_from_file(path: Path) -> str:
+    expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters", "check the path"
+    content = bytes_from_file(path, expected=expected, remedy=remedy, max=4 * MAX_GRAMMAR_CHARACTERS)
+    with errors_as_bad_input(str(path), expected=expected, remedy=remedy):
+        return content.decode()
 
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {
@@ -204,8 +210,8 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     _STRATEGY_OPTIONS: _NameAndValue(),
     "branches": _NumberOrWord("auto"),
     NULLABLE: _NumberOrWord(_WORD_FOR_NONE),
-    "json_schema": _TextOfFile(),
-    "grammar": _TextOfFile(),
+    "json_schema": _TextOfFile(_grammar_from_file),
+    "grammar": _TextOfFile(_grammar_from_file),
 }
 """Types of options whose values are given differently on the command line."""
 
@@ -214,17 +220,8 @@ def chat_template_option(command: _Command) -> _Command:
     """Add --chat-template FILE, passed as `chat_template`: the template's text, or None."""
     return option(
         "--chat-template",
-        type=_TemplateFile(),
+        type=_TextOfFile(template_from_file),
         group=INPUT,
         advanced=True,
         help="File with a Jinja chat template, in place of the bundle's own.",
     )(command)
-
-
-class _TemplateFile(click.ParamType[str]):
-    """Type of an option that names a file and has the file's text as its value."""
-
-    name = "FILE"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        return template_from_file(Path(value))

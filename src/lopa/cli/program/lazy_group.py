@@ -21,12 +21,21 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 class LazyGroup(click.Group):
-    """Commands by name, each the object `command` of a module. A misspelled name is answered with similar ones."""
+    """Commands in titled groups, each the object `command` of a module, with their summaries in the order of help.
 
-    def __init__(self, *args: Any, modules: Mapping[str, str], examples: Sequence[str] = (), **attributes: Any) -> None:
+    A misspelled name is answered with similar ones.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        modules: Mapping[str, str],
+        groups: Mapping[str, Mapping[str, str]],
+        examples: Sequence[str],
+        **attributes: Any,
+    ) -> None:
         super().__init__(*args, **attributes)
-        self.modules = modules
-        self.examples = tuple(examples)
+        self.modules, self.groups, self.examples = modules, groups, examples
         add_verbosity(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -48,18 +57,21 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` name. Raises UsageError for an unknown one."""
         if args[0] not in self.modules and not args[0].startswith("-"):
-            ctx.fail(self.unknown_command(args))
+            near = difflib.get_close_matches(args[0], self.modules, n=3, cutoff=0.5)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
         found = super().resolve_command(ctx, args)
         signals = ctx.find_object(Signals)
         if signals is not None and not isinstance(found[1], click.Group):
             signals.raise_exceptions()  # the command's module is imported, so files and devices may be open from now on
         return found
 
-    def unknown_command(self, args: Sequence[str]) -> str:
-        """Return the error message for `args`, whose first is not a command."""
-        near = difflib.get_close_matches(args[0], self.modules, n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        return f"No such command {args[0]!r}.{hint}"
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the summaries of the commands, which are not imported."""
+        width = max(map(len, self.modules))
+        for title, commands in self.groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
