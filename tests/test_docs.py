@@ -243,7 +243,7 @@ def test_every_module_of_runtime_and_export_has_its_line() -> None:
 def test_the_file_lists_of_the_architecture_page_are_in_order() -> None:
     page = text_of(PROJECT / "ARCHITECTURE.md")
     prompt, checkpoint = page.split("## From a ")[1:]
-    for walk, last in ((prompt, "cli/decode/draft_view.py"), (checkpoint, "export/verify/report.py")):
+    for walk, last in ((prompt, "cli/decode/answer_view.py"), (checkpoint, "export/verify/report.py")):
         files = [path for path in A_LINK.findall(walk) if path.endswith(".py")]
         assert len(files) >= 20
         assert (files[0], files[-1]) == ("src/lopa/cli/main.py", f"src/lopa/{last}")

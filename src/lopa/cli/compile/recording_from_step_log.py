@@ -41,7 +41,7 @@ def recording_from_step_log(path: Path, bundle: Bundle) -> Recording:
             _check_fits(step, bundle, f"{path} line {number}")
             requests.setdefault(step.request, []).append(step.sizes)
             if step.step == 1:
-                longest_prompt = max(longest_prompt, step.prefix + step.commit if step.prompt is None else step.prompt)
+                longest_prompt = max(longest_prompt, step.prompt)
     if not requests:
         raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --step-log")
     forwards = sum(map(len, requests.values()))
@@ -69,8 +69,8 @@ class _StepLine(msgspec.Struct):
     window: _Positive
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
     sampled: _Positive
-    prompt: _NonNegative | None = None
-    """Positions of the prompt, or None in older files, where the first step commits the complete prompt."""
+    prompt: _NonNegative
+    """Positions of the prompt."""
 
     @property
     def sizes(self) -> Sizes:
@@ -92,7 +92,7 @@ def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
 def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
     """Raise BadInputError for sizes that no decode of `bundle` has."""
     positions = bundle.manifest.dimensions.max_positions
-    largest = max(step.prefix, step.commit, step.window, step.sizes.wanted, step.prompt or 0)
+    largest = max(step.prefix, step.commit, step.window, step.sizes.wanted, step.prompt)
     if largest > positions or len(step.branches) > MAX_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from lopa.cli.decode.answer_view import result_of_events, summary_of_result
 from lopa.cli.decode.chat_input import ChatInput, StoppedError, interrupts_as_exceptions, stoppable
 from lopa.cli.options.decoding_options import config_overrides, option_flags, option_name, value_of_flag
 from lopa.cli.program.verbosity import quiet
@@ -19,7 +20,6 @@ from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
 from lopa.runtime.requests.request import Prompt
-from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
 
 Message = dict[str, str]
 
@@ -128,22 +128,16 @@ class ChatSession:
     def _answer(self, question: str) -> None:
         """Print the answer to `question` and add both to the conversation, unless the answer is stopped."""
         prompt = self._prompt(question)
-        result = None
         try:
             with stoppable() as on_step:
-                for event in self._decoder.stream(prompt, self._resolved.config, on_step=on_step):
-                    if isinstance(event, TextEvent):
-                        click.echo(event.text, nl=False)
-                    elif isinstance(event, DoneEvent):
-                        result = event.result
+                result = result_of_events(self._decoder.stream(prompt, self._resolved.config, on_step=on_step))
         except StoppedError:
             click.echo()
             _print_notice("stopped; the message and the answer are not kept")
             return
         click.echo()
-        if result is not None:
-            self._conversation.turns.append((question, result.text))
-            _print_notice(_summary(result))
+        self._conversation.turns.append((question, result.text))
+        _print_notice(summary_of_result(result))
 
     def _prompt(self, question: str) -> Prompt:
         if not self._has_template:
@@ -247,13 +241,6 @@ def _parsed(option: click.Option, value: str) -> dict[str, Any]:
 
 def _reject_text_after_quit(text: str) -> None:
     raise BadInputError(f"/quit {text}", expected="/quit alone", remedy="remove the text after it")
-
-
-def _summary(result: GenerationResult) -> str:
-    return (
-        f"{result.tokens} token{'' if result.tokens == 1 else 's'}, {result.tokens_per_forward:.2f} tokens per "
-        f"forward, {result.seconds:.2f} s, stopped by {result.stop_reason}"
-    )
 
 
 def _print(text: str) -> None:

@@ -1,19 +1,17 @@
 """lopa-export fill: fills the holes of a text."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lopa.cli.decode.draft_view import DraftView
+from lopa.cli.decode.answer_view import result_of_events, summary_of_result
 from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import OUTPUT, option
 from lopa.cli.program.standard_streams import text_from_stdin
 from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.opening import open_decoder
-from lopa.runtime.requests.result import DoneEvent, DraftEvent
 from lopa.runtime.text.text_with_holes import text_with_holes
 
 
@@ -47,18 +45,10 @@ def command(
     D2F adapter.
     """
     given = text_with_holes(text_from_stdin() if text is None else text)
-    with ExitStack() as opened:
-        decoder = opened.enter_context(open_decoder(bundle, devices, threads=threads, device_timeout=device_timeout))
-        view = opened.enter_context(DraftView(enabled=drafts))
-        for event in decoder.stream(given, drafts=drafts, **config_overrides(values)):
-            if isinstance(event, DraftEvent):
-                view.show(event.step, event.text)
-            elif isinstance(event, DoneEvent):
-                result = event.result
+    with open_decoder(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
+        events = decoder.stream(given, drafts=drafts, **config_overrides(values))
+        result = result_of_events(events, streams=False, drafts=drafts)
     click.echo(result.filled_text, nl=not (result.filled_text or "").endswith("\n"))
     if not quiet():
-        click.echo(
-            f"{result.tokens} tokens in {result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward",
-            err=True,
-        )
+        click.echo(summary_of_result(result), err=True)
     return 0

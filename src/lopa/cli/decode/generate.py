@@ -19,7 +19,7 @@ from lopa.cli.batch.prompt_lines import (
     open_prompts,
     shard_from_option,
 )
-from lopa.cli.decode.draft_view import DraftView
+from lopa.cli.decode.answer_view import result_of_events, summary_of_result
 from lopa.cli.files.step_log import HostLane, StepCallbacks, StepLog, timeline_into
 from lopa.cli.options.decoding_options import DecodingCommand, chat_template_option, config_options, config_overrides
 from lopa.cli.options.devices import device_options
@@ -33,7 +33,7 @@ from lopa.runtime.files.output_file import OutputLines
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.mpi.mpi_link import on_mpi, rank_of_job
 from lopa.runtime.mpi.mpi_server import serve
-from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.requests.result import Event, GenerationResult
 
 if TYPE_CHECKING:
     from lopa.cli.batch.line_reader import LineReader
@@ -226,7 +226,8 @@ def command(
         callback = _step_callbacks(tracer, host, tally)(0)
         result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
         if not quiet():
-            click.echo(f"{_summary(result)}, {_summary_of_run(prepared.resolved, tally, drawn=drawn)}", err=True)
+            of_run = _summary_of_run(prepared.resolved, tally, drawn=drawn)
+            click.echo(f"{summary_of_result(result)}, {of_run}", err=True)
         return 0
 
 
@@ -257,14 +258,7 @@ def _step_log(step_log: OutputLines | None, decoder: Decoder, resolved: Resolved
 
 def _print_answer(events: Iterable[Event], *, drafts: bool) -> GenerationResult:
     """Print the text of an answer as it arrives, or its drafts, and return its result."""
-    with DraftView(enabled=drafts) as view:
-        for event in events:
-            if isinstance(event, DraftEvent):
-                view.show(event.step, event.text)
-            elif isinstance(event, TextEvent) and not drafts:
-                click.echo(event.text, nl=False)
-            elif isinstance(event, DoneEvent):
-                result = event.result
+    result = result_of_events(events, streams=not drafts, drafts=drafts)
     click.echo(result.text if drafts else "")
     if not quiet():
         for choice in () if result.scores is None else result.scores.choices:
@@ -317,14 +311,6 @@ def _decode_file(
             if not quiet():
                 progress.print(f"{progress.summary()}, {summary()}")
         return 2 if progress.errors else 0
-
-
-def _summary(result: GenerationResult) -> str:
-    rate = result.tokens / result.seconds if result.seconds else 0.0
-    return (
-        f"{result.tokens} tokens in {result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward, "
-        f"{rate:.0f} tokens per second, stopped by {result.stop_reason}"
-    )
 
 
 def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: bool) -> str:

@@ -7,7 +7,7 @@ import click
 
 from lopa.bench.pace import bytes_text, duration_text
 from lopa.cli.make.hub_sources import local_sources
-from lopa.cli.options.decoding_options import defaults_from_texts
+from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.terminal.stages import StageProgress
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
@@ -116,13 +116,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     show_default="the checkpoint's own",
     help="File with a Jinja chat template.",
 )
-@option(
-    "--default",
-    "defaults",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Default of a decoding option for this bundle, e.g. branches=4. Repeatable.",
-)
+@defaults_option("Default of a decoding option for this bundle, e.g. branches=4. Repeatable.")
 def command(
     checkpoint: Path,
     output: Path,
