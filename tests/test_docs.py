@@ -15,7 +15,7 @@ from tools.checks import reference
 from tools.checks.picture import layers_by_container
 
 from lopa.cli.commands import COMMANDS
-from lopa.serve.openai.error_code import ERROR_CODES
+from lopa.serve.openai.response_shapes import ERROR_CODES
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("deploy", "docs", "src", "tests", "tools")

@@ -30,8 +30,8 @@ from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
 from lopa.serve.openai.body_options import MESSAGES
 from lopa.serve.openai.body_requests import choice_errors
-from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.request import AnswerRequest
+from lopa.serve.openai.response_shapes import ErrorCode
 from lopa.serve.page.response import page
 from lopa.serve.protocols.answer_request import renamed_fields
 from lopa.serve.protocols.endpoints import ENDPOINTS

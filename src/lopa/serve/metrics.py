@@ -9,8 +9,7 @@ from lopa.runtime.engine import Engine
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.runtime.requests.status import EngineStatus
 from lopa.serve.openai.body_options import PROMPT_FIELDS, SCORES
-from lopa.serve.openai.error_code import ERROR_CODES, NO_CODE, ErrorCode
-from lopa.serve.openai.response_shapes import FINISH_REASONS
+from lopa.serve.openai.response_shapes import ERROR_CODES, FINISH_REASONS, NO_CODE, ErrorCode
 
 _ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -8,11 +8,11 @@ from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 from lopa.serve.ray.affinity import (
     MAX_PREFIXES,
     Route,
+    ServedModels,
     prefixes_from_session,
     route_from_body,
     session_from_prefixes,
 )
-from lopa.serve.ray.served_models import ServedModels
 
 MODELS = ServedModels(
     {"full": {}, "causal": {}, "sliding": {}}, {"full": "full", "causal": "block_causal", "sliding": "causal"}

@@ -11,8 +11,8 @@ from lopa.runtime.chat.call_format import FORMATS
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
 from lopa.serve.ray import app
+from lopa.serve.ray.affinity import models_from_bundles
 from lopa.serve.ray.ray_options import NamedBundle, options_from_args
-from lopa.serve.ray.served_models import models_from_bundles
 
 PROJECT = Path(__file__).resolve().parents[3]
 ONE = {"bundle": "/bundles/tiny"}

@@ -16,10 +16,10 @@ from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.serve.http.api_error import ApiError, overloaded, unavailable
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.openai.body_options import COMPLETIONS
+from lopa.serve.ray.affinity import models_from_bundles
 from lopa.serve.ray.open_bundle import OpenedBundle
 from lopa.serve.ray.ray_options import options_from_args
 from lopa.serve.ray.relay import Messages, RelayedResponse, relay_messages, scope_to_carry
-from lopa.serve.ray.served_models import models_from_bundles
 
 PROMPT = "Question: Omar has 6 balloons and buys 3 more. How many balloons are there?\nAnswer:"
 LONG = {"strategy": "vanilla", "stop_at_eos": False}

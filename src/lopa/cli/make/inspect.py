@@ -1,6 +1,7 @@
 """lopa-export inspect: shows the contents of a bundle, and checks its graph for compilers of the portable dialect."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,7 +83,7 @@ def _summary(bundle: Bundle) -> str:
     manifest = bundle.manifest
     model, tokens, webgpu = manifest.dimensions, manifest.special_tokens, manifest.webgpu_graph
     scales = {scale_name(name) for name in manifest.tensors}
-    parameters = sum(_product(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
+    parameters = sum(math.prod(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
     rows = [
         ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
         ("quantized", _quantization(bundle)),
@@ -185,13 +186,6 @@ def _fields(manifest: Manifest) -> list[tuple[str, object]]:
 def _sources(manifest: Manifest) -> list[tuple[str, str]]:
     origin = manifest.origin
     return [*origin.checkpoint.items(), *((f"adapter {name}", digest) for name, digest in origin.adapter.items())]
-
-
-def _product(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
 
 
 def engine_lines(bundle: Bundle) -> Iterator[str]:

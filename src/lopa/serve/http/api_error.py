@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lopa.runtime.errors import (
     BadInputError,
-    ChoicesRefusedError,
     EngineClosedError,
     EngineFailedError,
     FieldError,
@@ -13,9 +12,8 @@ from lopa.runtime.errors import (
     LopaError,
     QueueFullError,
 )
-from lopa.serve.openai.body_options import LOPA_FIELD
 from lopa.serve.openai.body_requests import GrammarUnsupportedError
-from lopa.serve.openai.error_code import NO_CODE, ErrorCode
+from lopa.serve.openai.response_shapes import NO_CODE, ErrorCode
 
 if TYPE_CHECKING:
     from starlette.responses import JSONResponse
@@ -70,8 +68,6 @@ def api_error_from(error: Exception) -> ApiError:
         return unavailable("structured output is temporarily unavailable; retry later", "not_ready")
     if isinstance(error, FieldError):
         return ApiError(400, str(error), param=error.param, code=cast(ErrorCode | None, error.code))
-    if isinstance(error, ChoicesRefusedError):  # found while they were scored
-        return ApiError(400, str(error), param=f"{LOPA_FIELD}.choices")
     if isinstance(error, BadInputError):
         return ApiError(400, str(error))
     message = (

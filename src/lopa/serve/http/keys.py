@@ -1,6 +1,5 @@
 """API keys of clients. Each check compares all keys in constant time, so timing reveals nothing about them."""
 
-import codecs
 import hmac
 import unicodedata
 from hashlib import sha256
@@ -18,7 +17,6 @@ _MAX_KEY_BYTES = 8192
 _EXPECTED = f"keys of at most {_MAX_KEY_BYTES} bytes of visible characters without spaces"
 _REMEDY = "write one key per line in UTF-8; empty lines and lines that begin with # are skipped"
 _BEARER, _ANTHROPIC_HEADER = "bearer", "x-api-key"
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _WHITESPACE = " \t\r"
 """White space that may surround a key in its line and in a header."""
 
@@ -70,8 +68,6 @@ def keys_from_file(path: Path) -> ApiKeys:
 
 
 def _decode_file(path: Path, content: bytes) -> str:
-    if content.startswith(_UTF16):
-        raise BadInputError(f"{path} is UTF-16", expected="a file in UTF-8", remedy="save it as UTF-8")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:

@@ -4,12 +4,37 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.choice_scores import ChoiceScores
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS
+
+ErrorCode = Literal[
+    "body_too_large",
+    "context_length_exceeded",
+    "engine_failed",
+    "host_not_allowed",
+    "internal_error",
+    "invalid_api_key",
+    "invalid_json",
+    "method_not_allowed",
+    "model_not_found",
+    "not_found",
+    "not_ready",
+    "not_supported",
+    "origin_not_allowed",
+    "queue_full",
+    "thread_unsupported_request",
+    "timeout",
+    "unsupported_encoding",
+]
+"""`code` of an error. Most errors of a field have no code and name the field as `param`."""
+ERROR_CODES: tuple[ErrorCode, ...] = get_args(ErrorCode)
+NO_CODE = "bad_request"
+"""Reason in metrics and traces of an error without a code."""
+
 
 DecodeIds = Callable[[list[int]], str]
 _FINISH_REASONS: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop", "choice": "stop"}

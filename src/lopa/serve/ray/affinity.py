@@ -8,14 +8,50 @@ only if they attend to no later position. This module has no side effects.
 import hashlib
 import json
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.serve.answering.service import model_card
 from lopa.serve.openai.body_options import LOPA_FIELD, PROMPT_FIELDS
-from lopa.serve.ray.served_models import REUSABLE_ATTENTION, ServedModels
+from lopa.serve.ray.ray_options import NamedBundle
+
+REUSABLE_ATTENTION = ("block_causal", "causal")
+"""Kinds of attention in which rows are independent of later positions, so that requests can share them."""
+
+
+@dataclass(frozen=True)
+class ServedModels:
+    """Models of an application by name, in the order of its options."""
+
+    cards: Mapping[str, Mapping[str, Any]]
+    """Model cards of /v1/models."""
+    attention: Mapping[str, str]
+    """Default attention of each model."""
+
+    @property
+    def first(self) -> str:
+        """Name of the model that receives requests without a served model."""
+        return next(iter(self.cards))
+
+
+def models_from_bundles(bundles: tuple[NamedBundle, ...]) -> ServedModels:
+    """Return the models of the bundles, from their manifests and tokenizers. Raises BadInputError for a missing or
+    broken bundle."""
+    created = int(time.time())
+    cards, attention = {}, {}
+    for each in bundles:
+        bundle = Bundle.open(each.path)
+        chats = Tokenizer.open(bundle).has_chat_template
+        cards[each.model] = model_card(each.model, created, bundle.manifest, chats=chats)
+        attention[each.model] = bundle.manifest.params().attention
+    return ServedModels(cards, attention)
+
 
 MAX_PREFIXES = 64
 """Maximum number of keys of a request. Longer conversations use the last ones, which the turn before shares."""

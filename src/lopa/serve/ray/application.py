@@ -8,11 +8,11 @@ from ray.serve.config import AutoscalingConfig, BackpressureConfig, RequestRoute
 from lopa.serve.http.api_error import RETRY_SECONDS
 from lopa.serve.http.keys import keys_from_file
 from lopa.serve.http.origin_policy import origin_policy_from_options
+from lopa.serve.ray.affinity import models_from_bundles
 from lopa.serve.ray.bundle_replica import BundleReplica
 from lopa.serve.ray.ingress import Ingress
 from lopa.serve.ray.ray_options import RayOptions
 from lopa.serve.ray.router import PrefixRouter
-from lopa.serve.ray.served_models import models_from_bundles
 
 INGRESS, REPLICAS = "Ingress", "Bundles"
 """Names of the deployments, which a YAML file uses to set Ray's own options."""

@@ -10,10 +10,10 @@ from ray import serve
 from lopa.serve.http.api_error import unavailable
 from lopa.serve.http.keys import keys_from_file
 from lopa.serve.http.origin_policy import origin_policy_from_options
+from lopa.serve.ray.affinity import ServedModels
 from lopa.serve.ray.open_bundle import OpenedBundle
 from lopa.serve.ray.ray_options import RayOptions
 from lopa.serve.ray.relay import Messages, relay_messages
-from lopa.serve.ray.served_models import ServedModels
 
 REPLICA_HEADER = b"x-lopa-replica"
 """Response header with the name of the replica that answered."""

@@ -12,9 +12,8 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.serve.http.api_error import ApiError, api_error_from, overloaded, unavailable
 from lopa.serve.http.body import bytes_from_body
-from lopa.serve.ray.affinity import Route, route_from_body, session_from_prefixes
+from lopa.serve.ray.affinity import Route, ServedModels, route_from_body, session_from_prefixes
 from lopa.serve.ray.relay import RelayedResponse, scope_to_carry
-from lopa.serve.ray.served_models import ServedModels
 from lopa.serve.serve_limits import ServeLimits
 
 _LOG = logging.getLogger(__name__)

@@ -33,8 +33,14 @@ from lopa.serve.triton.config_text import (
     settings_from_parameters,
 )
 from lopa.serve.triton.groups import devices_for_instance
-from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
-from lopa.serve.triton.sender import CANCELLED, STOPPED, Sender, error_reply_from_error
+from lopa.serve.triton.sender import (
+    CANCELLED,
+    STOPPED,
+    Sender,
+    error_reply_from_error,
+    outputs_from_events,
+    outputs_from_result,
+)
 from lopa.serve.triton.triton_request import input_value, parameters_from_text, request_from_inputs
 
 _PREPARATION_THREADS = 2
