@@ -32,7 +32,7 @@ REFUSED = {
     "delete": (b"sk-secret\x7f\n", "U+007F"),
     "next line": (f"{SECRET}\u0085two\n".encode(), "U+0085"),
     "latin-1": (b"one\r\ntwo\r\nsk-secret\xe9\r\n", "line 3 is not valid UTF-8"),
-    "utf-16": (f"{SECRET}\n".encode("utf-16"), "is UTF-16"),
+    "utf-16": (f"{SECRET}\n".encode("utf-16"), "line 1 is not valid UTF-8"),
     "utf-16 without a mark": (
         f"{SECRET}\n".encode("utf-16-le"),
         "line 1: the key contains a control character (U+0000)",

@@ -11,15 +11,16 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lopa import tiny
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
+from lopa.cli.decode.answer_view import result_of_events
 from lopa.cli.make import onnx, verify
 from lopa.cli.program.grouped_command import GroupedCommand, option
-from lopa.cli.start.comparison_view import ComparisonView
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult
+from lopa.runtime.requests.result import GenerationResult
 
 BRANCHES = 5
 _STRATEGIES: dict[str, dict[str, Any]] = {
@@ -27,6 +28,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     f"LoPA, {BRANCHES} branches": {"strategy": "lopa", "branches": BRANCHES},
 }
 _SECONDS_PER_FRAME = 0.15
+_STYLES = {"right": "bold green", "wrong": "bold red"}
 _TOY = (
     "The embedded model is a toy of 2.4 million parameters for trying the tools. It is often wrong, with any strategy."
 )
@@ -88,24 +90,28 @@ def command(context: click.Context, output: Path | None, count: int) -> None:
 
 
 def _compare(decoder: Decoder, item: EvalItem, console: Console) -> dict[str, Decoded]:
-    """Decode a prompt with every strategy in turn and show the drafts of each in a column."""
+    """Decode a prompt with every strategy in turn. A terminal shows the drafts of each."""
     found: dict[str, Decoded] = {}
-    with ComparisonView(console, item.prompt, list(_STRATEGIES)) as view:
-        for name, options in _STRATEGIES.items():
-            seconds: list[float] = []
+    console.print(Text(item.prompt))
+    for name, options in _STRATEGIES.items():
+        seconds: list[float] = []
 
-            def on_step(step: Step, seconds: list[float] = seconds) -> None:
-                seconds.append(sum(step.seconds.values()))
+        def on_step(step: Step, seconds: list[float] = seconds) -> None:
+            seconds.append(sum(step.seconds.values()))
+            if console.is_terminal:
+                time.sleep(_SECONDS_PER_FRAME)  # the tiny model is too fast to watch
 
-            for event in decoder.stream(item.prompt, decoder.config(**options), drafts=True, on_step=on_step):
-                if isinstance(event, DraftEvent):
-                    view.show(name, event.step, event.text)
-                    if console.is_terminal:
-                        time.sleep(_SECONDS_PER_FRAME)  # the tiny model is too fast to watch
-                elif isinstance(event, DoneEvent):
-                    found[name] = Decoded(event.result, sum(seconds), _verdict(event.result.text, item))
-                    view.done(name, event.result.text, found[name].cost, found[name].verdict)
+        events = decoder.stream(item.prompt, decoder.config(**options), drafts=True, on_step=on_step)
+        result = result_of_events(events, streams=False, drafts=console.is_terminal)
+        found[name] = Decoded(result, sum(seconds), _verdict(result.text, item))
+        console.print(text_of_answer(name, found[name]))
     return found
+
+
+def text_of_answer(name: str, found: Decoded) -> Text:
+    """Return the strategy's name, the cost of its answer, the verdict and the answer."""
+    verdict = Text(found.verdict, style=_STYLES.get(found.verdict, ""))
+    return Text(f"  {name}: {found.cost}, ").append_text(verdict).append(f"\n   {found.result.text}")
 
 
 def _verdict(text: str, item: EvalItem) -> str:
