@@ -43,16 +43,13 @@ GROUPS = {
     },
 }
 """Summaries of the commands by name, in titled groups."""
-_PACKAGES = {
-    "Try": "start",
-    "Make": "make",
-    "Decode": "decode",
-    "Compile for accelerators": "compile",
-    "Measure": "measure",
-    "Set up": "start",
+_PACKAGES = ("start", "make", "decode", "compile", "measure", "start")
+"""Packages below lopa.cli with the commands of each group."""
+COMMANDS = {
+    name: f"lopa.cli.{package}.{name}"
+    for package, commands in zip(_PACKAGES, GROUPS.values(), strict=True)
+    for name in commands
 }
-"""Packages below lopa.cli with the commands of a group, by the group's title."""
-COMMANDS = {name: f"lopa.cli.{_PACKAGES[group]}.{name}" for group, commands in GROUPS.items() for name in commands}
 
 _EXAMPLES = (
     "lopa-export demo",

@@ -17,7 +17,7 @@ from tests.chat_bundles import with_chat_template
 from tests.cli.command import lopa_export
 from tests.runtime.strategy.failing import register_failing_strategies
 
-from lopa.cli.decode.chat_session import Conversation
+from lopa.cli.decode.chat import Conversation
 
 QUESTION = "Question: Jack has 5 marbles. Sam has 3 more marbles than Jack. How many marbles do they have?"
 PROGRAM = (sys.executable, "-m", "lopa.cli.main", "chat")

@@ -8,9 +8,8 @@ import pytest
 
 from lopa.runtime.errors import FieldError
 from lopa.serve.openai.body_options import CHATS
-from lopa.serve.openai.chat_options import FIELDS
 from lopa.serve.openai.foreign_options import NEUTRAL
-from lopa.serve.openai.request import AnswerRequest, request_from_body
+from lopa.serve.openai.request import CHAT_FIELDS, AnswerRequest, request_from_body
 from lopa.serve.protocols.messages_request import fields_from_messages, request_from_messages
 from lopa.serve.protocols.responses_request import request_from_responses
 from lopa.serve.serve_limits import ServeLimits
@@ -154,7 +153,7 @@ def test_fields_of_chats_are_read_by_every_protocol(name: str, fields: dict[str,
 
 
 @pytest.mark.parametrize("name", _READ)
-@pytest.mark.parametrize("field", sorted({*NEUTRAL} - {*FIELDS, "n", "stream"}))
+@pytest.mark.parametrize("field", sorted({*NEUTRAL} - {*CHAT_FIELDS, "n", "stream"}))
 def test_fields_without_an_equivalent_are_refused_by_every_protocol(name: str, field: str) -> None:
     for value in (None, *NEUTRAL.get(field, ())):
         assert _messages(_READ[name](**{field: value})) == [_MESSAGE]

@@ -44,9 +44,7 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
 
 _FOLDER = click.Path(path_type=Path)
-_HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
-_RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
-"""Header for a quantized bundle, whose tolerance is for the root mean square."""
+_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
 _GATE_PROMPTS = 2
 """Number of embedded prompts of each kind that the token comparison decodes."""
 _GATE_TOKENS = 64
@@ -227,24 +225,22 @@ def agreement_of_engine(
 
 
 def _print_errors(errors: Sequence[OutputError]) -> None:
-    """Print the errors in aligned columns."""
-    by_rms = any(error.by_rms for error in errors)
-    rows = [_RMS_HEADER if by_rms else _HEADER, *_rows(errors, with_rms=by_rms)]
+    """Print the errors in aligned columns. A quantized bundle's tolerance is for the root mean square."""
+    rows = [
+        _HEADER,
+        *(
+            (
+                error.output,
+                error.reference,
+                f"{error.difference.absolute:.1e}",
+                f"{error.difference.relative:.1e}",
+                f"{error.difference.relative_rms:.1e}",
+                f"{error.tolerance:.0e} {'rms' if error.by_rms else 'max'}",
+                "yes" if error.ok else "NO",
+            )
+            for error in errors
+        ),
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, ...]]:
-    return [
-        (
-            error.output,
-            error.reference,
-            f"{error.difference.absolute:.1e}",
-            f"{error.difference.relative:.1e}",
-            *([f"{error.difference.relative_rms:.1e}"] if with_rms else []),
-            f"{error.tolerance:.0e}",
-            "yes" if error.ok else "NO",
-        )
-        for error in errors
-    ]

@@ -46,9 +46,9 @@ class EnvironmentCommand(GroupedCommand):
             if name.startswith(self._prefix):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"see {ctx.command_path} --help"
-                _warn(f"the environment variable {name} matches no option; {hint}")
+                click.echo(f"warning: the environment variable {name} matches no option; {hint}", err=True)
             elif name.startswith(program) and meant in known and "://" not in os.environ[name]:
-                _warn(f"the environment variable {name} has no effect; did you mean {meant}?")
+                click.echo(f"warning: the environment variable {name} has no effect; did you mean {meant}?", err=True)
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -67,7 +67,3 @@ class EnvironmentCommand(GroupedCommand):
 
     def _variable(self, name: str) -> str:
         return f"{self._prefix}{name.replace('-', '_').upper()}"
-
-
-def _warn(text: str) -> None:
-    click.echo(f"warning: {text}", err=True)

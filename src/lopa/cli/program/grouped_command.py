@@ -50,15 +50,29 @@ _ALWAYS = 3
 """Number of options that every command has: --quiet, --verbose and --help."""
 
 
-class GroupedCommand(click.Command):
-    """A command whose --help omits advanced options if it has more than MAX_BASIC parameters. --help-all lists all.
+EXAMPLES_TITLE = "Examples"
 
-    `examples` are complete command lines, written at the end of the help. A test runs them.
-    """
+
+class CommandWithExamples(click.Command):
+    """A command whose help ends with `examples`: complete command lines. A test runs them."""
+
+    examples: Sequence[str] = ()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on one line however long it is, so that it can be copied."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            formatter.write(f"\n{EXAMPLES_TITLE}:\n")
+            for example in self.examples:
+                formatter.write(f"  {example}\n")
+
+
+class GroupedCommand(CommandWithExamples):
+    """A command whose --help omits advanced options if it has more than MAX_BASIC parameters. --help-all lists all."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.examples = tuple(examples)
+        self.examples = examples
         self._has_levels = len(self.params) + _ALWAYS > MAX_BASIC
         self.params.append(
             GroupedOption(
@@ -96,11 +110,6 @@ class GroupedCommand(click.Command):
     def format_more_options(self, formatter: click.HelpFormatter) -> None:
         """Write further sections of --help-all. Subclasses override this."""
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, each on one line however long it is."""
-        super().format_epilog(ctx, formatter)
-        write_examples(self.examples, formatter)
-
     def _is_shown(self, parameter: click.Parameter, ctx: click.Context) -> bool:
         if not self._has_levels or _is_full(ctx):
             return True
@@ -133,14 +142,3 @@ def add_verbosity(command: click.Command) -> None:
         )
         for name, text in VERBOSITY.items()
     ]
-
-
-EXAMPLES_TITLE = "Examples"
-
-
-def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write `examples` under their title, each on one line however long it is, so that it can be copied."""
-    if examples:
-        formatter.write(f"\n{EXAMPLES_TITLE}:\n")
-        for example in examples:
-            formatter.write(f"  {example}\n")

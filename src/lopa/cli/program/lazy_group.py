@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lopa.cli.program.grouped_command import add_verbosity, write_examples
+from lopa.cli.program.grouped_command import CommandWithExamples, add_verbosity
 from lopa.cli.program.signals import Signals
 
 PROGRAM = "lopa-export"
@@ -20,7 +20,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 """Type of arguments that name a folder, which shells complete as one."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandWithExamples, click.Group):
     """Commands in titled groups, each the object `command` of a module, with their summaries in the order of help.
 
     A misspelled name is answered with similar ones.
@@ -72,8 +72,3 @@ class LazyGroup(click.Group):
         for title, commands in self.groups.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        super().format_epilog(ctx, formatter)
-        write_examples(self.examples, formatter)

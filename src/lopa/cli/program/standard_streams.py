@@ -21,17 +21,13 @@ def open_streams() -> None:
     Otherwise the first file that is opened would take the descriptor of a closed stream, and prints would go to it.
     Writing to a closed standard output still fails. Text for a closed standard error is lost.
     """
-    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+    for number, name, flags in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, flags)  # the system takes the lowest free descriptor
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
     codecs.register_error(ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) in _FAILING and hasattr(stream, "reconfigure"):

@@ -14,16 +14,14 @@ from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.answer_request import request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
 
-NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "stop": "stop_sequences",
-        "response_format": "output_config",
-        "thinking_token_budget": "thinking",
-        "reasoning_effort": "thinking",
-        "reasoning": "output_config",
-        "parallel_tool_calls": "tool_choice",
-    }
-)
+NAMES: Mapping[str, str] = {
+    "stop": "stop_sequences",
+    "response_format": "output_config",
+    "thinking_token_budget": "thinking",
+    "reasoning_effort": "thinking",
+    "reasoning": "output_config",
+    "parallel_tool_calls": "tool_choice",
+}
 """Anthropic's names of the fields of OpenAI's chats."""
 _READ = ("system", "stop_sequences", "output_config", "thinking")
 """Fields that chats do not have, or have with other values."""

@@ -11,13 +11,11 @@ from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.answer_request import request_from_own_fields
 from lopa.serve.serve_limits import ServeLimits
 
-NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "messages": "input",
-        "max_tokens": "max_output_tokens",
-        "response_format": "text",
-    }
-)
+NAMES: Mapping[str, str] = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text",
+}
 """Names of the fields of OpenAI's chats in responses."""
 _READ = ("input", "instructions", "max_output_tokens", "text", "include")
 """Fields that chats do not have."""
