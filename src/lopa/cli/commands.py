@@ -54,7 +54,7 @@ COMMANDS = {
 _EXAMPLES = (
     "lopa-export demo",
     "lopa-export onnx CHECKPOINT -o BUNDLE --lora ADAPTER",
-    'lopa-export generate BUNDLE "What is a diffusion language model?"',
+    'lopa-export generate BUNDLE "What is a diffusion model?"',
 )
 _EXIT_CODES = (
     ("0", "done"),

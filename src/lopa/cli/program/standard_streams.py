@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from lopa.runtime.errors import errors_as_bad_input
-
 ESCAPED = "lopa-escaped"
 """Name of the error handler that writes a character outside the encoding as \\uXXXX, which JSON reads back."""
 _FAILING = ("strict", "surrogateescape")
@@ -90,6 +88,8 @@ def lines_from_stdin() -> Iterator[str]:
 
 @contextmanager
 def _utf8() -> Iterator[io.TextIOWrapper]:
+    from lopa.runtime.errors import errors_as_bad_input  # slow to import
+
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="strict")
     try:
         with errors_as_bad_input(
