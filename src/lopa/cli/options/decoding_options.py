@@ -195,7 +195,11 @@ class _TextOfFile(click.ParamType[str]):
         self._read = read
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        return self._read(Path(value))
+        try:
+            return self._read(Path(value))
+        except BadInputError as error:
+            flag = "" if param is None else f"{param.opts[0]}: "
+            raise error.with_received(f"{flag}{error.received}") from error
 
 
 def _grammar_from_file(path: Path) -> str:
