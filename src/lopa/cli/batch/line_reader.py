@@ -100,8 +100,10 @@ class LineReader:
             with errors_as_bad_input("the line cannot be used", expected=_EXPECTED, remedy=_REMEDY):
                 value = _object_of_line(line)
                 if is_openai_line(value):
-                    unread = answer_format = self._openai_format(line, value)
-                    defaults = {**self.decoder.bundle.manifest.defaults, **self.options}
+                    manifest, decode_ids = self.decoder.bundle.manifest, self.decoder.tokenizer.decode
+                    identity = value.get("custom_id"), value.get("url")
+                    unread = answer_format = OpenAIAnswerFormat(line, *identity, manifest, decode_ids)
+                    defaults = {**manifest.defaults, **self.options}
                     model = self.decoder.bundle.path.resolve().name
                     found = request_from_openai_line(value, model, defaults)
                     answer_format = replace(unread, requested=found)
@@ -136,10 +138,6 @@ class LineReader:
             found = requests_from_body(requested, options_of_body(self.decoder.resolve, options))
         shortens = requested.shortens and LENGTH not in self.options
         return [replace(each, shortens=shortens) for each in found]
-
-    def _openai_format(self, line: RawLine, value: Mapping[str, Any]) -> OpenAIAnswerFormat:
-        manifest, decode_ids = self.decoder.bundle.manifest, self.decoder.tokenizer.decode
-        return OpenAIAnswerFormat(line, value.get("custom_id"), value.get("url"), manifest, decode_ids)
 
 
 def _object_of_line(line: RawLine) -> dict[str, Any]:

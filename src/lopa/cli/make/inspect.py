@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.terminal.opening import defaults_text
@@ -44,12 +45,13 @@ def command(bundle: Path, as_json: bool, lint: bool) -> None:
     opened = Bundle.open(bundle)
     if lint:
         _lint(opened)
+    elif as_json:
+        manifest = opened.manifest
+        click.echo(
+            json.dumps({**json.loads(json_from_record(manifest)), "params": manifest.params().as_json()}, indent=1)
+        )
     else:
-        click.echo(_in_json(opened.manifest) if as_json else _summary(opened))
-
-
-def _in_json(manifest: Manifest) -> str:
-    return json.dumps({**json.loads(json_from_record(manifest)), "params": manifest.params().as_json()}, indent=1)
+        click.echo(_summary(opened))
 
 
 def _lint(bundle: Bundle) -> None:
@@ -105,7 +107,7 @@ def _summary(bundle: Bundle) -> str:
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         *(("for cpu", f"{each.graph}  replaces {each.source}") for each in manifest.cpu_graphs),
         *([] if webgpu is None else [("for webgpu", f"{webgpu.graph}  replaces {webgpu.source}")]),
-        ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
+        ("decoding", ", ".join(f"{name} {value}" for name, value in msgspec.structs.asdict(manifest.decoding).items())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),
         ("options", _options(manifest)),
@@ -177,10 +179,6 @@ def _options(manifest: Manifest) -> str:
     """Return the options of a request without any on a CPU, as text."""
     params = manifest.params().as_json()
     return ", ".join(f"{name} {value}" for name, value in {**params.pop("own"), **params}.items())
-
-
-def _fields(manifest: Manifest) -> list[tuple[str, object]]:
-    return [(name, getattr(manifest.decoding, name)) for name in manifest.decoding.__struct_fields__]
 
 
 def _sources(manifest: Manifest) -> list[tuple[str, str]]:

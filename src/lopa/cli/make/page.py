@@ -12,7 +12,7 @@ from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
-from lopa.serve.page.page_text import page_text_without_server, scripts_without_server
+from lopa.serve.page.response import page_text_without_server, scripts_without_server
 
 _PAGE = Product("page", "service_worker.js")
 _PACKAGES: Mapping[str, tuple[str, ...]] = {

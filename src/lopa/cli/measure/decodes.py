@@ -41,7 +41,7 @@ def command(
 
     The subcommand simulate reads the file.
     """
-    numbers = counts_from_text(counts, "--branches", "branch")
+    numbers = counts_from_text(counts, "--branches")
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         for number in numbers:
             decoder.config(strategy="lopa", branches=number)  # bad numbers are rejected before anything is decoded

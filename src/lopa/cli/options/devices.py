@@ -81,30 +81,20 @@ def threads_option(command: _Command) -> _Command:
     )(command)
 
 
-def complete_device(
-    context: click.Context,  # noqa: ARG001
-    parameter: click.Parameter,  # noqa: ARG001
-    incomplete: str,
-) -> list[CompletionItem]:
+def complete_device(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a device name to the examples of each family."""
     names = (name for family in FAMILIES.values() for name in family.examples)
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def counts_from_text(text: str, option: str = "--devices", what: str = "device") -> tuple[int, ...]:
+def counts_from_text(text: str, option: str = "--devices") -> tuple[int, ...]:
     """Return the numbers of a text such as "1,2,4", ascending.
 
     Raises BadInputError for anything else, for 0 and for a number given twice.
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < len(part) <= _DIGITS for part in parts):
-        problem = f"{option} {text!r}"
-    elif 0 in (counts := [int(part) for part in parts]):
-        problem = f"{option} {text!r}, with no {what}"
-    elif len(set(counts)) < len(counts):
-        problem = f"{option} {text!r}, with a number given twice"
-    else:
-        return tuple(sorted(counts))
-    raise BadInputError(
-        problem, expected="distinct integers from 1, separated by commas", remedy=f"e.g. {option} 1,2,4,8"
-    )
+    found = {int(part) for part in parts if part.isascii() and part.isdigit() and len(part) <= _DIGITS} - {0}
+    if len(found) < len(parts):
+        expected = "distinct integers from 1, separated by commas"
+        raise BadInputError(f"{option} {text!r}", expected=expected, remedy=f"e.g. {option} 1,2,4,8")
+    return tuple(sorted(found))

@@ -1,6 +1,5 @@
 """A command whose options may also be set by environment variables."""
 
-import difflib
 import os
 import re
 from typing import Any
@@ -10,8 +9,7 @@ from click.core import ParameterSource
 
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.runtime.errors import BadInputError
-
-_WITHOUT_VARIABLE = ("help", "help-all")
+from lopa.runtime.generation_config import did_you_mean
 
 
 class EnvironmentCommand(GroupedCommand):
@@ -30,7 +28,7 @@ class EnvironmentCommand(GroupedCommand):
         for parameter in self.params:
             flags = [flag for flag in parameter.opts if flag.startswith("--")]
             name = flags[0][2:] if flags else parameter.name or ""
-            if name not in _WITHOUT_VARIABLE:
+            if name != "help-all":
                 parameter.envvar = self._variable(name)
             if isinstance(parameter, click.Option):
                 parameter.show_envvar = True
@@ -44,8 +42,7 @@ class EnvironmentCommand(GroupedCommand):
             # LOPA_PORT and LOPA_SERVE_PORT mean LOPA_SERVE__PORT, unless Kubernetes set them to a URL.
             meant = self._variable(re.sub(f"^{self._prefix[:-1]}|^{program}", "", name))
             if name.startswith(self._prefix):
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"see {ctx.command_path} --help"
+                hint = did_you_mean(name, known, otherwise=f"see {ctx.command_path} --help")
                 click.echo(f"warning: the environment variable {name} matches no option; {hint}", err=True)
             elif name.startswith(program) and meant in known and "://" not in os.environ[name]:
                 click.echo(f"warning: the environment variable {name} has no effect; did you mean {meant}?", err=True)

@@ -36,16 +36,9 @@ CACHE_SALT = "cache_salt"
 LOPA_FIELD = "lopa"
 """Field with the options that OpenAI's API lacks."""
 _OPTIONS = {
-    "max_tokens": "max_new_tokens",
-    "max_completion_tokens": "max_new_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "stop": "stop",
-    "logprobs": "logprobs",
-    "top_logprobs": "top_logprobs",
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_new_tokens"),
+    **{name: name for name in ("temperature", "top_p", "seed", "stop", "logprobs", "top_logprobs")},
 }
-_FORMAT = "response_format"
 
 
 @dataclass
@@ -194,7 +187,7 @@ _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "seed": _seed,
     "stop": lambda value: {"stop": stop_texts(value)},
     **MAPPED,
-    _FORMAT: option_from_response_format,
+    "response_format": option_from_response_format,
 }
 """Functions from a field's value to options, by field."""
 

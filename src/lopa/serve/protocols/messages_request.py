@@ -25,7 +25,6 @@ NAMES: Mapping[str, str] = {
 """Anthropic's names of the fields of OpenAI's chats."""
 _READ = ("system", "stop_sequences", "output_config", "thinking")
 """Fields that chats do not have, or have with other values."""
-_THREAD = "thread"
 _BILLING = "x-anthropic-billing-header"
 """Beginning of a system block that some clients add. Its hash differs in every request, so that no prefix is equal."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -50,15 +49,10 @@ def request_from_messages(
 def fields_from_messages(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a chat that Anthropic's own stand for. Fields that would change the answer are errors."""
     made: dict[str, Any] = {}
-    if body.get(_THREAD) is not None:
+    if body.get("thread") is not None:
         # By this code Anthropic's clients know that they must send the whole history in each request.
-        raise FieldError(
-            _THREAD,
-            f"{_THREAD} is not supported",
-            expected="a request without it",
-            remedy=f"remove {_THREAD}",
-            code="thread_unsupported_request",
-        )
+        code = "thread_unsupported_request"
+        raise FieldError("thread", "thread is not supported", expected="no such field", remedy="remove it", code=code)
     with field_errors("system"):
         system = _system(body.get("system"))
     with field_errors("messages"):
