@@ -81,7 +81,7 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
     code, output, errors = verify(tiny_bundle, *SOURCE)
     lines = output.splitlines()
     assert code == 0
-    assert lines[0].split() == ["output", "reference", "max", "abs", "max", "rel", "tolerance", "ok"]
+    assert lines[0].split() == ["output", "reference", "max", "abs", "max", "rel", "rms", "rel", "tolerance", "ok"]
     assert [line.split()[1] for line in lines[1:21]] == 2 * (["numpy"] * 5 + ["transformers"] * 5)
     assert [line.startswith("cpu/") for line in lines[1:21]] == [False] * 10 + [True] * 10  # the twin for CPUs
     assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:21])

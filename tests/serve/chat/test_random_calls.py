@@ -20,9 +20,8 @@ from lopa.runtime.chat.call_format import FORMATS, CallFormat
 from lopa.runtime.chat.chat import requested_tools
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.body_config import options_of_body
 from lopa.serve.openai.body_options import CHATS
-from lopa.serve.openai.body_requests import requests_from_body
+from lopa.serve.openai.body_requests import options_of_body, requests_from_body
 from lopa.serve.openai.request import request_from_body
 from lopa.serve.protocols.choice import Choice
 from lopa.serve.serve_limits import ServeLimits
