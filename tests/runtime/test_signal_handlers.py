@@ -21,7 +21,7 @@ from lopa.runtime.grammar.llguidance_library import _tokenizer_of_bytes, byte_to
 from lopa.runtime.scoring import requested_choices
 from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.template import text_filters
+from lopa.runtime.template import rendering, sandbox
 from lopa.runtime.text import chat_template
 
 REGEX: dict[str, Any] = {"regex": " The answer is [0-9]{1,4}\\."}
@@ -158,9 +158,10 @@ def test_while_the_kernels_are_loaded() -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "template"),
     [
-        (text_filters, "check_number", "{{ '7'|int }}{{ messages[0].content }}"),
-        (chat_template, "template_functions", "{{ messages[0].content }}"),
-        (chat_template, "_parse", "{{ messages[0].content[0].text }}"),
+        (sandbox, "check_number", "{{ 7 + 1 }}{{ messages[0].content }}"),
+        (chat_template, "compile_template", "{{ messages[0].content }}"),
+        (chat_template, "compile_template", "{{ messages[0].content[0].text }}"),
+        (rendering, "to_private", "{{ messages[0].content }}{{ messages | string }}"),
     ],
 )
 def test_while_a_template_is_used(tiny_bundle: Path, error: Exception, owner: Any, name: str, template: str) -> None:

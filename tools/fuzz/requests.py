@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa import Decoder, GenerationConfig
-from lopa.runtime.text.chat_template import text_from_messages
+from lopa.runtime.text.chat_template import RenderedChat
 from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import PROMPT, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
@@ -49,9 +49,9 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
         messages, _ = changed_json(rng, messages)
 
     def run() -> None:
-        text = text_from_messages(template, messages, {"bos_token": "<|b|>"}, source="the template")
-        if not isinstance(text, str):
-            raise RuntimeError(f"the template gave a {type(text).__name__}, not text")
+        chat = RenderedChat(template, messages, {"bos_token": "<|b|>"}, name="the template")
+        if len(chat.marks) != len(chat.text):
+            raise RuntimeError(f"the template gave {len(chat.marks)} marks for {len(chat.text)} characters")
 
     return Case(short(template), run)
 

@@ -8,14 +8,24 @@ import resource
 import time
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.chat_template import text_from_messages
+from lopa.runtime.text.chat_template import RenderedChat
 
 _DOUBLED = "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
 _SHARED = "{% set ns = namespace(x=[1]) %}{% for i in range(80) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
 _BIG = "{% set big = 'x' * 1000000 %}"
 _LONG = "{% set long = range(99999) | list %}"
 
+HARMLESS = [
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ 9 ** 9 ** 9 }}",
+    _BIG + "{{ big.split('x') | length }}",
+    "{{ 1e308 | int }}",
+    "{{ messages | map(attribute='__class__') | list | first | upper }}",
+    "{{ strftime_now.__globals__ }}",
+]
+"""Templates that reach nothing and take little."""
 TEMPLATES = [
+    *HARMLESS,
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
     "{{ lipsum(n=1000000) }}",
@@ -29,9 +39,10 @@ TEMPLATES = [
     "{{ 'x' | indent(10 ** 10) }}",
     "{{ '%10000000000d' % 1 }}",
     "{{ '{:10000000000}'.format('x') }}",
-    "{{ '{0.__class__}'.format(1) }}",
-    "{{ 9 ** 9 ** 9 }}",
     "{{ 2 ** 10000000 }}",
+    "{{ 3 ** (10 ** 9) }}",
+    "{% macro m() %}{% if 0 %}" + "{{ x }}" * 2000 + "{% endif %}{% endmacro %}"
+    "{% for i in range(9999) %}{{ m() }}{% endfor %}",
     "{{ (10 ** 60) ** 60 }}",
     "{% set ns = namespace(n=3) %}{% for i in range(9999) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
     "{{ 10.0 ** 400 }}",
@@ -86,7 +97,6 @@ TEMPLATES = [
     _BIG + "{% for i in range(99999) %}{{ big[::-1] | length }}{% endfor %}",
     _BIG + "{% for i in range(99999) %}{{ (big | trim) | length }}{% endfor %}",
     _BIG + "{% for i in range(99999) %}{{ big | int }}{% endfor %}",
-    _BIG + "{{ big.split('x') | length }}",
     _BIG + "{{ big.rfind('y' ~ 'x' * 500000) }}",
     _BIG + "{{ big.rsplit('y' ~ 'x' * 500000) }}",
     _BIG + "{{ big.rpartition('y' ~ 'x' * 500000) }}",
@@ -111,7 +121,6 @@ TEMPLATES = [
     "{{ strftime_now('%999999999Y') }}",
     "{{ strftime_now('%Y' * 999999) }}",
     "{{ 1 | round(999999999) }}",
-    "{{ 1e308 | int }}",
     "{{ cycler('a').next() }}",
     "{% include 'x' %}",
     "{% import 'x' as y %}",
@@ -120,14 +129,48 @@ TEMPLATES = [
     "{{ self }}{{ self.x() }}",
     "{{ ''.__class__.__mro__ }}",
     "{{ namespace.__init__.__globals__ }}",
-    "{{ ''.format.__self__ }}",
+    "{{ ''.format.__self__.x }}",
     "{{ ().__class__.__base__.__subclasses__() }}",
     "{{ messages[0].items().__class__() }}",
     "{{ messages.append(1) }}",
     "{{ messages[0].update(a=1) }}",
     "{{ messages | attr('__class__') }}",
-    "{{ messages | map(attribute='__class__') | list | first | map(attribute='__mro__') }}",
     "{{ raise_exception('x' * 4000000) }}",
+    "{{ '%9999d' % 1 }}",
+    "{{ '%*d' % (10 ** 10, 1) }}",
+    "{{ '%(a)10000000000s' % {'a': 1} }}",
+    "{{ '{:9999}'.format('x') }}",
+    "{{ '{:{w}}'.format('x', w=10 ** 10) }}",
+    "{{ (10).to_bytes(10 ** 10) }}",
+    "{{ (-1) ** 0.5 }}",
+    _SHARED + "{% for i in [1, 2] %}{{ loop.changed(ns.x) }}{% endfor %}",
+    _SHARED + "{{ '%s' % [ns.x] }}",
+    _SHARED + "{{ '{}'.format(ns.x) }}",
+    _SHARED + "{{ 'a' ~ ns.x }}",
+    _SHARED + "{{ ','.join([ns.x]) }}",
+    _SHARED.replace("[ns.x, ns.x]", "{'a': ns.x, 'b': ns.x}") + "{{ ns.x | tojson }}",
+    _SHARED.replace("[ns.x, ns.x]", "namespace(a=ns.x, b=ns.x)") + "{{ [ns.x] | string * 99999999 }}",
+    _SHARED + "{{ {'a': ns.x}.values() }}",
+    _SHARED + "{{ {'a': ns.x}.items() | string }}",
+    _LONG
+    + "{% for i in long %}{% for j in dict(a=long).values() %}{% for k in j %}{% endfor %}{% endfor %}{% endfor %}",
+    _LONG + "{{ long | map(attribute='a.' * 40000, default=0) | list | length }}",
+    _LONG + "{% macro m() %}{% endmacro %}{% for i in long %}{{ m(*long) }}{% endfor %}",
+    _LONG + "{% for i in long if i in long %}{% endfor %}",
+    _LONG
+    + "{% macro m() %}{% if 0 %}"
+    + "{{ x }}" * 999
+    + "{% endif %}{% endmacro %}{% for i in long %}{{ m() }}{% endfor %}",
+    _LONG + "{% macro m() %}{{ caller() }}{% endmacro %}{% for i in long %}{% call m() %}x{% endcall %}{% endfor %}",
+    _LONG + "{% for i in long %}" + "x" * 9999 + "{% endfor %}",
+    _BIG + "{% for i in range(9999) %}{% set y %}{{ big }}{% endset %}{% endfor %}",
+    _BIG + "{% for i in range(9999) %}{% filter upper %}{{ big }}{% endfilter %}{% endfor %}",
+    "{% for i in [[[]]] recursive %}{{ loop(i) }}{{ loop(i) }}{% endfor %}",
+    "{% autoescape true %}{{ messages }}{% endautoescape %}",
+    "{{ namespace(_Namespace__attrs=1) }}",
+    "{{ namespace(a=1)._Namespace__attrs }}{{ namespace.mro() }}",
+    "{{ self._TemplateReference__context.parent }}",
+    "{{ raise_exception.__code__.co_consts[0].x }}",
 ]
 LIMITS = {resource.RLIMIT_AS: 2 * 2**30, resource.RLIMIT_CPU: 120}
 
@@ -139,8 +182,8 @@ def main() -> None:
     for template in TEMPLATES:
         started = time.process_time()
         try:
-            text = text_from_messages(template, [{"role": "user", "content": "hi"}], {}, source="a bundle")
-            outcome: str | int = len(text)
+            chat = RenderedChat(template, [{"role": "user", "content": "hi"}], {}, name="the template")
+            outcome: str | int = len(chat.text + str(chat.marks))
         except BadInputError as error:
             outcome = "refused" if "MemoryError" not in str(error) and len(str(error)) < 5000 else "memory"
         except BaseException as error:

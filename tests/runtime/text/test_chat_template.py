@@ -4,16 +4,18 @@ import json
 import subprocess
 import sys
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 from tests.runtime.text import hostile_templates
 from tests.runtime.text.chat_templates import TEMPLATES as OF_FAMILIES
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.template.text import get_marks
-from lopa.runtime.text.chat_template import check_template, text_from_messages
+from lopa.runtime.text.chat_template import RenderedChat, check_template
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -48,8 +50,12 @@ TEMPLATES = [
 ]
 
 
-def render(template: str) -> str:
-    return text_from_messages(template, CHAT, TOKENS, source="a bundle")
+def chat_text(template: str, chat: Any, tokens: dict[str, str] = TOKENS) -> RenderedChat:
+    return RenderedChat(template, chat, tokens, name="the chat template of a bundle")
+
+
+def render(template: str, chat: Any = CHAT) -> str:
+    return chat_text(template, chat).text
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -91,13 +97,13 @@ def test_families_templates_equal_hugging_face_s(family: str, chat: list[dict[st
         (found,), _ = utils.render_jinja_template([chat], chat_template=template, add_generation_prompt=True, **TOKENS)
     except jinja2.TemplateError as error:
         with pytest.raises(BadInputError, match=str(error)):
-            text_from_messages(template, chat, TOKENS, source="a bundle")
+            render(template, chat)
     else:
-        assert text_from_messages(template, chat, TOKENS, source="a bundle") == found
+        assert render(template, chat) == found
 
 
-def test_hostile_templates_are_rejected() -> None:
-    """Run hostile templates in a process with limits. All are rejected long before they reach the limits."""
+def test_hostile_templates_end_early() -> None:
+    """Run hostile templates in a process with limits. All end long before they reach the limits, most with an error."""
     root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.runtime.text.hostile_templates"],
@@ -110,8 +116,10 @@ def test_hostile_templates_are_rejected() -> None:
     )
     outcomes = [json.loads(line) for line in ran.stdout.splitlines()]
     assert ran.returncode == 0, ran.stderr
-    assert [each for each in outcomes if each[1] != "refused"] == []
-    assert len(outcomes) == len(hostile_templates.TEMPLATES) > 54
+    harmless = [each[0] for each in outcomes if isinstance(each[1], int) and each[1] < 2000]
+    assert harmless == [each[:100] for each in hostile_templates.HARMLESS]
+    assert {str(each[1]) for each in outcomes if each[0] not in harmless} == {"refused"}
+    assert len(outcomes) == len(hostile_templates.TEMPLATES) > 130
 
 
 @pytest.mark.parametrize("size", [10, 1000])
@@ -120,7 +128,7 @@ def test_long_chats_are_rendered(size: int) -> None:
     chat = [{"role": ("user", "assistant")[number % 2], "content": "word " * 50_000} for number in range(size // 100)]
     chat += [{"role": ("user", "assistant")[number % 2], "content": "a word"} for number in range(size)]
     for family in ("chatml", "qwen", "phi", "gemma", "llama", "llama_2"):
-        text = text_from_messages(OF_FAMILIES[family], chat, TOKENS, source="a bundle")
+        text = render(OF_FAMILIES[family], chat)
         assert len(text) > sum(len(message["content"].strip()) for message in chat)
 
 
@@ -148,13 +156,16 @@ def test_long_chats_are_rendered(size: int) -> None:
         ("c * 3", ""),
         ("c | default('x') | trim | safe", ""),
         ("c if c else 'x'", ""),
+        ("{'word': 'x'}[c] ~ {'word': 'y'}.get(c)", "xy"),
     ],
 )
 def test_origin_of_every_character(expression: str, own: str) -> None:
     template = "{% set c = messages[0].content %}{{ " + expression + " }}"
-    text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
-    assert len(get_marks(text)) == len(text)
-    assert "".join(letter for letter, mark in zip(text, get_marks(text), strict=True) if not mark) == own
+    text = chat_text(template, [{"role": "user", "content": "word"}])
+    assert len(text.marks) == len(text.text)
+    assert (
+        "".join(letter for letter, mark in zip(text.text, text.marks, strict=True) if not mark).split() == own.split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,8 +182,145 @@ def test_origin_of_every_character(expression: str, own: str) -> None:
 )
 def test_origin_through_statements(wrapped: str) -> None:
     template = "{% set c = messages[0].content %}" + wrapped
-    text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
-    assert (text, get_marks(text)) == ("Aword", b"\0\1\1\1\1")
+    text = chat_text(template, [{"role": "user", "content": "word"}])
+    assert (text.text, text.marks) == ("Aword", b"\0\1\1\1\1")
+
+
+def test_white_space_next_to_a_message_is_the_message_s() -> None:
+    text = chat_text("<a b> \n{{ messages[0].content }}\n <c d>", [{"role": "user", "content": "x y"}])
+    assert text.marks == b"".join([bytes(5), b"\1" * 7, bytes(5)])
+
+
+@pytest.mark.parametrize(
+    ("expression", "content"),
+    [
+        ("('<x>' ~ c).replace('x', '')", "x"),
+        ("('<x>' ~ c) | replace('x', '')", "x"),
+        ("'{!r}'.format(c)", "x"),
+        ("['b', c] | sort | join", "a"),
+        ("messages[0].values()", "x"),
+    ],
+)
+def test_a_template_that_hides_a_message(expression: str, content: str) -> None:
+    text = chat_text(
+        "{% set c = messages[0].content %}{{ c }}{{ " + expression + " }}", [{"role": "user", "content": content}]
+    )
+    assert text.text
+    with pytest.raises(BadInputError, match="hides which characters of the prompt come from messages"):
+        _ = text.marks
+
+
+def test_roles_and_special_tokens_are_the_template_s() -> None:
+    template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
+    text = chat_text(template, [{"role": "user", "content": "<|user|>"}])
+    assert text.marks == bytes(8) + b"\1" * 8 + bytes(7)
+
+
+def test_unassigned_characters_of_a_message() -> None:
+    """The private characters occur in a message, as in no real text."""
+    content = chr(0x40000 + ord("<")) + "<" + chr(0xE0061) + chr(0x10FFFF) + chr(0x80061)
+    text = chat_text(
+        "{{ messages[0].content }}!{{ messages[0].content | trim }}", [{"role": "user", "content": content}]
+    )
+    assert text.text == f"{content}!{content}"
+    assert text.marks == b"\0\1\1\1\0\0" + b"\0\1\1\1\0"
+
+
+_VALUES = [
+    *("c", "'ab'", "messages[0].content", "messages[0]['x']", "messages[0].content[1]", "messages[0].get('x')"),
+    *("messages | map(attribute='content') | join", "messages | tojson", "messages[0] | list | join", "messages[0]"),
+]
+_OPERATIONS = [
+    *(
+        "(@ | upper)",
+        "(@ | lower | title)",
+        "(@ | string).capitalize()",
+        "(@ | string)[::-1]",
+        "(@ | string)[1:3]",
+    ),
+    *(
+        "(@ ~ 'xy')",
+        "('x' + (@ | string))",
+        "([@, 'x'] | join('-'))",
+        "('%s|%s' % (@, 'x'))",
+        "('{}x{}'.format(@, 'y'))",
+    ),
+    *(
+        "(@ | string).replace('α', 'q')",
+        "(@ | replace('Β', 'q'))",
+        "(@ | replace('q', c))",
+        "(@ ~ '').split('β') | join('+')",
+    ),
+    *(
+        "((@ | string | list) | join)",
+        "(@ | tojson)",
+        "((@ | string) * 2)",
+        "(dict(a=@) | string)",
+        "({'a': @}.a)",
+    ),
+    *(
+        "(@ | string | indent(2, true))",
+        "([@] | string)",
+        "(@ ~ '').strip('γx ')",
+        "((@ ~ '').partition('α') | join('|'))",
+    ),
+    *(
+        "(@ | string | reverse)",
+        "(@ ~ '').join(['x', c])",
+        "(@ | default('x'))",
+        "(@ if 'α' in (@ ~ '') else 'z')",
+    ),
+    *(
+        "([@, 'xy'] | map('upper') | join)",
+        "(namespace(v=@).v)",
+        "(@ | trim)",
+        "(@ | string | first)",
+        "([@, c] | last)",
+    ),
+    *(
+        "({c: @} | items | list | string)",
+        "('a' if @ == c else @)",
+        "(@ ~ '').rsplit('Γ', 1)[0]",
+        "(@ ~ '').splitlines() | join",
+    ),
+    *(
+        "([c, @] | select('equalto', c) | join)",
+        "({'αβ': 'x'}[@ ~ ''] | default('y'))",
+        "[@ ~ '', c] | unique | join",
+    ),
+]
+_EXPRESSIONS = st.tuples(st.sampled_from(_VALUES), st.lists(st.sampled_from(_OPERATIONS), max_size=3)).map(
+    lambda pair: reduce(lambda value, operation: operation.replace("@", value), pair[1], pair[0])
+)
+_STATEMENTS = [
+    *("{{ @ }}", "{% set x %}x{{ @ }}{% endset %}{{ x }}", "{% filter upper %}{{ @ }}{% endfilter %}"),
+    *("{% macro m(v) %}<{{ v }}{{ caller() }}>{% endmacro %}{% call m(c) %}{{ @ }}{% endcall %}",),
+    *("{% for l in @ %}{{ l }}{{ loop.last }}{% endfor %}", "{% generation %}{{ @ }}{% endgeneration %}"),
+    *("{% with v = @ %}{{ v ~ c }}{% endwith %}", "{% if @ %}y{% else %}n{% endif %}{{ c }}"),
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(expression=_EXPRESSIONS, statement=st.sampled_from(_STATEMENTS), content=st.text("αβγΑΒΓ \n", max_size=6))
+def test_no_operation_hides_a_message(expression: str, statement: str, content: str) -> None:
+    """Only messages have Greek letters: the text equals transformers', and no Greek letter counts as the template's."""
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    template = "{% set c = messages[0].content %}{{ c }}" + statement.replace("@", expression)
+    chat = [{"role": "user", "content": content, "x": f"{content}α", f"{content}β": 1}]
+    try:
+        (expected,), _ = utils.render_jinja_template([chat], chat_template=template, **TOKENS)
+    except Exception:
+        with pytest.raises(BadInputError):
+            chat_text(template, chat)
+        return
+    made = chat_text(template, chat)
+    assert made.text == expected
+    try:
+        marks = made.marks
+    except BadInputError:
+        event("refused")
+        return
+    assert not {letter for letter, mark in zip(made.text, marks, strict=True) if not mark} & set("αβγΑΒΓ")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +334,7 @@ def test_origin_through_statements(wrapped: str) -> None:
 )
 def test_message_fields_that_are_not_json(message: Any) -> None:
     with pytest.raises(BadInputError, match="message 0 of the chat"):
-        text_from_messages(TEMPLATES[0], [message], TOKENS, source="a bundle")
+        render(TEMPLATES[0], [message])
 
 
 def test_deeply_nested_messages() -> None:
@@ -194,13 +342,13 @@ def test_deeply_nested_messages() -> None:
     for _ in range(60):
         deep = [deep, deep]
     with pytest.raises(BadInputError, match="nested too deeply"):
-        text_from_messages(TEMPLATES[0], [{"role": "user", "content": "x", "more": deep}], TOKENS, source="a bundle")
+        render(TEMPLATES[0], [{"role": "user", "content": "x", "more": deep}])
 
 
 @pytest.mark.parametrize("messages", [None, 5, {"role": "user", "content": "x"}, iter([])])
 def test_messages_that_are_not_a_list(messages: Any) -> None:
     with pytest.raises(BadInputError, match="invalid messages"):
-        text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
+        render(TEMPLATES[0], messages)
 
 
 def test_text_without_hugging_face() -> None:
@@ -226,10 +374,10 @@ def test_strftime_now() -> None:
         ("{{ ''.__class__.__base__.__subclasses__() }}", "unsafe"),
         ("{{ range(1000000000) | list }}", "Range too big"),
         ("{% include 'tokenizer.json' %}", "no loader"),
-        ("{{ '%s' % 'x' }}", "join the parts with ~"),
-        ("{{ '{}'.format('x') }}", "'format' of 'str' object is unsafe. Available methods: upper, "),
+        ("{{ '%1000s' % 'x' }}", "a width above 999"),
+        ("{{ '{:{}}'.format('x', 9) }}", "a width as an argument"),
         ("{{ 'x'.center(3) }}", "'center' of 'str' object is unsafe"),
-        ("{{ '%d' | format(3) }}", "No filter named 'format'. Available filters: abs, "),
+        ("{{ '%d' | format(3) }}", "No filter named 'format'"),
     ],
 )
 def test_failing_and_malicious_templates(template: str, reason: str) -> None:
@@ -243,12 +391,12 @@ def test_failing_and_malicious_templates(template: str, reason: str) -> None:
 )
 def test_malformed_messages(messages: list[dict[str, str]]) -> None:
     with pytest.raises(BadInputError, match="message 0 of the chat"):
-        text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
+        render(TEMPLATES[0], messages)
 
 
 def test_no_messages() -> None:
     with pytest.raises(BadInputError, match="has no messages"):
-        text_from_messages(TEMPLATES[0], [], TOKENS, source="a bundle")
+        render(TEMPLATES[0], [])
 
 
 _PARTS = "{% for p in m.content %}{% if p.type == 'text' %}[{{ p.text }}]{% endif %}{% endfor %}"
@@ -274,10 +422,10 @@ def test_messages_reach_a_template_that_loops_over_parts(template: str, in_parts
     ]
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     expected = utils.render_jinja_template([given], chat_template=template, add_generation_prompt=True)[0][0]
-    assert text_from_messages(template, chat, TOKENS, source="a bundle") == expected
+    assert render(template, chat) == expected
     pieces = [{"type": "text", "text": piece} for piece in ("text of ", "user")]
     chat[1]["content"] = pieces  # type: ignore[assignment]
-    assert text_from_messages(template, chat, TOKENS, source="a bundle") == expected
+    assert render(template, chat) == expected
 
 
 def test_a_template_that_fails_with_strings() -> None:
@@ -286,13 +434,13 @@ def test_a_template_that_fails_with_strings() -> None:
         "{% for m in messages if m.role == 'user' and m.content is string %}{{ raise_exception('parts') }}{% endfor %}"
     )
     chat = [{"role": "system", "content": " a "}, {"role": "user", "content": "b"}]
-    assert text_from_messages(strict + USER_PARTS, chat, TOKENS, source="a bundle") == "a<user>[b]"
+    assert render(strict + USER_PARTS, chat) == "a<user>[b]"
 
 
 def test_the_text_of_a_part_is_message_text() -> None:
-    text = text_from_messages(ONLY_PARTS, [{"role": "user", "content": "<|end|>"}], TOKENS, source="a bundle")
-    assert text == "<user>[<|end|>]"
-    assert get_marks(text) == bytes(7) + b"\1" * 7 + bytes(1)
+    text = chat_text(ONLY_PARTS, [{"role": "user", "content": "<|end|>"}])
+    assert text.text == "<user>[<|end|>]"
+    assert text.marks == bytes(7) + b"\1" * 7 + bytes(1)
 
 
 def test_a_role_that_a_template_rejects_alone_has_the_user_s_form() -> None:
@@ -301,7 +449,7 @@ def test_a_role_that_a_template_rejects_alone_has_the_user_s_form() -> None:
         {"role": "user", "content": "a", "tool_calls": [1]},
         {"role": "tool", "content": "b"},
     ]
-    assert text_from_messages(check + ONLY_PARTS, chat, TOKENS, source="a bundle") == "<user>[a]<tool>[b]"
+    assert render(check + ONLY_PARTS, chat) == "<user>[a]<tool>[b]"
 
 
 @pytest.mark.parametrize("template", [ONLY_PARTS, USER_PARTS, BOTH_FORMS])

@@ -1,2 +1,1 @@
-"""Chat templates, run on jinja's syntax tree within a budget of operations. This package does not depend on
-tokenizers."""
+"""Chat templates, run in jinja2's sandbox within a budget. This package does not depend on messages or tokens."""

@@ -1,33 +1,29 @@
-"""Chat templates, rendered as in Hugging Face but in a bounded environment. This module does not depend on token IDs.
+"""Chat templates, rendered as in Hugging Face but in a bounded sandbox. This module does not depend on token IDs.
 
-Templates come with checkpoints and are not trusted. A template cannot reach Python objects, and its operations and
-characters are bounded (lopa.runtime.template.budget). Every failure is an error about the template. Messages are not
-trusted either: the rendered text records which characters came from them.
+Templates come with checkpoints and are not trusted. A template reaches no Python objects, and its operations and
+characters are bounded (lopa.runtime.template.rendering). Every failure is an error about the template. Messages are not
+trusted either: a second rendering shows which characters came from them (lopa.runtime.template.private_characters).
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from datetime import datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Environment, TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
+from jinja2 import TemplateError, nodes
 from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, errors_as_bad_input, field_errors, raise_if_from_handler
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.functions import FUNCTION_NAMES, template_functions
-from lopa.runtime.template.run import TemplateRun
-from lopa.runtime.template.text import mark_message
+from lopa.runtime.template.private_characters import message_marks, to_plain, to_private
+from lopa.runtime.template.rendering import Rendering
+from lopa.runtime.template.sandbox import FUNCTION_NAMES, MAX_TEMPLATE_CHARACTERS, compile_template, parse_template
 
-MAX_TEMPLATE_CHARACTERS = 100_000
-"""Maximum characters of a template, three times the largest known one."""
 MAX_MESSAGES = 100_000
 MAX_KWARGS = 32
 MAX_KWARGS_SIZE = 2**16
@@ -47,6 +43,7 @@ _NO_TOOLS: Mapping[str, Any] = MappingProxyType({"tools": None, "documents": Non
 """Variables of every template, for a chat without tools."""
 _SAMPLE = "What is 2 + 3?"
 _MAX_DEPTH = 40
+_PARSE_ERRORS = (TemplateError, RecursionError, ValueError)
 _CALLS = ("tool_calls", "function_call")
 """Fields with an assistant's calls. A message with one of them may lack content."""
 _MESSAGE_FORM = {
@@ -56,35 +53,73 @@ _MESSAGE_FORM = {
 }
 
 
-def text_from_messages(
-    template: str,
-    messages: Sequence[Mapping[str, Any]],
-    special_tokens: Mapping[str, str],
-    *,
-    source: str,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
-) -> str:
-    """Return the prompt text of a chat, up to the start of the assistant's answer.
+class RenderedChat:
+    """Text of a chat up to the start of the assistant's answer, and where its characters come from."""
 
-    `messages` have {"role", "content"} and further fields. Content parts of text are joined, and a template that loops
-    over parts gets them as one part; content may be None with tool calls. `special_tokens` are texts by name, e.g.
-    "bos_token"; `source` names the template in errors. `tools` are
-    definitions of functions in OpenAI's form. `chat_template_kwargs` are further variables, e.g. enable_thinking.
-    lopa.runtime.template.text.get_marks returns which characters came from messages, tools and variables. Raises
-    BadInputError for invalid messages and for a template that rejects them, fails or exceeds its budget, and
-    FieldError for invalid tools or variables.
-    """
-    return _render(
-        template,
-        messages,
-        special_tokens,
-        name=f"the chat template of {source}",
-        expected="messages with roles in an order that this template allows, and a template within its limits",
-        remedy="change the messages, or send a plain prompt",
-        tools=tools,
-        chat_template_kwargs=chat_template_kwargs,
-    )
+    def __init__(
+        self,
+        template: str,
+        messages: Sequence[Mapping[str, Any]],
+        special_tokens: Mapping[str, str],
+        *,
+        name: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
+        expected: str = "messages with roles in an order that this template allows, and a template within its limits",
+        remedy: str = "change the messages, or send a plain prompt",
+    ) -> None:
+        """Render a chat.
+
+        `messages` have {"role", "content"} and further fields. Content parts of text are joined, and a template that
+        loops over parts gets them as one part; content may be None with tool calls. `special_tokens` are texts by name,
+        e.g. "bos_token"; `name` names the template in errors. `tools` are definitions of functions in OpenAI's form.
+        `chat_template_kwargs` are further variables, e.g. enable_thinking. Raises BadInputError for invalid messages
+        and for a template that rejects them, fails or exceeds its budget, and FieldError for invalid tools or
+        variables.
+        """
+        check_messages(messages)
+        sizes: list[int] = []
+        checked = [_checked_message(number, message, sizes) for number, message in enumerate(messages)]
+        characters, sizes = sum(sizes), []
+        tokens = tuple(sorted(special_tokens.items()))
+        checked = [_in_parts(each) if _takes_only_parts(template, tokens, each["role"]) else each for each in checked]
+        with field_errors("tools"):
+            given_tools = [_checked(each, sizes, f"tool {number}") for number, each in enumerate(tools or ())]
+        with field_errors("chat_template_kwargs"):
+            variables = _checked_kwargs(chat_template_kwargs)
+        self._template, self._special_tokens, self._name = template, special_tokens, name
+        self._given = {**variables, "messages": checked, "tools": given_tools or None}
+        self._size = {"messages": len(checked) + len(given_tools), "characters": characters + sum(sizes)}
+        self._now = datetime.now()
+        with errors_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
+            self.text = self._render(self._given)
+
+    @cached_property
+    def marks(self) -> bytes:
+        """One byte per character: 1 if it came from a message, a tool or a variable of the request, otherwise 0.
+
+        White space has 0. Raises BadInputError for a template that computes with messages in a way that hides it.
+        """
+        given = {name: to_private(value) for name, value in self._given.items()}
+        for private, message in zip(given["messages"], self._given["messages"], strict=True):
+            private[to_private("role")] = message["role"]  # some templates write it into a control token
+        private_text = ""
+        try:
+            private_text = self._render(given, private=True)
+        except Exception as error:
+            raise_if_from_handler(error)
+        if to_plain(private_text) != to_plain(self.text):
+            raise BadInputError(
+                f"{self._name} hides which characters of the prompt come from messages",
+                expected="a template that copies, joins, splits and compares the texts of messages",
+                remedy="use another template, or set special_tokens if control tokens in messages may count",
+            )
+        return message_marks(self.text, private_text)
+
+    def _render(self, given: Mapping[str, Any], *, private: bool = False) -> str:
+        compiled = compile_template(self._template)
+        run = Rendering(nodes=compiled.nodes, now=self._now, private=private, **self._size)
+        return compiled.render(run, {**_NO_TOOLS, **given, **self._special_tokens})
 
 
 def check_template(template: str, special_tokens: Mapping[str, str], *, name: str) -> None:
@@ -93,48 +128,14 @@ def check_template(template: str, special_tokens: Mapping[str, str], *, name: st
     `name` names the template in errors, e.g. "the chat template chat.jinja".
     """
     advice: dict[str, Any] = {"expected": "a Jinja chat template as in transformers", "remedy": "correct the template"}
-    text = _render(template, [{"role": "user", "content": _SAMPLE}], special_tokens, name=name, **advice)
+    text = RenderedChat(template, [{"role": "user", "content": _SAMPLE}], special_tokens, name=name, **advice).text
     if _SAMPLE not in text:
-        received = f"{name} renders the message {_SAMPLE!r} as {shown(str(text))}"
+        received = f"{name} renders the message {_SAMPLE!r} as {shown(text)}"
         raise BadInputError(
             received,
             expected="a prompt that contains the message",
             remedy="use a file with another template (--chat-template)",
         )
-
-
-def _render(
-    template: str,
-    messages: Sequence[Mapping[str, str]],
-    special_tokens: Mapping[str, str],
-    *,
-    name: str,
-    expected: str,
-    remedy: str,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
-) -> str:
-    check_messages(messages)
-    sizes: list[int] = []
-    plain = [_marked_message(number, message, sizes) for number, message in enumerate(messages)]
-    characters, sizes = sum(sizes), []
-    tokens = tuple(sorted(special_tokens.items()))
-    plain = [_in_parts(each) if _takes_only_parts(template, tokens, each["role"]) else each for each in plain]
-    with field_errors("tools"):
-        plain_tools = [_mark_texts(each, sizes, f"tool {number}") for number, each in enumerate(tools or ())]
-    with field_errors("chat_template_kwargs"):
-        plain_kwargs = _marked_kwargs(chat_template_kwargs)
-    budget = Budget(messages=len(plain) + len(plain_tools), characters=characters + sum(sizes))
-    names = {
-        **plain_kwargs,
-        **special_tokens,
-        **template_functions(budget),
-        **_NO_TOOLS,
-        "messages": plain,
-        "tools": plain_tools or None,
-    }
-    with errors_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
-        return TemplateRun(budget, names).text(_parse(template))
 
 
 @lru_cache(maxsize=64)
@@ -150,11 +151,12 @@ def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...]
     for form in (dict, _in_parts):
         found = set()
         for sample in (_SAMPLE, _SAMPLE[::-1]):
-            budget = Budget(messages=3, characters=len(sample))
             chat = [*before, form({"role": role, "content": sample}), *after]
-            names = {**dict(special_tokens), **template_functions(budget), **_NO_TOOLS, "messages": chat}
+            names = {**dict(special_tokens), **_NO_TOOLS, "messages": chat}
             try:
-                found.add(TemplateRun(budget, names).text(_parse(template)))
+                compiled = compile_template(template)
+                run = Rendering(nodes=compiled.nodes, messages=3, characters=len(sample), now=datetime.now())
+                found.add(compiled.render(run, names))
             except Exception as error:  # raised where the template is used
                 raise_if_from_handler(error)
         if len(found) > 1:
@@ -222,8 +224,8 @@ def template_variables(template: str) -> frozenset[str]:
     It is empty for a template that cannot be parsed. The error is raised where the template is used.
     """
     try:
-        return frozenset(find_undeclared_variables(_parse(template)))
-    except (TemplateError, RecursionError):
+        return frozenset(find_undeclared_variables(parse_template(template)))
+    except _PARSE_ERRORS:
         return frozenset()
 
 
@@ -231,33 +233,11 @@ def template_variables(template: str) -> frozenset[str]:
 def _template_text(template: str) -> str:
     """Return everything that the template may write itself: its source and its unescaped texts, concatenated."""
     try:
-        found = _parse(template).find_all((nodes.TemplateData, nodes.Const))
+        found = parse_template(template).find_all((nodes.TemplateData, nodes.Const))
         texts = [getattr(each, "data", None) or getattr(each, "value", None) for each in found]
-    except (TemplateError, RecursionError):
+    except _PARSE_ERRORS:
         return template  # the error is raised where the template is used
     return template + "\0" + "".join(text for text in texts if isinstance(text, str))
-
-
-@lru_cache(maxsize=8)
-def _parse(template: str) -> nodes.Template:
-    """Return the syntax tree. Nothing is executed."""
-    if len(template) > MAX_TEMPLATE_CHARACTERS:
-        raise TemplateError(f"the template has more than {MAX_TEMPLATE_CHARACTERS} characters")
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols], optimized=False
-    )
-    return environment.parse(template)
-
-
-class _GenerationBlock(Extension):
-    """Block {% generation %} .. {% endgeneration %}, which marks the assistant's text for training without changing
-    it."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja's own type)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -287,14 +267,14 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
             raise BadInputError(f"message {number} of the chat is {shown(message)}", **_MESSAGE_FORM)
 
 
-def _marked_message(number: int, message: Mapping[str, Any], sizes: list[int]) -> dict[str, Any]:
+def _checked_message(number: int, message: Mapping[str, Any], sizes: list[int]) -> dict[str, Any]:
     content = text_from_content(message.get("content"))
-    made: dict[str, Any] = _mark_texts({**message, "content": content}, sizes, f"message {number}")
-    return {**made, "role": str(message["role"])}
+    checked: dict[str, Any] = _checked({**message, "content": content}, sizes, f"message {number}")
+    return {**checked, "role": str(message["role"])}
 
 
-def _marked_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return further variables of a template, with their texts marked as message text.
+def _checked_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return further variables of a template.
 
     Raises BadInputError for a name that templates use otherwise, and for variables that are too large.
     """
@@ -308,37 +288,36 @@ def _marked_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
             remedy="remove it" if taken is not None else "remove some",
         )
     sizes: list[int] = []
-    marked = {str(name): _mark_texts(value, sizes, "chat_template_kwargs") for name, value in given.items()}
+    checked = {str(name): _checked(value, sizes, "chat_template_kwargs") for name, value in given.items()}
     if sum(sizes) > MAX_KWARGS_SIZE:
         raise BadInputError(
             f"chat_template_kwargs has {sum(sizes)} characters",
             expected=f"at most {MAX_KWARGS_SIZE}",
             remedy="send text as messages",
         )
-    return marked
+    return checked
 
 
-def _mark_texts(value: Any, sizes: list[int], where: str, depth: int = 0) -> Any:
-    """Return a part of `where`, e.g. "message 2", with all texts marked as message text, and append their lengths to
-    `sizes`."""
+def _checked(value: Any, sizes: list[int], where: str, depth: int = 0) -> Any:
+    """Return a copy of a part of `where`, e.g. "message 2", and append the lengths of its texts to `sizes`."""
     if isinstance(value, str):
         sizes.append(len(value))
-        return mark_message(str(value))
+        return str(value)
     sizes.append(8)
     if depth > _MAX_DEPTH or len(sizes) > MAX_MESSAGE_VALUES:
         raise BadInputError(f"{where} of the chat is nested too deeply, or the chat is too large", **_MESSAGE_FORM)
     if isinstance(value, Mapping):
-        pairs = {name: _mark_texts(each, sizes, where, depth + 1) for name, each in value.items()}
+        pairs = {name: _checked(each, sizes, where, depth + 1) for name, each in value.items()}
         return {_key(name, where): each for name, each in pairs.items()}
     if isinstance(value, (list, tuple)):
-        return [_mark_texts(each, sizes, where, depth + 1) for each in value]
+        return [_checked(each, sizes, where, depth + 1) for each in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
     raise BadInputError(f"{where} of the chat contains {shown(value)}", **_MESSAGE_FORM)
 
 
 def _key(name: Any, where: str) -> str:
-    """Return a field name, marked like content, since some templates write "<" ~ name ~ ">"."""
+    """Return a field name. Raises BadInputError for any other key."""
     if not isinstance(name, str):
         raise BadInputError(f"{where} of the chat has the key {shown(name)}", **_MESSAGE_FORM)
-    return mark_message(str(name))
+    return str(name)

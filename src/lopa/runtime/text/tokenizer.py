@@ -16,8 +16,7 @@ from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import object_from_json
-from lopa.runtime.template.text import get_marks
-from lopa.runtime.text.chat_template import NO_KWARGS, check_template, is_markup, text_from_messages
+from lopa.runtime.text.chat_template import NO_KWARGS, RenderedChat, check_template, is_markup
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
@@ -266,11 +265,12 @@ class Tokenizer:
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
         set. A chat without such texts is encoded as a whole.
         """
-        text = self._chat_text(messages, tools, chat_template_kwargs)
+        chat = self._chat_text(messages, tools, chat_template_kwargs)
+        text = chat.text
         ids, spans = self._ids_and_control_tokens(text)
         if special_tokens:
             return ids
-        own = [place for run in _template_runs(get_marks(text)) for place in self._control_tokens_in(text, run)]
+        own = [place for run in _template_runs(chat.marks) for place in self._control_tokens_in(text, run)]
         return ids if own == spans else self._ids_with_control_tokens(text, own)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -280,24 +280,24 @@ class Tokenizer:
         Raises BadInputError for a bundle without a template, messages that the template rejects, and messages that are
         not Unicode.
         """
-        return str(self._chat_text(messages))
+        return self._chat_text(messages).text
 
     def _chat_text(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
-    ) -> str:
-        text = text_from_messages(
+    ) -> RenderedChat:
+        chat = RenderedChat(
             self.chat_template(with_tools=bool(tools)),
             messages,
             special_token_texts(self._settings),
-            source=self._source,
+            name=f"the chat template of {self._source}",
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )
-        self._check_text(text)
-        return text
+        self._check_text(chat.text)
+        return chat
 
     def _check_text(self, text: str) -> None:
         """Raise BadInputError for text that is too costly to encode, since encoding takes time in proportion to the
@@ -343,7 +343,7 @@ class Tokenizer:
 
     def _control_tokens_in(self, text: str, run: tuple[int, int]) -> list[_Span]:
         """Return the control tokens in the part `run` of `text`, encoded without the rest."""
-        _, spans = self._ids_and_control_tokens(str(text)[slice(*run)])
+        _, spans = self._ids_and_control_tokens(text[slice(*run)])
         return [(number, start + run[0], end + run[0]) for number, start, end in spans]
 
     def _ids_with_control_tokens(self, text: str, spans: Sequence[_Span]) -> list[int]:
@@ -355,10 +355,10 @@ class Tokenizer:
             before, after = text[position:start], text[end:]
             if number in added and added[number].lstrip:
                 before = before.rstrip()
-            ids += [*self._literal_ids(str(before)), number]
+            ids += [*self._literal_ids(before), number]
             swallowed = len(after) - len(after.lstrip()) if number in added and added[number].rstrip else 0
             position = end + swallowed
-        return ids + self._literal_ids(str(text[position:]))
+        return ids + self._literal_ids(text[position:])
 
     @property
     def has_chat_template(self) -> bool:
