@@ -39,7 +39,7 @@ class Rendering:
 
     def weigh(self, value: Any) -> int:
         """Charge for reading all of `value`, and return the units. Repeated references count each time."""
-        units = 8
+        units = 16
         if isinstance(value, str):
             units += len(value)
         self.charge(units)
