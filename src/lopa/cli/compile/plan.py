@@ -8,7 +8,6 @@ import click
 
 from lopa.bench.buckets.bucket_costs import bucket_costs, bytes_of_bucket
 from lopa.bench.buckets.bucket_plan import bucket_plan_from_choice
-from lopa.bench.buckets.bucket_plot import png_from_buckets
 from lopa.bench.buckets.bucket_table import table_of_buckets, table_of_expected
 from lopa.bench.buckets.forward_recording import (
     Recording,
@@ -18,7 +17,6 @@ from lopa.bench.buckets.forward_recording import (
 )
 from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
@@ -104,9 +102,6 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     "-o", "--output", type=click.Path(path_type=Path), show_default=f"BUNDLE/{BUCKETS_NAME}", help="File for the plan."
 )
 @option("--json", "as_json", is_flag=True, help="Print the plan itself instead of tables.")
-@option(
-    "--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of the forwards and the buckets."
-)
 def command(
     bundle: Path,
     step_logs: tuple[Path, ...],
@@ -120,7 +115,6 @@ def command(
     max_num_seqs: int,
     output: Path | None,
     as_json: bool,
-    plot: Path | None,
 ) -> None:
     """Choose the few input shapes (shape buckets) that engines of BUNDLE are built for.
 
@@ -131,16 +125,12 @@ def command(
     check_own_bundle(bundle)
     opened = Bundle.open(bundle)
     manifest = opened.manifest
-    if plot is not None:
-        check_matplotlib()
     # An engine is compiled for the buckets of a plan, so no engine can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))
     seconds = bucket_costs(opened, full_device_name(device), costs)
     recorded = [recording_from_step_log(path, opened) for path in step_logs]
     target = opened.path / BUCKETS_NAME if output is None else output
-    for path in (target, plot):
-        if path is not None:
-            check_output(path)  # before anything is decoded
+    check_output(target)  # before anything is decoded
     recording = join_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
     forwards = forwards_of_recording(recording, max_num_seqs)
     limits = limits_from_plans(
@@ -157,10 +147,6 @@ def command(
     )
     plan = bucket_plan_from_choice(choice, opened, recording.sources, forwards, seconds)
     write_atomically(target, json_from_record(plan))
-    if plot is not None:
-        write_atomically(
-            plot, png_from_buckets(forwards, plan.buckets, title=f"{opened.path.resolve().name}: forwards and buckets")
-        )
     if as_json:
         click.echo(json_from_record(plan).decode(), nl=False)
         return
