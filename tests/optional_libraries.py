@@ -5,7 +5,7 @@ from pathlib import Path
 
 _NAMES = (
     "cuda httptools httpx2 hypothesis importlinter jsonschema llguidance matplotlib mpi4py onnx onnx_graphsurgeon",
-    "onnx_ir onnxscript openai opentelemetry openvino peft polygraphy prometheus_client safetensors simpy starlette",
+    "onnx_ir onnxscript openai opentelemetry openvino peft polygraphy prometheus_client safetensors starlette",
     "torch transformers triton uvicorn yaml",
 )
 OPTIONAL = frozenset(name for line in _NAMES for name in line.split())

@@ -19,6 +19,7 @@ MEASUREMENTS = {
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
     "host": ("tools.reports.host_time", "Measure a decoding step without its forward."),
+    "fleet": ("tools.fleet", "Estimate how many servers a load needs, by simulation."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),

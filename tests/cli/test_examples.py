@@ -11,14 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.bench.fleet.materials import decode, decodes_of
-from tests.bench.fleet.test_scenario import MODELLED, SCENARIO
 from tests.cli.command import lopa_export
 from tests.runtime.tensorrt.buckets import DEVICE, plan_file
 from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
-from lopa.bench.fleet.decodes import text_of_decodes
 from lopa.bench.forward import cost_measurement as costs
 from lopa.bench.forward import machine_rates
 from lopa.bench.quality import decodes
@@ -61,8 +58,6 @@ def folder(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "GSM8K.jsonl").write_text('{"question": "Two and three?", "answer": "#### 5"}\n')
     (tmp_path / "TEMPLATE.jinja").write_text(TEMPLATE)
     (tmp_path / "KEYS.txt").write_text("secret-key-of-a-client\n")
-    (tmp_path / "decodes.json").write_bytes(text_of_decodes(decodes_of([decode([64, 32]), decode([64], branches=2)])))
-    (tmp_path / "SCENARIO.json").write_text(json.dumps({**SCENARIO, "costs": MODELLED}))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

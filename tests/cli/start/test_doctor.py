@@ -135,7 +135,7 @@ def test_every_extra_is_checked() -> None:
     for extra in extras:
         assert any(pip_install(extra) in remedy for remedy in remedies), extra
     looked_for = {name for ability in doctor.abilities() for name in ability.distributions}
-    assert looked_for >= {"simpy", "ray", "llguidance", "lm_eval"}
+    assert looked_for >= {"ray", "llguidance", "lm_eval"}
 
 
 @pytest.mark.parametrize(("version", "state"), [("2025.4.1", "missing"), ("2026.4.0", "ok"), ("2027.0.0", "ok")])

@@ -8,11 +8,9 @@ _SUMMARIES = {
     "quality": "Measure score and speed of decoding strategies on a set of prompts.",
     "speed": "Compare seconds per step with an eager PyTorch loop on the same weights.",
     "costs": "Measure seconds of a forward by size, for --branches auto.",
-    "decodes": "Record the sizes of every step of some decodes, for bench simulate.",
     "cold": "Measure seconds from the import of the runtime to the first forward.",
     "scaling": "Measure steps and tokens per second on several devices.",
     "questions": "Write a set of questions with known answers, for bench quality.",
-    "simulate": "Simulate replicas of a server under load, from recorded decodes and costs.",
 }
 """Summaries of the subcommands, in the order of help."""
 SUBCOMMANDS = {name: f"lopa.cli.measure.{name}" for name in _SUMMARIES}

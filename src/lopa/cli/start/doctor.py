@@ -37,7 +37,6 @@ _OTHER_ABILITIES = tuple(
         ("sign", "sign bundles (docs/how-to/export.md)", "cryptography"),
         ("ray-data", "answer tables of prompts on Ray (docs/how-to/prompt-files.md)", "ray pyarrow pandas"),
         ("plot", "plot measurements", "matplotlib"),
-        ("simulate", "simulate replicas (docs/how-to/measure.md)", "simpy"),
         ("eval", "evaluate with lm-eval (docs/how-to/measure.md)", "lm_eval"),
         ("test", "run the tests", "pytest hypothesis mypy ruff"),
     )

@@ -1,2 +1,0 @@
-"""Simulation of a fleet of replicas under load, from recorded decodes and costs of forwards
-(docs/how-to/measure.md)."""
