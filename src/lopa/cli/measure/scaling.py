@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.report import prompt_file
-from lopa.bench.scaling.scaling_measurement import decoders_on_cores
-from lopa.bench.scaling.scaling_report import scaling_report, table_from_scaling
+from lopa.bench.progress import show_progress
+from lopa.bench.report import prompt_file, run_now
+from lopa.bench.scaling import ROUNDS, decoders_on_cores, measure_turns, scaling_report, table_from_scaling
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import counts_from_text, device_timeout_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
@@ -49,7 +49,9 @@ def command(
         # Branches with deduplicated rows form one window, which cannot be distributed over devices.
         config = decoders[1].config(strategy="lopa", branches=branches, deduplicate_rows=False)
         files.check("scaling")
-        report = scaling_report(
-            decoders, config, items, prompt_file(EVAL, limit), arguments=command_line(), quiet=quiet()
-        )
+        device = decoders[max(decoders)].session.device
+        run = run_now(decoders[1].bundle, device=device, threads=1, arguments=command_line())
+        with show_progress("prompts on every number of devices", ROUNDS * len(items), quiet=quiet()) as progress:
+            turns = measure_turns(decoders, items, config, progress)
+        report = scaling_report(turns, run, prompt_file(EVAL, limit), decoders[1].resolve(config).options)
     files.write("scaling", report, [table_from_scaling(report)])

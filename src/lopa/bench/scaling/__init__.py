@@ -1,1 +1,0 @@
-"""Measured scaling of one request over several devices."""
