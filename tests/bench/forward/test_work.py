@@ -8,6 +8,7 @@ import torch
 from tests.two_kinds import CHOSEN, EXPERTS, manifest_of_network, network_of_two_kinds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
 
 from lopa.bench.forward import work as work_module
 from lopa.bench.forward.machine_rates import MachineRates
@@ -32,14 +33,15 @@ def manifest(tiny_bundle: Path) -> Manifest:
 def test_operations_match_torch_s_count(manifest: Manifest, window: int, prefix: int) -> None:
     """The eager model computes the logits of all rows."""
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
-    sizes = manifest.dimensions
-    cached = (1, sizes.kv_heads, prefix, sizes.head_size)
-    past = [(torch.randn(cached), torch.randn(cached)) for _ in range(sizes.layers)]
+    sizes, cache = manifest.dimensions, DynamicCache()
+    cached = torch.randn(1, sizes.kv_heads, prefix, sizes.head_size)
+    for layer in range(sizes.layers):
+        cache.update(cached, cached, layer)
     ids = torch.randint(sizes.vocab_size, (1, window))
     # torch does not count the CPU's fused attention.
     plain = sdpa_kernel(SDPBackend.MATH)
     with plain, FlopCounterMode(display=False) as counter, torch.inference_mode():
-        model(ids, torch.arange(prefix, prefix + window)[None], torch.zeros(1, 1, window, prefix + window), past)
+        model(ids, torch.arange(prefix, prefix + window)[None], torch.zeros(1, 1, window, prefix + window), cache)
     work = work_of_forward(manifest, ForwardShape(1, window, prefix, wanted=window))
     assert work.float32 == counter.get_total_flops()
     assert work.int8 == 0

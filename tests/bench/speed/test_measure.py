@@ -8,12 +8,9 @@ import pytest
 import torch
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.speed.adapter_apart import LowRankLinear, unmerge_adapter
-from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.engine_clock import time_engine_calls
 from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed, torch_threads
 from lopa.bench.speed.speed_report import ROUNDS, StepTime, TimedDecode, measured_from_turns
-from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
@@ -40,28 +37,6 @@ def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
     assert measured.all_steps.steps == measured.outside.steps == ROUNDS * steps
     assert 0 < measured.full_steps.steps < measured.all_steps.steps
     assert 0 < measured.outside.outside_forward < measured.outside.outside_call < 1
-
-
-def test_an_unmerged_adapter_gives_the_same_tokens(tiny_bundle: Path) -> None:
-    items = eval_set_from_jsonl(EVAL, limit=1)
-    with Decoder.open(tiny_bundle, threads=1) as ours:
-        config = ours.config(reference=True, branches=5)
-        ours_ids = [result.token_ids for result in ours.generate([item.prompt for item in items], config)]
-        eager = eager_decoder(ours, CHECKPOINT, ADAPTER, adapter_apart=True)
-        model = eager.session.model
-        apart = [module for module in model.modules() if isinstance(module, LowRankLinear)]
-        assert [result.token_ids for result in eager.generate([item.prompt for item in items], config)] == ours_ids
-    assert len(apart) == 7 * ours.bundle.manifest.dimensions.layers
-    merged = eager_model_from_checkpoint(CHECKPOINT, ADAPTER).layers[1].mlp.down_proj
-    x = torch.randn(3, merged.in_features)
-    torch.testing.assert_close(model.layers[1].mlp.down_proj(x), merged(x), rtol=1e-4, atol=1e-5)
-    assert not torch.equal(model.layers[1].mlp.down_proj.base.weight, merged.weight)
-
-
-def test_a_missing_adapter_is_rejected() -> None:
-    model = eager_model_from_checkpoint(CHECKPOINT, None)
-    with pytest.raises(BadInputError, match="without a low-rank adapter"):
-        unmerge_adapter(model, source_from_checkpoint(CHECKPOINT, None))
 
 
 def test_another_checkpoint_is_rejected(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Float32 logits of whole sequences on any device, with the weights of one layer at a time.
 
-A model of 7 billion weights needs 30 GB in float32. Part by part, memory for the largest part suffices: a layer, the
-embedding or the head. The network comes from transformers and runs without a cache.
+A model of 7 billion weights needs 30 GB in float32, which this module needs in host memory. Part by part, device memory
+for the largest part suffices: a layer, the embedding or the head. The network comes from transformers and runs without
+a cache.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lopa.bench.speed.eager_model import empty_sdpa_network, merged_weight, reference_names, run_layer
 from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.cases import Sequences
-from lopa.export.verify.reference_model import load_weights
+from lopa.export.verify.reference_model import network_from_checkpoint
 
 
 def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str) -> list[Tensor]:
@@ -22,21 +22,12 @@ def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str
 
     Raises BadInputError as an export of the checkpoint does.
     """
-    source = source_from_checkpoint(checkpoint, None)
-    names = reference_names(source)
-    planned = {names[each.name]: each for each in source.planned}
-    network = empty_sdpa_network(source)
+    config = source_from_checkpoint(checkpoint, None).config
+    network = network_from_checkpoint(config.dimensions, config.architecture.name, checkpoint)
 
     def fill(path: str) -> Any:
-        """Load the weights of a part of the network onto the device."""
-        part = network.get_submodule(path)
-        weights = {
-            name.removeprefix(f"{path}."): merged_weight(source, each, device)
-            for name, each in planned.items()
-            if name.startswith(f"{path}.")
-        }
-        load_weights(part, weights, source=checkpoint)
-        return part
+        """Move a part of the network to the device."""
+        return network.get_submodule(path).to(device)
 
     with torch.inference_mode():
         embedding = fill("model.embed_tokens")
@@ -48,10 +39,10 @@ def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str
             for stream, each in zip(streams, sequences, strict=True)
         ]
         masks = [_added_mask(each, device) for each in sequences]
-        for number in range(source.config.dimensions.layers):
+        for number in range(config.dimensions.layers):
             layer = fill(f"model.layers.{number}")
             streams = [
-                run_layer(layer, stream, rotation, mask, None)[0]
+                layer(stream, attention_mask=mask, position_embeddings=rotation)
                 for stream, rotation, mask in zip(streams, rotations, masks, strict=True)
             ]
             layer.to("meta")

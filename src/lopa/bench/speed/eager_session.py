@@ -16,11 +16,15 @@ the winner). It computes confidences again for unmasking and, row by row, for th
 branches, which are dictionaries, and collects garbage in every step.
 """
 
+import copy
+
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
-from lopa.bench.speed.eager_model import EagerModel, KeyValue
+from lopa.bench.speed.eager_model import EagerModel
 from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.contract.stored_floats import float32_from_stored
@@ -29,8 +33,8 @@ from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 _BranchStatistics = tuple[Tensor, Tensor, Tensor]
 """One branch's best ids [Q, K], their log-probabilities [Q, K], and entropies [Q]."""
-_BranchRows = dict[tuple[int, int], list[KeyValue]]
-"""New rows by request and branch."""
+_BranchRows = dict[tuple[int, int], list[tuple[Tensor, Tensor]]]
+"""New keys and values [1, Hkv, W, D] of every layer, by request and branch."""
 
 
 class EagerSession:
@@ -42,7 +46,7 @@ class EagerSession:
         self._together = together
         self._dtype = model.dtype
         self._device = model.device
-        self._caches: dict[int, list[KeyValue]] = {}
+        self._caches: dict[int, DynamicCache] = {}
         self._tickets = Tickets[_BranchRows]()
 
     @property
@@ -98,15 +102,10 @@ class EagerSession:
         parts = [
             torch.from_numpy(float32_from_stored(array))[None].to(self._device, self._dtype) for array in rows.layers
         ]
-        new = list(zip(parts[::2], parts[1::2], strict=True))
-        past = self._caches.get(request)
+        cache = self._caches.setdefault(request, DynamicCache())
         with torch.inference_mode():
-            self._caches[request] = [
-                (key.clone(), value.clone())
-                if past is None
-                else (torch.cat([past[i][0], key], dim=2), torch.cat([past[i][1], value], dim=2))
-                for i, (key, value) in enumerate(new)
-            ]
+            for layer, (key, value) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+                cache.update(key, value, layer)
 
     def shorten(self, request: int, count: int) -> None:
         """Shorten the request's cache, as Session.shorten does."""
@@ -115,11 +114,11 @@ class EagerSession:
         if not count:
             self._caches.pop(request, None)
         else:
-            self._caches[request] = [(key[:, :, :count], value[:, :, :count]) for key, value in self._caches[request]]
+            self._caches[request].crop(count - self.prefix_length(request))
 
     def prefix_length(self, request: int) -> int:
         """Return the number of cached rows of the request, 0 for an unknown one."""
-        return int(self._caches[request][0][0].shape[2]) if request in self._caches else 0
+        return int(self._caches[request].get_seq_length()) if request in self._caches else 0
 
     def free(self, request: int) -> None:
         """Remove the request, if it exists."""
@@ -137,20 +136,33 @@ class EagerSession:
         index = batch.logits_index[slot, chosen.start : chosen.stop]
         window_mask = batch.window_mask[slot, chosen.start : chosen.stop]
         length = max(real_length(one, wanted) for one, wanted in zip(window_mask, index, strict=True))
-        past = self._caches.get(request)
         cached = self.prefix_length(request)
+        cache = self._copied_cache(request, len(chosen))
         mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype, device=self._device)
         mask[..., cached:].masked_fill_(~self._tensor(window_mask[:, None, :length, :length]), float("-inf"))
-        logits, rows = self.model(
+        logits = self.model(
             self._tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
             self._tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
             mask,
-            past,
+            cache,
         )
         temperature = float(batch.temperature[slot])
         for n, branch in enumerate(chosen):
-            new_rows[request, branch] = [(key[n : n + 1], value[n : n + 1]) for key, value in rows]
+            new_rows[request, branch] = [
+                (layer.keys[n : n + 1, :, cached:], layer.values[n : n + 1, :, cached:]) for layer in cache.layers
+            ]
         return [_statistics_from_logits(logits[n, self._tensor(index[n])], temperature) for n in range(len(chosen))]
+
+    def _copied_cache(self, request: int, windows: int) -> DynamicCache:
+        """Return a cache for one call with `windows` windows, which reads the request's rows without a copy."""
+        copied = DynamicCache()
+        if request not in self._caches:
+            copied.layers = [DynamicLayer() for _ in self.model.layers]
+            return copied
+        copied.layers = list(map(copy.copy, self._caches[request].layers))
+        for layer in copied.layers:
+            layer.keys, layer.values = (part.expand(windows, -1, -1, -1) for part in (layer.keys, layer.values))
+        return copied
 
     def _tensor(self, array: Bool | Int64) -> Tensor:
         """Return a copy on the model's device."""

@@ -14,31 +14,24 @@ import torch
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import BenchProgress, silent
-from lopa.bench.speed.adapter_apart import unmerge_adapter
-from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import time_engine_calls
 from lopa.bench.speed.speed_report import ROUNDS, SpeedFigures, StepTime, TimedDecode, measured_from_turns
 from lopa.bench.turns import run_in_turns
-from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.origin import check_origin
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 
 
-def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adapter_apart: bool = False) -> Decoder:
+def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None) -> Decoder:
     """Return a decoder of the same bundle whose session is the eager loop on the checkpoint's weights.
 
-    Its adapter is merged, or computed separately with `adapter_apart`. Raises BadInputError for an unreadable
-    checkpoint, a missing adapter, or one that cannot be unmerged. Raises CheckFailedError if the bundle was made from
-    other files.
+    Raises BadInputError for an unreadable checkpoint and a missing adapter, and CheckFailedError if the bundle was made
+    from other files.
     """
-    source = source_from_checkpoint(checkpoint, lora)
     check_origin(decoder.bundle.manifest.origin, checkpoint, lora)
-    weights = {each.name: merged_weight(source, each, "cpu") for each in source.planned}
-    model = eager_model_from_weights(source, weights, "cpu")
-    if adapter_apart:
-        unmerge_adapter(model, source)
+    model = eager_model_from_checkpoint(checkpoint, lora)
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
 
 

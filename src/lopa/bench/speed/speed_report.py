@@ -96,8 +96,6 @@ class SpeedReport:
     run: Run
     prompts: PromptFile
     settings: dict[str, Any]
-    adapter_apart: bool
-    """True if the eager side ran the adapter unmerged, as published."""
     forward_includes: str
     measured: SpeedFigures
 

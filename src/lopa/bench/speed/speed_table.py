@@ -11,12 +11,11 @@ def tables_from_speed(report: SpeedReport) -> list[Table]:
     tokens = "same tokens on both sides"
     if not measured.same_tokens:
         tokens = f"DIFFERENT TOKENS for prompts {list(measured.other_tokens)}, which are excluded"
-    adapter = " with an unmerged adapter" if report.adapter_apart else ""
     compared = {"all": measured.all_steps, f"with {branches} branches": measured.full_steps}
     outside = {"all": measured.outside, f"calls of {LONG_CALL * 1e3:.0f} ms or more": measured.outside_long_calls}
     return [
         table_from_records(
-            f"Milliseconds per step: lopa-export and PyTorch eager{adapter}, branch by branch; "
+            f"Milliseconds per step: lopa-export and PyTorch eager, branch by branch; "
             f"{branches} branches, {measured.prompts} prompts x {measured.rounds} rounds, {where}; {tokens}",
             compared.items(),
             {

@@ -34,11 +34,6 @@ from lopa.tiny import EVAL
     help="Checkpoint that BUNDLE was exported from.",
 )
 @option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="Adapter that BUNDLE was exported with.")
-@option(
-    "--adapter-apart",
-    is_flag=True,
-    help="Apply the adapter separately in the eager loop, as the published code does, instead of merging it.",
-)
 @option("--branches", type=int, default=5, help="Number of branches per step.")
 @option("--limit", type=click.IntRange(min=1), default=8, help="Maximum number of prompts of each kind.")
 @report_option
@@ -54,7 +49,6 @@ def command(
     bundle: Path,
     checkpoint: Path,
     lora: Path | None,
-    adapter_apart: bool,
     branches: int,
     limit: int,
     output: Path | None,
@@ -74,11 +68,11 @@ def command(
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, devices, threads=threads) as ours:
         config = ours.config(strategy="lopa", reference=True, branches=branches)
-        eager = eager_decoder(ours, checkpoint, lora, adapter_apart=adapter_apart)
+        eager = eager_decoder(ours, checkpoint, lora)
         files.check("speed")
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
         with show_progress("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measure_speed(ours, eager, items, config, threads=threads, progress=progress)
     settings = dict(ours.resolve(config).options)
-    report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured)
+    report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, FORWARD_INCLUDES, measured)
     files.write("speed", report, tables_from_speed(report))
