@@ -13,8 +13,6 @@ import click
 from tools.report import exit_on_error
 
 MEASUREMENTS = {
-    "rules": ("tools.reports.rules", "Compare LoPA with rules of other papers that need no training."),
-    "tuning": ("tools.reports.tuning", "Repeat tunings on halves of the questions, and judge the choices."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),

@@ -16,10 +16,9 @@ from tests.runtime.tensorrt.buckets import DEVICE, plan_file
 from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
+from lopa.bench.comparison import quality_run
+from lopa.bench.comparison.ladder import MIN_QUESTIONS
 from lopa.bench.forward import cost_measurement as costs
-from lopa.bench.forward import machine_rates
-from lopa.bench.quality import decodes
-from lopa.bench.tuning.ladder import MIN_QUESTIONS
 from lopa.cli.commands import COMMANDS
 from lopa.cli.measure.bench import SUBCOMMANDS
 from lopa.cli.program.grouped_command import EXAMPLES_TITLE
@@ -65,12 +64,11 @@ def folder(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the measurements."""
-    monkeypatch.setattr(decodes, "MAX_NEW_TOKENS", 8)
+    monkeypatch.setattr(quality_run, "MAX_NEW_TOKENS", 8)
     monkeypatch.setattr(costs, "GRIDS", (costs.Grid(branches=(1, 2), blocks=(1, 2), prefixes=(64, 128)),))
     monkeypatch.setattr(costs, "_MAX_ROUNDS", 3)
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
-    monkeypatch.setattr(machine_rates.min_seconds, "__defaults__", (0.01,))
     monkeypatch.setattr("lopa.cli.measure.cold.STARTS", 1)
 
 

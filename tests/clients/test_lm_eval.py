@@ -13,12 +13,12 @@ from tests.bench.evaluation.test_data_sets import RECORDS
 from tests.clients.installed import HERE, PYTHON, no_python, run_client
 from tests.serve.servers import Server
 
+from lopa.bench.comparison.outcomes import outcome_from_result
+from lopa.bench.comparison.quality_figures import measure_from_outcomes
+from lopa.bench.comparison.quality_run import variant_config
+from lopa.bench.comparison.variants import VARIANTS
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.bench.evaluation.data_sets import lines_of_data_set
-from lopa.bench.quality.decodes import variant_config
-from lopa.bench.quality.outcome import outcome_from_result
-from lopa.bench.quality.quality_figures import measure_from_outcomes
-from lopa.bench.quality.variants import VARIANTS
 from lopa.runtime import Decoder
 from lopa.tiny import EVAL
 
@@ -46,7 +46,7 @@ def items() -> list[EvalItem]:
 @pytest.fixture(scope="module")
 def expected(items: list[EvalItem], decoder: Decoder) -> Expected:
     (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # the task file requests this variant
-    config = variant_config(decoder, variant, published=False)
+    config = variant_config(decoder, variant)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
     outcomes = [outcome_from_result(item, result) for item, result in zip(items, results, strict=True)]
     score = measure_from_outcomes(outcomes).score

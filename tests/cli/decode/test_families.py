@@ -78,7 +78,7 @@ def test_a_plan_a_timeline_and_an_inspection(bundle: Path, tmp_path: Path) -> No
 
 
 def test_quality_of_every_strategy(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.bench.quality.decodes.MAX_NEW_TOKENS", 32)
+    monkeypatch.setattr("lopa.bench.comparison.quality_run.MAX_NEW_TOKENS", 32)
     prompts = tmp_path / "eval.jsonl"
     prompts.write_text(json.dumps({"id": "one", "kind": "wp", "prompt": "Question: 2 + 3?", "answer": "5"}) + "\n")
     done = lopa_export("bench", "quality", bundle, prompts, "--threads", 1, "--output", tmp_path / "report")

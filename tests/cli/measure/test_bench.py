@@ -24,13 +24,11 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
 
 COARSE = """
 from lopa.bench.forward import cost_measurement as costs
-from lopa.bench.forward import machine_rates
 costs.GRIDS = (costs.Grid(branches=(1, 4), blocks=(1, 2), prefixes=(64, 128)),)
 costs._MAX_ROUNDS, costs._HOST_PROMPTS = 6, 1
-machine_rates.min_seconds.__defaults__ = (0.05,)
 """
 """Program that measures 8 sizes instead of 144, and less of everything else."""
-SHORT = "from lopa.bench.quality import decodes; decodes.MAX_NEW_TOKENS = 32"
+SHORT = "from lopa.bench.comparison import quality_run; quality_run.MAX_NEW_TOKENS = 32"
 """Program that shortens answers to an eighth."""
 
 
@@ -78,7 +76,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert done.stdout == (output / "quality.md").read_text() + "\n"
     assert done.stdout.count("| vanilla") == 2
-    assert "prompts: 2 in " in done.stderr
+    assert "decodes: 16 in " in done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     report = json.loads((output / "quality.json").read_bytes())
     assert len(report["rows"]) == 16
@@ -93,7 +91,6 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "same tokens on both sides" in done.stdout
-    assert "outside the call" in done.stdout
     report = json.loads((tmp_path / "speed.json").read_bytes())
     assert report["settings"]["branches"] == 3
     assert report["settings"]["reference"] is True
@@ -102,7 +99,7 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     assert (tmp_path / "speed.md").read_text() in done.stdout
 
 
-def test_costs_are_stored_in_the_bundle_and_compared_with_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_costs_are_stored_in_the_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
     done = bench_alone(
         *("costs", bundle, "--threads", 1, "--output", output),
@@ -117,10 +114,7 @@ def test_costs_are_stored_in_the_bundle_and_compared_with_the_roofline(tiny_bund
     assert [(p["branches"], p["window"], p["prefix"], p["seconds"]) for p in report["points"]] == [
         (p.branches, p.window, p.prefix, p.seconds) for p in table.costs.points
     ]
-    assert all(point["floor"] > 0 for point in report["points"])
-    assert all(rate > 0 for rate in report["rates"].values())
-    assert "GFLOP/s" in done.stdout
-    assert "median / floor" in done.stdout
+    assert "host time per step" in done.stdout
     assert sorted(path.name for path in output.iterdir()) == ["costs.json", "costs.md"]
 
 
@@ -172,8 +166,8 @@ def test_a_bundle_that_cannot_be_written_is_rejected_before_measuring(
 @pytest.mark.parametrize(
     ("name", "arguments", "taken", "work"),
     [
-        ("quality", (EVAL, "--limit", 1, "--output", "out"), "out/quality.md", "prompts"),
-        ("quality", (EVAL, "--limit", 1, "--plot", "q.png"), "q.png", "prompts"),
+        ("quality", (EVAL, "--limit", 1, "--output", "out"), "out/quality.md", "decodes"),
+        ("quality", (EVAL, "--limit", 1, "--plot", "q.png"), "q.png", "decodes"),
         ("speed", ("--checkpoint", CHECKPOINT, "--lora", ADAPTER, "--output", "out"), "out/speed.json", "prompts"),
         ("costs", ("--output", "out"), "out/costs.md", "forwards"),
         ("cold", ("--output", "out"), "out/cold.json", "cold starts"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.bench.quality import decodes
+from lopa.bench.comparison import decodes, quality_run
 from lopa.tiny import EVAL
 
 KEPT, REPORT = "quality.outcomes.jsonl", "quality.json"
@@ -18,7 +18,7 @@ Key = tuple[str, str, str]
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decodes, "MAX_NEW_TOKENS", 16)
+    monkeypatch.setattr(quality_run, "MAX_NEW_TOKENS", 16)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
     """Return a function that counts the decodes of a run and interrupts it after `limit` of them."""
 
     def counting(limit: int = 1000) -> list[None]:
-        decode, made = decodes.decode_item, list[None]()
+        decode, made = decodes.Decodes._decode, list[None]()
 
         def limited(*given: Any) -> Any:
             if len(made) == limit:
@@ -43,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
             made.append(None)
             return decode(*given)
 
-        monkeypatch.setattr(decodes, "decode_item", limited)
+        monkeypatch.setattr(decodes.Decodes, "_decode", limited)
         return made
 
     return counting
@@ -74,7 +74,7 @@ def test_an_interrupted_run_continues(
     assert stopped.returncode not in (0, 2)
     assert f"{output} holds 6 outcomes: --resume continues after them" in stopped.stderr.replace("\n", " ")
     monkeypatch.undo()
-    monkeypatch.setattr(decodes, "MAX_NEW_TOKENS", 16)
+    monkeypatch.setattr(quality_run, "MAX_NEW_TOKENS", 16)
     assert [path.name for path in output.iterdir() if path.is_file()] == [KEPT]
     before = [json.loads(line) for line in (output / KEPT).read_text().splitlines()[1:]]
     assert len(before) == 6

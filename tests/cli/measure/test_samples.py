@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command import lopa_export
 
+from lopa.bench.comparison.variants import variants_from_text
 from lopa.bench.evaluation.waiting_lines import lines_of_task
-from lopa.bench.quality.variants import variants_from_text
 from lopa.runtime.decoder import Decoder
 
 SUM = "Question: Ivy has 3 shells and finds 4 more. How many shells has Ivy now?\nAnswer:"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.bench.tuning import candidates, tuning_decodes
-from lopa.bench.tuning.candidates import Candidate
-from lopa.bench.tuning.ladder import PILOT_QUESTIONS
+from lopa.bench.comparison import candidates, decodes
+from lopa.bench.comparison.candidates import Candidate
+from lopa.bench.comparison.ladder import PILOT_QUESTIONS
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.tiny import EVAL
@@ -96,7 +96,7 @@ def test_a_run_continues_after_an_interrupt(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", whole).returncode == 0
-    decode, made = tuning_decodes.decode_item, list[None]()
+    decode, made = decodes.Decodes._decode, list[None]()
 
     def limited(*given: Any) -> Any:
         if len(made) == 30:
@@ -105,10 +105,10 @@ def test_a_run_continues_after_an_interrupt(
         return decode(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tuning_decodes, "decode_item", limited)
+        patch.setattr(decodes.Decodes, "_decode", limited)
         stopped = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut)
     assert stopped.returncode not in (0, 2)
-    assert "29 decodes are kept: --resume continues after them" in stopped.stderr
+    assert f"{cut} holds 29 outcomes: --resume continues after them" in stopped.stderr.replace("\n", " ")
     assert [path.name for path in cut.iterdir()] == ["tune.outcomes.jsonl"]
     kept = [json.loads(line) for line in (cut / "tune.outcomes.jsonl").read_text().splitlines()[1:]]
     assert len(kept) == 29

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from lopa.bench.forward.cost_measurement import MIN_ROUNDS, CostMeasurement, schedule_for_decoder
-from lopa.bench.forward.costs_report import report_from_costs, tables_from_costs
-from lopa.bench.forward.machine_rates import MachineRates, measure_rates
+from lopa.bench.forward.costs_report import report_from_costs, table_from_costs
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
@@ -20,9 +19,6 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.hub.hub_bundle import check_own_bundle
-
-_WITH_FLOOR = ("cpu", "openvino:CPU")
-"""Devices that compute on the CPU in float32. The machine's rates are a lower bound for them only."""
 
 
 @click.command(
@@ -38,9 +34,8 @@ def command(
 ) -> None:
     """Measure seconds of a forward of BUNDLE by branches, query tokens and cached tokens.
 
-    The table is stored in BUNDLE for --branches auto. It is printed next to the lower bound from the machine's rates of
-    arithmetic and memory. This takes a minute for a small model and about ten for a large one. A measurement that is
-    interrupted after its first rounds keeps its results.
+    The table is stored in BUNDLE for --branches auto. This takes a minute for a small model and about ten for a large
+    one. A measurement that is interrupted after its first rounds keeps its results.
     """
     files = ReportOutput(output)
     check_own_bundle(bundle)
@@ -59,9 +54,8 @@ def command(
         measurement = CostMeasurement(decoder, schedule_for_decoder(decoder), threads=threads)
         costs = _measured_costs(measurement, target)
     write_atomically(target, json_from_record(costs))
-    rates = _rates(run.machine.cores if threads is None else threads) if decoder.session.device in _WITH_FLOOR else None
-    report = report_from_costs(costs, run, rates, opened.manifest)
-    files.write("costs", report, tables_from_costs(report))
+    report = report_from_costs(costs, run)
+    files.write("costs", report, [table_from_costs(report)])
 
 
 def _measured_costs(measurement: CostMeasurement, target: Path) -> DeviceCosts:
@@ -81,9 +75,3 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> DeviceCosts:
     costs = measurement.costs
     assert costs is not None, "a measurement that ran to its end has a table"
     return costs
-
-
-def _rates(threads: int) -> MachineRates:
-    if not quiet():
-        click.echo("measuring the rates of the machine, for the column floor", err=True)
-    return measure_rates(threads)

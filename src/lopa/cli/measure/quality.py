@@ -1,25 +1,22 @@
 """lopa-export bench quality: measures score and speed of decoding strategies."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from lopa.bench.comparison.outcomes import KeptOutcomes
+from lopa.bench.comparison.quality_figures import rows_from_outcomes
+from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings, variant_config, variants_that_fit
+from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
+from lopa.bench.comparison.score_plot import panels_of_quality, png_from_panels
+from lopa.bench.comparison.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.evaluation.samples import sample_file, write_samples
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import show_progress
-from lopa.bench.quality.curves import curves_from_outcomes
-from lopa.bench.quality.decodes import decode_outcomes, shared_settings, variant_config, variants_that_fit
-from lopa.bench.quality.kept_outcomes import KeptOutcomes
-from lopa.bench.quality.quality_figures import rows_from_outcomes
-from lopa.bench.quality.quality_plot import png_from_quality
-from lopa.bench.quality.quality_report import QualityReport
-from lopa.bench.quality.quality_table import tables_from_quality
-from lopa.bench.quality.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
 from lopa.bench.report import check_output, prompt_file, run_now
-from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
@@ -86,37 +83,28 @@ def command(
                 expected="prompts of kind math, or with the field scoring",
                 remedy="omit --plot, or give other prompts",
             )
-    with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
+    with ExitStack() as opened:
+        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))
         files.check(_NAME)
         # A configuration that the bundle does not support is an error if it is named, and skipped in a set.
         variants = variants_that_fit(decoder, requested) if strategies in (PUBLISHED, EVERY) else requested
+        configs = {variant.name: variant_config(decoder, variant) for variant in variants}
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(prompts, limit)
         kept = None if output is None else KeptOutcomes(output, _NAME, run, file)
-        with ExitStack() as opened:
-            if kept is not None and output is not None:
-                for variant in variants if any(item.task_id for item in items) else ():
-                    check_output(sample_file(output, variant.name))
-                if resume:
-                    kept.read()
-                    if not quiet():
-                        click.echo(f"{output} holds {len(kept)} outcomes, which are kept", err=True)
-                opened.enter_context(kept.writing())
-            progress = opened.enter_context(show_progress("prompts", len(items), quiet=quiet()))
-            try:
-                outcomes = decode_outcomes(decoder, items, variants, progress, kept=kept)
-            except BaseException:
-                if kept is not None and len(kept) and not quiet():
-                    click.echo(f"{output} holds {len(kept)} outcomes: --resume continues after them", err=True)
-                raise
-        rows, curves = rows_from_outcomes(items, outcomes), curves_from_outcomes(items, outcomes)
+        has_samples = output is not None and any(item.task_id for item in items)
+        if kept is not None and output is not None:
+            for name in configs if has_samples else ():
+                check_output(sample_file(output, name))
+            opened.enter_context(kept.writing(resume=resume, note=note))
+        progress = opened.enter_context(show_progress("decodes", len(items) * len(configs), quiet=quiet()))
+        outcomes = decode_outcomes(decoder, items, variants, progress, kept=kept)
+        rows = rows_from_outcomes(items, outcomes)
         settings = shared_settings(decoder, variants)
-        report = QualityReport(_NAME, run, file, settings, rows, curves)
-        own = {variant.name: variant_config(decoder, variant, published=False) for variant in variants}
-    if kept is not None and output is not None:
-        if any(item.task_id for item in items):
-            write_samples(output, items, {name: kept.texts(items, name, config) for name, config in own.items()})
-        report = replace(report, outcomes=kept.outcomes)
-    files.write(_NAME, report, tables_from_quality(report), png_from_quality)
+    if kept is not None and output is not None and has_samples:
+        write_samples(output, items, {name: kept.texts(items, name, config) for name, config in configs.items()})
+    found = () if kept is None else kept.outcomes
+    report = QualityReport(_NAME, run, file, settings, rows, found)
+    files.write(_NAME, report, tables_from_quality(report), lambda report: png_from_panels(panels_of_quality(report)))
     if kept is not None:
         kept.finish()

@@ -11,6 +11,7 @@ import click
 from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.table import Table, show_table
 from lopa.cli.program.grouped_command import option
+from lopa.cli.program.verbosity import quiet
 from lopa.runtime.files.output_file import write_atomically
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -55,6 +56,12 @@ class ReportOutput:
             write_report(self.folder, name, report, tables)
         if self.plot is not None and png_from_report is not None:
             write_atomically(self.plot, png_from_report(report))
+
+
+def note(text: str) -> None:
+    """Print a line on standard error unless --quiet is given."""
+    if not quiet():
+        click.echo(text, err=True)
 
 
 def command_line() -> list[str]:

@@ -7,8 +7,7 @@ import click
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import show_progress
 from lopa.bench.report import prompt_file, run_now
-from lopa.bench.speed.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
-from lopa.bench.speed.speed_table import tables_from_speed
+from lopa.bench.speed.speed_report import ROUNDS, SpeedReport, table_from_speed
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_option
 from lopa.cli.program.grouped_command import DEVICE, GroupedCommand, option
@@ -74,5 +73,5 @@ def command(
         with show_progress("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measure_speed(ours, eager, items, config, threads=threads, progress=progress)
     settings = dict(ours.resolve(config).options)
-    report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, FORWARD_INCLUDES, measured)
-    files.write("speed", report, tables_from_speed(report))
+    report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, measured)
+    files.write("speed", report, [table_from_speed(report)])

@@ -1,26 +1,24 @@
 """lopa-export tune: finds the fastest decoding options that keep the score, and saves them as presets."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
+from lopa.bench.comparison.candidates import exact_candidates
+from lopa.bench.comparison.decodes import Decodes
+from lopa.bench.comparison.ladder import PILOT_QUESTIONS
+from lopa.bench.comparison.outcomes import KeptOutcomes
+from lopa.bench.comparison.score_plot import panel_of_tuning, png_from_panels
+from lopa.bench.comparison.tuning_questions import reference_prompts, scored_questions
+from lopa.bench.comparison.tuning_report import PresetRow, TuningReport, tables_from_tuning
+from lopa.bench.comparison.tuning_run import BALANCED, Tuned, TuningRun, control_options
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.machine import Machine
 from lopa.bench.progress import show_progress
-from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.report import prompt_file, run_now
-from lopa.bench.tuning.candidates import exact_candidates
-from lopa.bench.tuning.ladder import PILOT_QUESTIONS
-from lopa.bench.tuning.tuning_decodes import TuningDecodes
-from lopa.bench.tuning.tuning_plot import png_from_tuning
-from lopa.bench.tuning.tuning_questions import reference_prompts, scored_questions
-from lopa.bench.tuning.tuning_report import PresetRow, TuningReport
-from lopa.bench.tuning.tuning_run import BALANCED, Tuned, TuningRun, control_options
-from lopa.bench.tuning.tuning_table import tables_from_tuning
-from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.lazy_group import FOLDER
@@ -140,14 +138,25 @@ def command(
         _warn_if_busy(run.machine)
         kept = None if output is None else KeptOutcomes(output, _NAME, run, file)
         if kept is not None:
-            if resume:
-                kept.read()
-            opened.enter_context(kept.writing())
-        with _measuring(items, kept, exact[0].name if reference_text is not None else None, budget) as decodes:
+            opened.enter_context(kept.writing(resume=resume, note=note))
+        with show_progress("decodes", _EXPECTED_RUNGS * len(items), quiet=quiet()) as progress:
+
+            def show(done: int) -> None:
+                expected = PILOT_QUESTIONS * len(decodes.sides) + _EXPECTED_RUNGS * len(items)
+                progress(done, max(done + 1, expected))
+
+            decodes = Decodes(
+                items,
+                reference=None if reference_text is None else exact[0].name,
+                kept=kept,
+                seconds=None if budget is None else 60 * budget,
+                on_decode=show,
+            )
             tuning = TuningRun(
                 decoder, decodes, questions=len(items), seed=seed, max_loss=max_loss / 100, others=others
             )
             tuned = tuning.run()
+            progress(decodes.count, decodes.count)
         report = TuningReport(
             benchmark=_NAME,
             run=run,
@@ -163,7 +172,7 @@ def command(
             outcomes=() if kept is None else kept.outcomes,
         )
         other_bundles = {name: each.bundle for name, each in others.items()}
-    files.write(_NAME, report, tables_from_tuning(report), png_from_tuning)
+    files.write(_NAME, report, tables_from_tuning(report), lambda report: png_from_panels([panel_of_tuning(report)]))
     if kept is not None:
         kept.finish()
     _print_result(tuned, resumable=output is not None)
@@ -200,28 +209,6 @@ def _other_precisions(bundle: Bundle, folder: Path | None) -> list[Path]:
             remedy="export the checkpoint with --quantize int8 or --dtype fp16 into this folder, or omit --precisions",
         )
     return found
-
-
-@contextmanager
-def _measuring(
-    items: tuple[EvalItem, ...], kept: KeptOutcomes | None, reference: str | None, budget: float | None
-) -> Iterator[TuningDecodes]:
-    """Return the decodes with a progress bar, and tell how to continue if they are interrupted."""
-    with show_progress("decodes", _EXPECTED_RUNGS * len(items), quiet=quiet()) as progress:
-
-        def show(done: int) -> None:
-            expected = PILOT_QUESTIONS * len(decodes.sides) + _EXPECTED_RUNGS * len(items)
-            progress(done, max(done + 1, expected))
-
-        seconds = None if budget is None else 60 * budget
-        decodes = TuningDecodes(items, reference=reference, kept=kept, seconds=seconds, on_decode=show)
-        try:
-            yield decodes
-        except BaseException:
-            if kept is not None and len(kept) and not quiet():
-                click.echo(f"{len(kept)} decodes are kept: --resume continues after them", err=True)
-            raise
-        progress(decodes.count, decodes.count)
 
 
 def _warn_if_busy(machine: Machine) -> None:

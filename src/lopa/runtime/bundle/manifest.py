@@ -272,7 +272,7 @@ class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Decoding options that were measured on a device (lopa.bench.tuning)."""
+    """Decoding options that were measured on a device (lopa.bench.comparison)."""
 
     options: DefaultValues
     """Options of GenerationConfig that replace the bundle's defaults."""

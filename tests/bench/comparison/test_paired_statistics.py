@@ -1,17 +1,21 @@
 """Intervals compared with a plain float64 implementation, with all possible resamples, and with the true values."""
 
+import math
 from itertools import product
 
 import numpy as np
 import pytest
 
-from lopa.bench.quality.intervals import (
+from lopa.bench.comparison.paired_statistics import (
     RESAMPLES,
     Interval,
     interval_from_resamples,
     interval_of_ratio,
+    pareto_front,
     resampled_ratios,
+    score_difference,
     score_from_count,
+    tail_probability,
 )
 
 
@@ -106,3 +110,53 @@ def test_wilson_interval() -> None:
         for correct in (0, 1, prompts):
             score = score_from_count(correct, prompts)
             assert 0 <= score.low <= score.share <= score.high <= 1
+
+
+def test_the_bound_covers_the_true_difference() -> None:
+    """The one-sided 90 % bound lies above the truth in about 10 % of random samples."""
+    rng = np.random.default_rng(0)
+    above = 0
+    for _ in range(2000):
+        control, own = rng.random(100) < 0.7, rng.random(100) < 0.8
+        above += score_difference(own.astype(float), control.astype(float)).low > 0.1  # type: ignore[arg-type]
+    assert 0.07 < above / 2000 < 0.13
+
+
+def test_score_difference_and_sign_test() -> None:
+    found = score_difference([1.0, 0.0, 1.0, 0.5], [1.0, 1.0, 0.0, 0.0])
+    assert (found.lost, found.won, found.questions) == (1, 2, 4)
+    assert found.mean == pytest.approx(0.125)
+    spread = np.std([0.0, -1.0, 1.0, 0.5], ddof=1) / 2
+    assert found.low == pytest.approx(0.125 - 1.2815515655446004 * spread)
+    assert score_difference([1.0, 0.0], [1.0, 0.0]).low == 0.0
+    assert tail_probability(5, 0) == 1 / 32
+    assert tail_probability(3, 2) == pytest.approx(0.5)
+    assert tail_probability(0, 4) == 1.0
+
+
+def test_the_two_sided_p_value_is_symmetric() -> None:
+    def p(won: int, lost: int) -> float:
+        return score_difference([1.0] * won + [0.0] * lost + [1.0], [0.0] * won + [1.0] * lost + [1.0]).p
+
+    assert (p(5, 5), p(0, 0)) == (1.0, 1.0)
+    assert p(8, 1) == p(1, 8) == pytest.approx(2 * (1 + 9) / 2**9)
+    # More outcomes than a float can represent. The result is close to a normal distribution.
+    assert p(2050, 1950) == pytest.approx(math.erfc(100 / math.sqrt(2 * 4000)), rel=0.05)
+
+
+def test_the_front_follows_the_definition() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        points = [(float(x), float(y)) for x, y in rng.integers(0, 8, (int(rng.integers(1, 15)), 2))]
+        found = pareto_front(points)
+        plain = {
+            i for i, (x, y) in enumerate(points) if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)
+        }
+        assert set(found) == plain
+        assert len(found) == len(plain)
+        speeds = [points[i][0] for i in found]
+        assert speeds == sorted(speeds)
+
+
+def test_an_empty_front() -> None:
+    assert pareto_front([]) == []

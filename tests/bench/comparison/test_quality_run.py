@@ -12,17 +12,22 @@ import pytest
 from tests.chat_bundles import with_chat_template
 from tests.runtime.decoding.test_branch_budget import costs_with
 
-from lopa.bench.eval_set import EvalItem, is_correct
-from lopa.bench.quality.curves import curves_from_outcomes
-from lopa.bench.quality.decodes import (
+from lopa.bench.comparison.outcomes import DecodeOutcome, outcome_from_result
+from lopa.bench.comparison.quality_figures import (
+    QualityOutcomes,
+    Row,
+    comparison_with_nearest,
+    measure_from_outcomes,
+    rows_from_outcomes,
+)
+from lopa.bench.comparison.quality_run import (
     decode_outcomes,
     shared_settings,
     variant_config,
     variants_that_fit,
 )
-from lopa.bench.quality.outcome import DecodeOutcome, Outcomes, outcome_from_result
-from lopa.bench.quality.quality_figures import Row, measure_from_outcomes, rows_from_outcomes
-from lopa.bench.quality.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
+from lopa.bench.comparison.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
+from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -32,7 +37,6 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 
 TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
-RECORDED = {"d2f": "x_lopa_bf1_bs32_full", "lopa-3": "lopa_bf2_bs32_full", "lopa-4": "lopa_bf3_bs32_full"}
 PROMPTS = 4
 
 
@@ -57,15 +61,15 @@ def measured_rows(decoder: Decoder, items: list[EvalItem], variants: tuple[Varia
 
 
 @pytest.fixture(scope="module")
-def outcomes(decoder: Decoder, items: list[EvalItem]) -> Outcomes:
+def outcomes(decoder: Decoder, items: list[EvalItem]) -> QualityOutcomes:
     encoded: list[int] = []
     found = decode_outcomes(decoder, items, VARIANTS, progress=encoded.append)
-    assert encoded == list(range(1, PROMPTS + 1))
+    assert encoded == list(range(1, PROMPTS * len(VARIANTS) + 1))
     return found
 
 
 @pytest.fixture(scope="module")
-def rows(items: list[EvalItem], outcomes: Outcomes) -> tuple[Row, ...]:
+def rows(items: list[EvalItem], outcomes: QualityOutcomes) -> tuple[Row, ...]:
     return rows_from_outcomes(items, outcomes)
 
 
@@ -74,28 +78,8 @@ def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: li
     names = ["vanilla", "threshold", "d2f", "lopa-2", "lopa-3", "lopa-4", "lopa-6", "lopa-8"]
     assert [(row.kind, row.config) for row in rows] == [(kind, name) for kind in ("math", "code") for name in names]
     for row in rows:
-        assert (row.default.score is not None) == (row.kind == "math")
-        assert (row.published is not None) == (row.strategy in ("d2f", "lopa"))
-        assert row.default.prompts == sum(item.kind == row.kind for item in items)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_reference_steps_and_tokens_equal_the_recorded_ones(rows: tuple[Row, ...], name: str) -> None:
-    traces = read_traces(RECORDED[name])
-    kinds = {trace["kind"] for trace in traces}
-    found = [row for row in rows if row.config == name and row.kind in kinds]
-    assert len(found) == len(kinds) > 0
-    for row in found:
-        assert row.published is not None
-        chosen = [trace for trace in traces if trace["kind"] == row.kind]
-        assert len(chosen) == row.published.prompts
-        assert row.published.steps == sum(trace["forward_rounds"] for trace in chosen)
-        assert row.published.generated_positions == sum(trace["official_tokens"] for trace in chosen)
-        ended = sum(0 in trace["generated_ids"] for trace in chosen)
-        assert row.published.tokens == sum(trace["tokens_before_eos"] for trace in chosen) + ended
-        if row.published.score is not None:
-            assert row.published.score.correct == sum(trace["correct"] for trace in chosen)
-        assert row.steps_saved == row.published.steps - row.default.steps
+        assert (row.measure.score is not None) == (row.kind == "math")
+        assert row.measure.prompts == sum(item.kind == row.kind for item in items)
 
 
 def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
@@ -103,7 +87,7 @@ def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, it
         chosen = [item for item in items if item.kind == row.kind]
         config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
         results = decoder.generate([item.prompt for item in chosen], config)
-        found = row.default
+        found = row.measure
         assert found.steps == sum(result.steps for result in results)
         assert found.tokens == sum(len(result.token_ids) for result in results)
         assert found.generated_positions >= found.tokens
@@ -118,27 +102,14 @@ def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, it
 def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) -> None:
     mixed = [EvalItem(items[0].prompt, items[0].answer, "other"), EvalItem(items[1].prompt, "#### 123456", "math")]
     outcomes = decode_outcomes(decoder, mixed, VARIANTS)
-    found = {(row.kind, row.config): row.default for row in rows_from_outcomes(mixed, outcomes)}
+    found = {(row.kind, row.config): row.measure for row in rows_from_outcomes(mixed, outcomes)}
     assert [kind for kind, name in found if name == "d2f"] == ["math", "other"]
-    d2f = outcomes[next(key for key in outcomes if key[0].name == "d2f" and not key[1])]
+    d2f = outcomes[next(key for key in outcomes if key.name == "d2f")]
     assert found["other", "d2f"].steps == d2f[0].steps
     assert found["math", "d2f"].steps == d2f[1].steps
     score = found["math", "d2f"].score
     assert score is not None
     assert (score.correct, score.share) == (0, 0)
-
-
-def test_a_curve_for_every_strategy(rows: tuple[Row, ...], items: list[EvalItem], outcomes: Outcomes) -> None:
-    curves = {curve.name: curve for curve in curves_from_outcomes(items, outcomes)}
-    assert list(curves) == ["vanilla", "threshold", "d2f", "lopa"]
-    assert sorted(curves["lopa"].configs) == ["lopa-2", "lopa-3", "lopa-4", "lopa-6", "lopa-8"]
-    scored = {row.config: row.default for row in rows if row.kind == "math"}
-    speeds = [scored[config].tokens_per_forward for config in curves["lopa"].configs]
-    assert speeds == sorted(speeds)
-    (vanilla,) = curves["vanilla"].configs
-    score = scored[vanilla].score
-    assert score is not None
-    assert curves["vanilla"].aup == pytest.approx(scored[vanilla].tokens_per_forward * 100 * score.share)
 
 
 def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[EvalItem]) -> None:
@@ -148,9 +119,8 @@ def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[
     found = measured_rows(decoder, scored, variants)
     assert [row.config for row in found] == [variant.name for variant in variants]
     assert {row.curve for row in found} == {"threshold", "lopa-4"}
-    assert all(row.published is None for row in found)
     assert "skip_threshold" not in shared_settings(decoder, variants)
-    steps = [row.default.steps for row in found if row.curve == "threshold"]
+    steps = [row.measure.steps for row in found if row.curve == "threshold"]
     assert steps == sorted(steps, reverse=True)
     assert steps[0] > steps[-1]
 
@@ -163,7 +133,7 @@ def test_unknown_names_are_rejected(text: str) -> None:
 
 def test_all_configurations_differ(decoder: Decoder) -> None:
     for name in SWEEPS:
-        configs = [variant_config(decoder, variant, published=False) for variant in variants_from_text(name)]
+        configs = [variant_config(decoder, variant) for variant in variants_from_text(name)]
         assert len(configs) == max(1, len(SWEEPS[name].values))
         assert len({json.dumps(asdict(config), sort_keys=True) for config in configs}) == len(configs)
     assert len(variants_from_text("all")) == sum(len(variants_from_text(name)) for name in SWEEPS)
@@ -175,10 +145,8 @@ def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
     assert settings["max_new_tokens"] == 256
     assert "branches" not in settings
     for variant in VARIANTS:
-        config = variant_config(decoder, variant, published=True)
-        assert config == GenerationConfig(
-            reference=True, **settings, strategy=variant.strategy, branches=variant.branches
-        )
+        config = variant_config(decoder, variant)
+        assert config == GenerationConfig(**settings, strategy=variant.strategy, branches=variant.branches)
 
 
 def test_auto_needs_a_cost_table(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:
@@ -190,8 +158,7 @@ def test_auto_needs_a_cost_table(tiny_bundle: Path, tmp_path: Path, items: list[
         rows = {row.config: row for row in measured_rows(decoder, items[:1], variants)}
     assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}
     # With a table in which further branches only add cost, auto decodes like d2f or saves its last round.
-    assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
-    assert rows["lopa-auto"].published is None
+    assert rows["d2f"].measure.steps - 1 <= rows["lopa-auto"].measure.steps <= rows["d2f"].measure.steps
 
 
 def test_bounds_and_scores_of_the_prompts(decoder: Decoder, items: list[EvalItem]) -> None:
@@ -203,7 +170,7 @@ def test_bounds_and_scores_of_the_prompts(decoder: Decoder, items: list[EvalItem
     slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("tokens_per_step", 8),))
     drawn = Variant("drawn", "top_n", options=(("tokens_per_step", 8), ("temperature", 1.0)))
     rows = measured_rows(decoder, [item], (slow, fast, drawn))
-    found = {row.config: row.default for row in rows}
+    found = {row.config: row.measure for row in rows}
     assert found["slow"].steps > 2
     assert (found["fast"].steps, found["drawn"].steps) == (1, 1)
     assert [found[name].limit for name in ("slow", "fast", "drawn")] == [1.0, 0.25, 0.125]
@@ -227,11 +194,11 @@ def test_prompts_have_their_own_stops_and_chats(
         encoded.append(result.text)
         return outcome_from_result(item, result, drawn=drawn)
 
-    monkeypatch.setattr("lopa.bench.quality.decodes.outcome_from_result", recording_outcome)
+    monkeypatch.setattr("lopa.bench.comparison.decodes.outcome_from_result", recording_outcome)
     with Decoder.open(copy, threads=1) as decoder:
         variant = Variant("d2f", "d2f", options=(("skip_threshold", 0.9),))
         measured_rows(decoder, [plain, chat, begun], (variant,))
-        (result,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant, published=False))
+        (result,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant))
     assert "." not in encoded[0]
     assert encoded[0] == encoded[1]
     assert encoded[2] == result.text.partition(".")[0]
@@ -242,19 +209,6 @@ def test_prompts_that_do_not_fit_are_rejected_first(decoder: Decoder, items: lis
     with pytest.raises(BadInputError, match="max_new_tokens is 4000"):
         decode_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, encoded.append)
     assert not encoded
-
-
-def test_each_kind_has_its_own_curves(items: list[EvalItem], outcomes: Outcomes) -> None:
-    scored = [i for i, item in enumerate(items) if item.kind == "math"]
-    twice = [items[i] for i in scored] + [replace(items[i], kind="x", scoring="number") for i in scored]
-    slower = {
-        key: [found[i] for i in scored] + [replace(found[i], tokens=found[i].steps) for i in scored]
-        for key, found in outcomes.items()
-    }
-    curves = curves_from_outcomes(twice, slower)
-    assert [curve.kind for curve in curves] == ["math"] * 4 + ["x"] * 4
-    assert curves[:4] == curves_from_outcomes(items, outcomes)
-    assert curves[-1].aup < curves[3].aup
 
 
 def test_every_prompt_is_encoded_once(decoder: Decoder, items: list[EvalItem], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,3 +248,30 @@ def test_sets_of_configurations() -> None:
     assert variants_from_text("published") == (*VARIANTS, AUTO_VARIANT)
     with pytest.raises(BadInputError, match="expected: published, recommended, all, or names among vanilla"):
         variants_from_text("recommended,d2f")
+
+
+def scored_outcomes(verdicts: str, tokens: int) -> list[DecodeOutcome]:
+    """Return outcomes of one step each: R right, W wrong, - not scored."""
+    scores = {"R": 1.0, "W": 0.0, "-": None}
+    return [DecodeOutcome(scores[each], steps=1, tokens=tokens, generated_positions=32, seconds=1.0) for each in verdicts]
+
+
+def test_pairs_are_counted_prompt_by_prompt() -> None:
+    found = comparison_with_nearest(scored_outcomes("RRRRWWWW", 4), {"d2f 0.9": scored_outcomes("RWWWRWWW", 4)})
+    assert found is not None
+    assert (found.control, found.difference.won, found.difference.lost) == ("d2f 0.9", 3, 1)
+    assert found.difference.p == pytest.approx(10 / 16)
+
+
+def test_the_control_is_the_nearest_in_speed() -> None:
+    controls = {"slow": scored_outcomes("R", 2), "like": scored_outcomes("W", 6), "fast": scored_outcomes("R", 9)}
+    for tokens, name in ((1, "slow"), (3, "slow"), (5, "like"), (7, "like"), (8, "fast"), (20, "fast")):
+        found = comparison_with_nearest(scored_outcomes("R", tokens), controls)
+        assert found is not None
+        assert found.control == name
+    assert comparison_with_nearest(scored_outcomes("R", 0), controls) is not None, "nothing was generated"
+
+
+def test_no_comparison_without_a_control_or_a_score() -> None:
+    assert comparison_with_nearest(scored_outcomes("RW", 4), {}) is None
+    assert comparison_with_nearest(scored_outcomes("--", 4), {"d2f": scored_outcomes("--", 4)}) is None

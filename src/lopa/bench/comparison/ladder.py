@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lopa.bench.tuning.score_difference import ScoreDifference, score_difference
+from lopa.bench.comparison.decodes import Outcomes
+from lopa.bench.comparison.paired_statistics import ScoreDifference, score_difference
 
 PILOT_QUESTIONS = 8
 """Questions that every configuration answers."""
@@ -29,20 +30,9 @@ Verdict = Literal["not lower", "within the limit", "lower", "not proven", "unfin
 """
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One question answered with one configuration."""
-
-    score: float
-    tokens: int
-    seconds: float
-
-
-Table = dict[str, dict[int, Measured]]
-"""Measurements by configuration and question."""
 Measure = Callable[[Sequence[str], Sequence[int]], bool]
-"""Function that adds the missing measurements of some configurations and questions to the table. It returns False if
-there is no time left."""
+"""Function that adds the missing outcomes of some configurations and questions to the table. It returns False if there
+is no time left."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,7 @@ class Ladder:
     """Search among configurations by their names. `climb` may be called several times with further ones."""
 
     def __init__(
-        self, measure: Measure, table: Table, control: str, questions: Sequence[int], *, max_loss: float
+        self, measure: Measure, table: Outcomes, control: str, questions: Sequence[int], *, max_loss: float
     ) -> None:
         """Prepare a search with `questions` in the order of use. `max_loss` is the allowed loss of `fast`, from 0."""
         self._measure, self._table, self._control = measure, table, control
@@ -104,7 +94,7 @@ class Ladder:
         """Return the difference of the score of `name` from the control's, on the questions that both answered."""
         own, control = self._table[name], self._table[self._control]
         common = [each for each in self._questions if each in own and each in control]
-        return score_difference([own[each].score for each in common], [control[each].score for each in common])
+        return score_difference(*([side[each].score or 0.0 for each in common] for side in (own, control)))
 
     def _run_pilot(self, names: list[str]) -> list[str] | None:
         """Let every configuration answer the first questions. Return the running ones, or None if time ran out.

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from lopa.bench.comparison.ladder import MIN_QUESTIONS
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl, item_from_object, objects_from_jsonl
-from lopa.bench.tuning.ladder import MIN_QUESTIONS
 from lopa.runtime.errors import BadInputError
 
 REFERENCE_KIND = "text"

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lopa.bench.quality.intervals import Interval, interval_from_resamples, resampled_ratios
-from lopa.bench.quality.pareto import pareto_front
-from lopa.bench.tuning.candidates import (
+from lopa.bench.comparison.candidates import (
     CONTROL,
     Candidate,
     control_candidate,
@@ -16,9 +14,16 @@ from lopa.bench.tuning.candidates import (
     first_candidates,
     neighbors,
 )
-from lopa.bench.tuning.ladder import PILOT_QUESTIONS, Ladder, Measured, Verdict
-from lopa.bench.tuning.tuning_decodes import TuningDecodes
-from lopa.bench.tuning.tuning_report import PresetRow, TuningRow
+from lopa.bench.comparison.decodes import Decodes
+from lopa.bench.comparison.ladder import PILOT_QUESTIONS, Ladder, Verdict
+from lopa.bench.comparison.outcomes import DecodeOutcome
+from lopa.bench.comparison.paired_statistics import (
+    Interval,
+    interval_from_resamples,
+    pareto_front,
+    resampled_ratios,
+)
+from lopa.bench.comparison.tuning_report import PresetRow, TuningRow
 from lopa.runtime.decoder import Decoder
 
 BALANCED, FAST, EXACT = "balanced", "fast", "exact"
@@ -43,7 +48,7 @@ class TuningRun:
     def __init__(
         self,
         decoder: Decoder,
-        decodes: TuningDecodes,
+        decodes: Decodes,
         *,
         questions: int,
         seed: int,
@@ -131,7 +136,7 @@ class TuningRun:
 
     def _score_text(self, name: str) -> str:
         difference = self._ladder.difference(name)
-        own = statistics.fmean(each.score for each in self._decodes.table[name].values())
+        own = _score(self._decodes.table[name])
         return (
             f"score {own:.1%} on {difference.questions} questions, {100 * difference.mean:+.1f} points "
             f"(at 90 % confidence at least {100 * difference.low:+.1f})"
@@ -150,7 +155,7 @@ class TuningRun:
 
     def _row(self, name: str, verdict: Verdict | None, on_front: bool) -> TuningRow:
         measured = list(self._decodes.table[name].values())
-        scores = [each.score for each in measured]
+        scores = [each.score or 0.0 for each in measured]
         bundle, candidate = self._candidates[name]
         return TuningRow(
             config=name,
@@ -175,15 +180,15 @@ def control_options(decoder: Decoder) -> dict[str, Any]:
     return control_candidate(decoder).config(decoder).requested()
 
 
-def _score(measured: Mapping[int, Measured]) -> float:
-    return statistics.fmean(each.score for each in measured.values())
+def _score(measured: Mapping[int, DecodeOutcome]) -> float:
+    return statistics.fmean(each.score or 0.0 for each in measured.values())
 
 
-def _rate(measured: Sequence[Measured]) -> float:
+def _rate(measured: Sequence[DecodeOutcome]) -> float:
     return sum(each.tokens for each in measured) / sum(each.seconds for each in measured)
 
 
-def _ratio_interval(own: Sequence[Measured], control: Sequence[Measured]) -> Interval | None:
+def _ratio_interval(own: Sequence[DecodeOutcome], control: Sequence[DecodeOutcome]) -> Interval | None:
     """Return the 95 % interval of the ratio of two speeds over similar questions."""
     if len(own) < 2:
         return None

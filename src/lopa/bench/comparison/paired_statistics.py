@@ -1,4 +1,4 @@
-"""95 % intervals of figures measured on a sample of prompts.
+"""Intervals of figures measured on a sample of prompts, and paired comparisons on the same prompts.
 
 Shares have Wilson intervals. Ratios of sums, such as tokens per forward, have percentile bootstrap intervals (Efron
 1979). The bootstrap draws the same number of prompts, with replacement. The draws depend on the number of prompts
@@ -7,6 +7,7 @@ interval.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,9 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 RESAMPLES = 2000
+STOP_LEVEL = 0.15
+"""One-sided p-value at which a configuration with more lost than won questions is dropped early."""
 _SEED = 0
 _NORMAL_95 = 1.959963984540054
 """Standard deviations on each side of a normal distribution's 95 % interval."""
+_NORMAL_90 = 1.2815515655446004
+"""Standard deviations below the mean of a normal distribution's one-sided 90 % bound."""
 _TAILS = (0.025, 0.975)
 
 
@@ -37,6 +42,47 @@ class Score:
     share: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """Difference of a configuration's score from the control's on the same questions. Scores are from 0 to 1."""
+
+    questions: int
+    lost: int
+    """Questions with a lower score than the control's."""
+    won: int
+    """Questions with a higher score than the control's."""
+    mean: float
+    low: float
+    """Lower bound of the mean at 90 % confidence, one-sided. It equals the mean if all differences are equal."""
+    p: float
+    """P-value of the two-sided sign test (McNemar's exact test) for one comparison. On average, one of twenty
+    comparisons without a real difference is below 0.05.
+    """
+
+    @property
+    def is_surely_lower(self) -> bool:
+        """True if a sign test rejects that the configuration is as good as the control, at STOP_LEVEL."""
+        return self.lost > self.won and tail_probability(self.lost, self.won) <= STOP_LEVEL
+
+
+def score_difference(own: Sequence[float], control: Sequence[float]) -> ScoreDifference:
+    """Return the difference of the scores `own` from those of the `control` on the same questions, at least one."""
+    differences = [a - b for a, b in zip(own, control, strict=True)]
+    mean, count = statistics.fmean(differences), len(differences)
+    error = statistics.stdev(differences) / math.sqrt(count) if count > 1 else 0.0
+    lost, won = sum(each < 0 for each in differences), sum(each > 0 for each in differences)
+    p = min(1.0, 2 * tail_probability(max(lost, won), min(lost, won)))
+    return ScoreDifference(count, lost, won, mean, mean - _NORMAL_90 * error, p)
+
+
+def tail_probability(lost: int, won: int) -> float:
+    """Return the probability of at least `lost` heads among `lost + won` fair coins: McNemar's exact one-sided test."""
+    coins = lost + won
+    # Both operands stay integers, because with more than a thousand pairs they do not fit into a float.
+    share: float = sum(math.comb(coins, k) for k in range(lost, coins + 1)) / 2**coins
+    return share
 
 
 def score_from_count(correct: int, prompts: int) -> Score:
@@ -67,6 +113,22 @@ def interval_from_resamples(found: float, resampled: npt.NDArray[np.float64] | l
     low, high = np.quantile(resampled, _TAILS)
     # The interval includes the value itself, which discontinuous figures or rounding could exclude.
     return Interval(min(found, float(low)), max(found, float(high)))
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indices of the points (speed, score) on the Pareto front, by rising speed.
+
+    A point dominates another if it is at least equal in speed and score, and better in one of them.
+    """
+    front: list[int] = []
+    best = float("-inf")
+    order = sorted(range(len(points)), key=lambda i: points[i], reverse=True)
+    for i in order:
+        speed, score = points[i]
+        if score > best or (front and points[front[-1]] == (speed, score)):
+            front.append(i)
+            best = max(best, score)
+    return front[::-1]
 
 
 @lru_cache(maxsize=2)

@@ -33,11 +33,6 @@ class Variant:
         """True if tokens are sampled rather than chosen greedily."""
         return bool(dict(self.options).get("temperature"))
 
-    @property
-    def has_published_twin(self) -> bool:
-        """True if the published implementation supports this configuration, so that steps can be compared."""
-        return self.strategy in ("d2f", "lopa") and self.branches != "auto" and not self.options
-
 
 VARIANTS = (
     Variant("vanilla", "vanilla"),

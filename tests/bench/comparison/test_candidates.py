@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.decoding.test_branch_budget import costs_with
 
-from lopa.bench.tuning.candidates import (
+from lopa.bench.comparison.candidates import (
     CONTROL,
     Candidate,
     control_candidate,

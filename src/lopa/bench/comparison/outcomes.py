@@ -1,4 +1,4 @@
-"""Outcomes of `bench quality` or `tune` on disk, to resume an interrupted run or to extend a finished one.
+"""Outcomes of decoded questions, the source of all figures. They are kept on disk to resume or extend a run.
 
 During a run, every outcome is a line of FOLDER/NAME.outcomes.jsonl. The report of a finished run,
 FOLDER/NAME.json, contains all outcomes, and the other file is removed. A resumed run reads both. Prompt,
@@ -7,16 +7,15 @@ configuration and options identify an outcome. If one of them changes, the promp
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.quality.outcome import DecodeOutcome, KeptOutcome
 from lopa.bench.report import PromptFile, Run, files_of_report
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import OutputLines, inspect_output_path, write_atomically
@@ -28,6 +27,50 @@ _EXPECTED = "outcomes that the same command wrote to --output"
 _REMEDY = "omit --resume, or choose another --output"
 _MAX_BYTES = 2**30
 _Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True)
+class DecodeOutcome:
+    """Outcome of one prompt decoded with one configuration."""
+
+    score: float | None
+    """1 for a correct answer and 0 for a wrong one, or None if it is not scored here."""
+    steps: int
+    """Number of forwards. The published scripts count one more, a round without a forward."""
+    tokens: int
+    """Generated tokens up to and including the first end-of-text."""
+    generated_positions: int
+    """All generated positions, as counted by the paper."""
+    seconds: float
+    limit: float | None = None
+    """Upper bound of the accuracy in this number of steps (EvalItem.limit), or None if unknown."""
+
+
+@dataclass(frozen=True)
+class KeptOutcome:
+    """Stored outcome with its identification."""
+
+    prompt: str
+    """Digest of the prompt and its decoding settings."""
+    config: str
+    """Name of the configuration."""
+    options: str
+    """Digest of its options."""
+    outcome: DecodeOutcome
+    text: str | None = None
+    """Answer, for prompts with a task_id."""
+
+
+def outcome_from_result(item: EvalItem, result: GenerationResult, *, drawn: bool = False) -> DecodeOutcome:
+    """Return the outcome of the answer to `item`. Sampled answers (`drawn`) have their own accuracy bounds."""
+    return DecodeOutcome(
+        score=float(item.is_right(result.text)) if item.verdict else None,
+        steps=result.steps,
+        tokens=result.tokens,
+        generated_positions=result.generated_positions,
+        seconds=result.seconds,
+        limit=item.limit(result.steps, drawn=drawn),
+    )
 
 
 class _RunHeader(msgspec.Struct, frozen=True):
@@ -53,10 +96,6 @@ class KeptOutcomes:
         self._found: dict[tuple[str, str, str], KeptOutcome] = {}
         self._lines: OutputLines | None = None
 
-    def __len__(self) -> int:
-        """Return the number of known outcomes."""
-        return len(self._found)
-
     def read(self) -> None:
         """Read the outcomes of earlier runs.
 
@@ -78,11 +117,16 @@ class KeptOutcomes:
                     self._add_all([_parse(line, KeptOutcome, source)])
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, *, resume: bool, note: Callable[[str], None]) -> Iterator[None]:
         """Store every outcome that is added within the context. `finish` removes the file.
 
-        Raises BadInputError if the file cannot be written.
+        With `resume`, outcomes of earlier runs are read first. `note` receives the number of outcomes that a resumed
+        run starts from, and the number that an interrupted run leaves. Raises BadInputError if the file cannot be
+        written, and as `read`.
         """
+        if resume:
+            self.read()
+            note(f"{self._path.parent} holds {len(self._found)} outcomes, which are kept")
         inspect_output_path(self._path)
         records = [self._header, *self._found.values()]
         write_atomically(self._path, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
@@ -91,7 +135,9 @@ class KeptOutcomes:
                 self._lines.begin(self._path.stat().st_size)
                 yield
         except BaseException:
-            if not self._found:
+            if self._found:
+                note(f"{self._path.parent} holds {len(self._found)} outcomes: --resume continues after them")
+            else:
                 self.finish()
             raise
 
@@ -109,12 +155,10 @@ class KeptOutcomes:
         kept = [self.find(item, name, config) for item in items]
         return [None if each is None else each.text for each in kept]
 
-    def add(
-        self, item: EvalItem, name: str, config: GenerationConfig, outcome: DecodeOutcome, result: GenerationResult
-    ) -> None:
-        """Store an outcome. Raises OutputFailedError if it cannot be written."""
+    def add(self, item: EvalItem, name: str, config: GenerationConfig, outcome: DecodeOutcome, text: str) -> None:
+        """Store an outcome with its answer. Raises OutputFailedError if it cannot be written."""
         key = _key(item, name, config)
-        kept = self._found[key] = KeptOutcome(*key, outcome, None if item.task_id is None else result.text)
+        kept = self._found[key] = KeptOutcome(*key, outcome, None if item.task_id is None else text)
         if self._lines is not None:
             self._lines.write(msgspec.json.encode(kept).decode())
 

@@ -1,0 +1,79 @@
+"""A run of `bench quality`: every prompt with every configuration."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lopa.bench.comparison.decodes import Decodes
+from lopa.bench.comparison.outcomes import KeptOutcomes
+from lopa.bench.comparison.quality_figures import QualityOutcomes
+from lopa.bench.comparison.variants import Variant
+from lopa.bench.eval_set import EvalItem
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+
+MAX_NEW_TOKENS = 256
+
+
+def decode_outcomes(
+    decoder: Decoder,
+    items: Sequence[EvalItem],
+    variants: Sequence[Variant],
+    progress: Callable[[int], None] = lambda _: None,
+    kept: KeptOutcomes | None = None,
+) -> QualityOutcomes:
+    """Decode `items` with every variant.
+
+    `progress` receives the number of outcomes. Outcomes in `kept` are reused, and new ones are added. Raises
+    BadInputError for a prompt that does not fit the model, before the first decode.
+    """
+    decodes = Decodes(items, kept=kept, on_decode=progress)
+    for variant in variants:
+        decodes.add(variant.name, decoder, variant_config(decoder, variant), draws=variant.draws)
+    decodes.measure([variant.name for variant in variants], range(len(items)))
+    return {variant: [decodes.table[variant.name][number] for number in range(len(items))] for variant in variants}
+
+
+def variant_config(decoder: Decoder, variant: Variant) -> GenerationConfig:
+    """Return the variant's options with all defaults of the bundle and the package filled in.
+
+    The complete options identify an outcome. Raises BadInputError for options that the bundle forbids.
+    """
+    config = decoder.config(
+        **{
+            "strategy": variant.strategy,
+            "branches": variant.branches,
+            "max_new_tokens": MAX_NEW_TOKENS,
+            **dict(variant.options),
+        }
+    )
+    return GenerationConfig.from_mapping(decoder.resolve(config).options)
+
+
+def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """Return the variants that this bundle supports on this device.
+
+    A bundle's own options may exclude some, such as exact speculative decoding with sliding blocks. `auto` branches
+    need a cost table of the device.
+    """
+    return tuple(variant for variant in variants if _fits(decoder, variant))
+
+
+def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
+    """Return the options that all variants share, by name."""
+    configs = [asdict(variant_config(decoder, variant)) for variant in variants]
+    excluded = {"strategy", "branches"}
+    return {
+        name: value
+        for name, value in configs[0].items()
+        if name not in excluded and all(config[name] == value for config in configs)
+    }
+
+
+def _fits(decoder: Decoder, variant: Variant) -> bool:
+    try:
+        config = variant_config(decoder, variant)
+    except BadInputError:
+        return False
+    return config.branches != "auto" or decoder.has_costs

@@ -1,1 +1,0 @@
-"""Quality benchmark, which plots score against speed."""
