@@ -1,26 +1,46 @@
-"""Progress lines: rate, remaining time and a summary, and nothing when quiet."""
+"""Progress on a terminal and in a log: bars, lines with rate and remaining time, ends, and nothing when quiet."""
 
+import io
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.python_path import python_path
 
-from lopa.bench.pace import Pace, bytes_text, count_text, duration_text
-from lopa.bench.progress import show_progress
+from lopa.bench import progress as progress_module
+from lopa.bench.progress import Progress, bytes_text, count_text, duration_text, show_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Clock:
+    """A clock that only the test advances."""
+
     def __init__(self) -> None:
         self.now = 100.0
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress_module, "_now", clock)
+    return clock
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120)
+    monkeypatch.setattr(progress_module, "terminal_console", lambda: console)
+    return text
 
 
 def test_formats_of_durations_counts_and_bytes() -> None:
@@ -32,48 +52,120 @@ def test_formats_of_durations_counts_and_bytes() -> None:
     assert [bytes_text(count) for count in (9_700_000, 15_231_000_000)] == ["9.7 MB", "15.23 GB"]
 
 
-def test_rate_and_time_left() -> None:
-    clock = Clock()
-    pace = Pace(clock=clock)
-    assert pace.so_far(0, 840) == "0 of 840"
-    clock.now += 6
-    assert pace.so_far(120, 840) == "120 of 840, 20 a second, 36 s left"
-    clock.now += 36
-    assert pace.at_the_end(840) == "840 in 42 s, 20 a second"
-    assert pace.rate(1) == "42 s each"
+def test_in_a_log_every_stage_has_rate_time_left_and_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(bytes_text) as progress:
+        progress("tracing", 0, 0)
+        clock.now += 12
+        for done in range(0, 101):
+            progress("writing", done * 1_000_000_000, 100_000_000_000)
+            clock.now += 1
+        progress("hashing", 0, 0)
+        clock.now += 0.5
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == ["tracing", "tracing: 12 s", "writing (100.00 GB)"]
+    assert lines[3] == "writing: 10.00 GB of 100.00 GB, 1.00 GB a second, 90 s left"
+    assert lines[-2:] == ["writing: 100.00 GB in 100 s, 1.00 GB a second", "hashing"]
+    assert 10 <= len(lines) <= 16
+    assert progress.seconds == 12 + 101 + 0.5
+
+
+def test_slow_units_and_stages_without_a_count(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress.stage("prompts", 3)
+        clock.now += 42
+        progress.advance(1)
+        progress.stage("compiling")
+        for _ in range(130):
+            progress("compiling", 0, 0)
+            clock.now += 1
+    assert capsys.readouterr().err.splitlines() == [
+        "prompts (3)",
+        "prompts: 1 of 3, 42 s each, 84 s left",
+        "compiling",
+        "compiling: 60 s",
+        "compiling: 2 min 0 s",
+        "prompts: stopped after 1 of 3",
+        "compiling: 2 min 10 s",
+    ]
+
+
+def test_units_of_an_earlier_run_have_no_rate_and_a_note_replaces_it(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Progress(transient=True) as progress:
+        progress.stage("prompts", 20, done=10)
+        clock.now += 10
+        progress.advance(12)
+        clock.now += 10
+        progress.advance(14, note="5 tokens per second")
+    assert capsys.readouterr().err.splitlines() == [
+        "prompts (20)",
+        "prompts: 12 of 20, 0.2 a second, 40 s left",
+        "prompts: 14 of 20, 5 tokens per second, 30 s left",
+    ]
+
+
+def test_interleaved_phases_begin_and_end_once_and_a_repeated_stage_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """TensorRT reports phases from several threads, and the last step of a phase twice."""
+    with Progress() as progress:
+        for step in range(3):
+            progress("one", step, 2)
+            progress("two", step, 2)
+        progress("one", 2, 2)
+        progress("one", 1, 2)
+        progress("one", 2, 2)
+    lines = [re.sub(" in .*", "", line) for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["one (2)", "two (2)", "one: 2", "two: 2", "one (2)", "one: 2"]
 
 
 @pytest.mark.parametrize(("seconds_each", "lines"), [(0.001, 0), (0.1, 10), (10.0, 16), (61.0, 100)])
-def test_number_of_log_lines(seconds_each: float, lines: int) -> None:
-    clock = Clock()
-    pace = Pace(clock=clock)
-    lines_due = 0
-    for done in range(1, 101 if seconds_each > 0.1 else 1001):
-        clock.now += seconds_each
-        lines_due += pace.line_due(done, 100 if seconds_each > 0.1 else 1000)
-    assert lines_due == pytest.approx(lines, abs=4)
+def test_number_of_log_lines(clock: Clock, capsys: pytest.CaptureFixture[str], seconds_each: float, lines: int) -> None:
+    total = 100 if seconds_each > 0.1 else 1000
+    with show_progress("steps", total) as progress:
+        for done in range(1, total + 1):
+            clock.now += seconds_each
+            progress(done)
+    assert len(capsys.readouterr().err.splitlines()) - 2 == pytest.approx(lines, abs=4)
+
+
+def test_on_a_terminal_every_stage_has_a_clock(terminal: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress("loading the checkpoint", 0, 0)
+        for done in range(4):
+            progress("comparing", done, 3)
+        progress.line("a line")
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert "a line" in text
+    last = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()][-2:]
+    assert re.match(r"loading the checkpoint ━+ +0:00:00 left 0:00:00", last[0])
+    assert re.match(r"comparing +━+ 3 of 3, .* a second +0:00:00 left 0:00:00", last[1])
+    assert capsys.readouterr().err == ""
 
 
 def test_the_last_line_is_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     with show_progress("forwards", 4) as progress:
         for done in range(1, 5):
             progress(done)
-    assert capsys.readouterr().err.startswith("forwards: 4 in ")
+    first, last = capsys.readouterr().err.splitlines()
+    assert (first, last.partition(" in ")[0]) == ("forwards (4)", "forwards: 4")
     with pytest.raises(KeyboardInterrupt):
         _interrupted()
-    assert capsys.readouterr().err == "forwards: stopped after 1 of 8\n"
+    assert capsys.readouterr().err == "forwards (4)\nforwards: stopped after 1 of 8\n"
     with show_progress("forwards", 4) as progress:
         progress(2, 2)
-    assert capsys.readouterr().err.startswith("forwards: 2 in ")
+    assert "\nforwards: 2 in " in capsys.readouterr().err
 
 
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_progress("forwards", 1, quiet=True) as progress:
-        progress(1)
-    assert capsys.readouterr().err == ""
+    with Progress(quiet=True) as progress:
+        progress.stage("forwards", 1)
+        progress.advance(1)
+        assert capsys.readouterr().err == ""
+        progress.line("error: a problem")
+    assert capsys.readouterr().err == "error: a problem\n"
 
 
-def test_a_terminal_shows_a_bar_and_keeps_the_summary() -> None:
+def test_a_terminal_shows_and_keeps_a_bar() -> None:
     program = (
         "from lopa.bench.progress import show_progress\n"
         "with show_progress('forwards', 3) as progress:\n"
@@ -88,8 +180,7 @@ def test_a_terminal_shows_a_bar_and_keeps_the_summary() -> None:
             shown += chunk
     os.close(ours)
     assert process.returncode == 0
-    assert b"3/3" in shown
-    assert shown.rstrip().splitlines()[-1].split(b"forwards: ")[-1].startswith(b"3 in ")
+    assert re.search(rb"forwards .*3 of 3, .* a second", b"".join(shown.splitlines()[-2:]))
 
 
 def _interrupted() -> None:

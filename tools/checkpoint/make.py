@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from lopa.bench.pace import bytes_text
-from lopa.cli.terminal.stages import StageProgress
+from lopa.bench.progress import Progress, bytes_text
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.staging import staged_folder
 from lopa.runtime.errors import BadInputError
@@ -139,7 +138,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 )
 def main(out: Path, like: str, layers: int | None, lora: bool, seed: int, max_shard_bytes: int) -> None:
     """Create the checkpoint folder OUT with random weights."""
-    with exit_on_error(), StageProgress(bytes_text) as progress:
+    with exit_on_error(), Progress(bytes_text) as progress:
         likeness = LIKENESSES[like]
         if layers is not None:
             likeness = shallower(likeness, layers)

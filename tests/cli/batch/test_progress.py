@@ -1,5 +1,6 @@
 """Progress of a batch in a log: lines with rate and time left, and a summary."""
 
+import itertools
 import re
 
 import pytest
@@ -17,27 +18,26 @@ RESULT = GenerationResult((1,), (2, 3), "text", 1, 2, 2, 2.0, "eos", 0.1, resolv
 def test_progress_lines_appear_during_a_single_prompt(
     total: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
+    clock = itertools.count(step=61)
+    monkeypatch.setattr("lopa.bench.progress._now", lambda: float(next(clock)))
     with BatchProgress(total, KeptResults(results=3, errors=1, end=99), shown=True) as progress:
         progress.step()
         progress.add([RESULT])
         progress.add(BadInputError("x", expected="y", remedy="z"))
-    before, *_, last = capsys.readouterr().err.splitlines()
+    begin, first, *_, last = capsys.readouterr().err.splitlines()
     of_total = "" if total is None else " of 10"
-    assert before.startswith(f"3{of_total} prompts, 0 tokens per second")
-    assert re.fullmatch(
-        rf"5{of_total} prompts, \d+ tokens per second" + ("" if total is None else r", \d:\d\d:\d\d left"), last
-    )
+    assert begin == ("prompts" if total is None else "prompts (10)")
+    assert first == f"prompts: 3{of_total}, 0 tokens per second"
+    left = "" if total is None else r", \d+ min \d+ s left"
+    assert re.fullmatch(rf"prompts: 5{of_total}, \d+ tokens per second{left}", last)
     assert progress.summary().startswith("2 prompts (3 kept), 2 errors, 2 tokens, 2.00 tokens per forward, ")
     assert progress.errors == 2
 
 
-def test_nothing_is_printed_too_early_or_when_quiet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_printed_too_early_or_when_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with BatchProgress(10, KeptResults(), shown=True) as progress:
         progress.add([RESULT])
-    monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
+    assert capsys.readouterr().err == "prompts (10)\n"
     with BatchProgress(10, KeptResults(), shown=False) as progress:
         progress.add([RESULT])
     assert capsys.readouterr().err == ""

@@ -68,7 +68,7 @@ def test_a_terminal_shows_a_clock_until_the_bundle_is_open(slow: SlowOpening, na
     master, slave = pty.openpty()
     with started(slow, name, tiny_bundle, slave) as process:
         os.close(slave)
-        shown = read_until(master, lambda seen: re.search(rf"{STATUS} \S*0:00:01", seen))
+        shown = read_until(master, lambda seen: re.search(rf"{STATUS} .*0:00:01", seen))
         assert str(tiny_bundle) in shown
         slow.permit()
         output, _ = process.communicate(f"{QUESTION}\n", timeout=WAIT)

@@ -60,7 +60,7 @@ def decode_lines(
             progress.add(results)
         except REQUEST_ERRORS as error:
             answer = read.format.from_error(error)
-            progress.print(f"error: {source} line {read.line.number}: {error}")
+            progress.line(f"error: {source} line {read.line.number}: {error}")
             progress.add(error)
         ended = []
         write(json.dumps(answer, ensure_ascii=False))

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.compile.build_progress import AtcProgress
+from lopa.bench.progress import Progress
 from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.ascend_manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
@@ -99,8 +100,10 @@ def command(
     if built is not None:
         made = engine_from_build_folder(opened, job, built)
     else:
-        with AtcProgress() as progress:
-            made = engine_from_job(opened, job, progress)
+        with Progress(quiet=quiet()) as progress:
+            made = engine_from_job(
+                opened, job, lambda stage, _: progress(f"atc compiles {stage}; this takes minutes", 0, 0)
+            )
     engine = made.found.engine
     models = sorted({bucket.model for bucket in engine.buckets})
     size = sum(record.size for record in engine.files)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.compile.build_progress import TensorRTProgress
+from lopa.bench.progress import Progress
 from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
@@ -111,8 +112,10 @@ def command(
     job = job_from_bundle(opened, plan.buckets, flags)
     trt = (RTX if rtx else TENSORRT).module()
     target = target_of_rtx(trt, capabilities, flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
-    with TensorRTProgress() as progress:
-        made = engine_from_job(job, trt, target, timing_cache, progress)
+    with Progress(quiet=quiet()) as progress:
+        made = engine_from_job(
+            job, trt, target, timing_cache, lambda phase, done, total: progress(f"TensorRT: {phase}", done, total)
+        )
     state = "up to date, nothing was built" if made.cached else _layers(made.no_layers)
     click.echo(f"{made.found.folder}: {_description(made.found.engine)}; {state}")
 

@@ -305,11 +305,11 @@ def _decode_file(
             )
         except BaseException:
             if files.output is not None and files.output.regular and not quiet():
-                progress.print(f"{arguments.output} holds every result so far: --resume continues after them")
+                progress.line(f"{arguments.output} holds every result so far: --resume continues after them")
             raise
         finally:
             if not quiet():
-                progress.print(f"{progress.summary()}, {summary()}")
+                progress.line(f"{progress.summary()}, {summary()}")
         return 2 if progress.errors else 0
 
 

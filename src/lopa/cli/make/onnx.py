@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lopa.bench.pace import bytes_text, duration_text
+from lopa.bench.progress import Progress, bytes_text, duration_text
 from lopa.cli.make.hub_sources import local_sources
 from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
-from lopa.cli.terminal.stages import StageProgress
+from lopa.cli.program.verbosity import quiet
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed
 from lopa.export.families import FAMILIES
@@ -161,7 +161,7 @@ def command(
         checkpoint_hub=sources.checkpoint_hub,
         adapter_hub=sources.adapter_hub,
     )
-    with StageProgress(bytes_text) as progress:
+    with Progress(bytes_text, quiet=quiet()) as progress:
         progress("reading the checkpoint", 0, 0)
         plan = plan_from_checkpoint(
             sources.checkpoint, output, choices, lora=sources.lora, family=family, overwrite=overwrite

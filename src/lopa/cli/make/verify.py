@@ -1,5 +1,6 @@
 """lopa-export verify: checks the files of a bundle and the results of its engine."""
 
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -9,10 +10,10 @@ from pathlib import Path
 import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.pace import Pace, duration_text
+from lopa.bench.progress import Progress, duration_text
 from lopa.cli.options.devices import DEVICE_NAMES, complete_device, software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
-from lopa.cli.terminal.stages import StageProgress
+from lopa.cli.program.verbosity import quiet
 from lopa.export.progress import ProgressCallback
 from lopa.export.replay.failed_forwards import FailedForwards
 from lopa.export.replay.forwards_folder import check_folder
@@ -117,14 +118,14 @@ def command(
         checked = check_signature(folder_of_bundle(bundle), trust_from_files(trusted_keys))
         click.echo(f"ok: {len(checked.digests)} files are as signed by a trusted key")
         return
-    pace = Pace()
+    began = time.monotonic()
     opened = Bundle.open(bundle)
     gated = is_tensorrt(device)
     if against is not None and not gated:
         raise click.UsageError("--against needs --device tensorrt:N or tensorrt-rtx:N")
     if cases is not None:
         check_folder(cases, opened.manifest.dtype)
-    with StageProgress() as progress:
+    with Progress(quiet=quiet()) as progress:
         saving = None if cases is None else partial(save_cases, opened, cases, progress)
         report = report_from_bundle(
             opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress, before_engine=saving
@@ -145,7 +146,7 @@ def command(
     click.echo(
         f"ok: {files} files unchanged; {device} agrees with the references in {report.cases} cases, "
         + ("" if checkpoint is None else "tensors, tokenizer and chats with the checkpoint, ")
-        + f"in {duration_text(pace.seconds)}"
+        + f"in {duration_text(time.monotonic() - began)}"
     )
     if checkpoint is None:
         click.echo("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.")
@@ -160,7 +161,7 @@ def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) 
     check_reference(reference, device)
     found = engine_from_device(bundle, device)
     failed = None if cases is None else FailedForwards()
-    with StageProgress() as progress:
+    with Progress(quiet=quiet()) as progress:
         agreement = agreement_of_engine(bundle, device, found, reference, progress, failed)
     _print_errors(agreement.errors)
     counts = (

@@ -6,11 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.progress import TextColumn, TimeElapsedColumn
-
-from lopa.bench.pace import bytes_text
+from lopa.bench.progress import Progress, bytes_text
 from lopa.cli.program.background_call import start_call, wait_for_call
-from lopa.cli.terminal.progress_bars import ProgressBars
+from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.mpi.mpi_link import on_mpi
@@ -32,9 +30,9 @@ def open_decoder(path: Path, devices: Sequence[str], **options: Any) -> Decoder:
         return Decoder.open(path, devices, **options)
     call = start_call(partial(Decoder.open, path, devices, **options))
     if not wait([call], _SHORT_SECONDS).done:
-        with _OpeningStatus(opening_text(Bundle.open(path), devices)) as status:
-            if not wait([call], _LONG_SECONDS - _SHORT_SECONDS).done:
-                status.print_line()
+        with Progress(quiet=quiet(), transient=True) as progress:
+            if progress.on_terminal or not wait([call], _LONG_SECONDS - _SHORT_SECONDS).done:
+                progress.stage(opening_text(Bundle.open(path), devices))
             wait_for_call(call)
     return call.result()
 
@@ -45,21 +43,6 @@ def opening_text(bundle: Bundle, devices: Sequence[str]) -> str:
     kind = manifest.dtype if manifest.quantization is None else manifest.quantization.kind
     size = sum(record.size for record in manifest.files if record.path == manifest.weights)
     return f"opening {bundle.path} on {', '.join(devices)} ({kind}, {bytes_text(size)})"
-
-
-class _OpeningStatus(ProgressBars):
-    """Text and elapsed time on a terminal, removed at the end of the `with` block."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(TextColumn("{task.description}", markup=False), TimeElapsedColumn(), transient=True)
-        self._text = text
-        if self._bars is not None:
-            self._bars.add_task(text, total=None)
-
-    def print_line(self) -> None:
-        """Print the text as a line, unless it is shown already."""
-        if self._bars is None:
-            self._console.print(self._text, soft_wrap=True, markup=False)
 
 
 def defaults_text(defaults: Mapping[str, Any]) -> str:
