@@ -10,7 +10,6 @@ import pytest
 from tests.cli.command import PROMPT, lopa_export
 
 from lopa.bench.forward import cost_measurement as costs
-from lopa.bench.forward import machine_rates
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 pytest.importorskip("openvino")
@@ -62,7 +61,6 @@ def test_costs_branches_and_a_plan_of_the_device_chosen_by_auto(
     monkeypatch.setattr(costs, "_MAX_ROUNDS", 3)
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
-    monkeypatch.setattr(machine_rates.min_seconds, "__defaults__", (0.01,))
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     done = lopa_export("bench", "costs", bundle, "--threads", 1, "--device", f"{DEVICE}:auto", "--output", tmp_path)
     assert done.returncode == 0, done.stderr

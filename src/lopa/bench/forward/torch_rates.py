@@ -1,7 +1,4 @@
-"""Rates of matrix products and memory of a device in torch, which limit the time of a forward.
-
-lopa.bench.forward.machine_rates measures the same for the CPU with ONNX Runtime.
-"""
+"""Rates of matrix products and memory of a device in torch, which limit the time of a forward."""
 
 from collections.abc import Callable
 

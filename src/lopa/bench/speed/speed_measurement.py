@@ -7,6 +7,7 @@ describes further costs of the published loop. The sides alternate prompt by pro
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,6 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
-from lopa.bench.speed.engine_clock import time_engine_calls
 from lopa.bench.speed.speed_report import ROUNDS, SpeedFigures, StepTime, TimedDecode, measured_from_turns
 from lopa.bench.turns import run_in_turns
 from lopa.export.verify.origin import check_origin
@@ -48,13 +48,11 @@ def measure_speed(
 
     `progress` receives the number of finished turns (a prompt on both sides).
     """
-    with torch_threads(threads), time_engine_calls() as calls:
-        # Warm-up: the first decode on each side allocates memory.
-        _decode(ours, items[0], config, calls)
-        _decode(eager, items[0], config, None)
+    with torch_threads(threads):
+        for decoder in (ours, eager):
+            _decode(decoder, items[0], config)  # warm-up: allocates memory
         sides: dict[str, Callable[[int], TimedDecode]] = {
-            "ours": lambda turn: _decode(ours, items[turn % len(items)], config, calls),
-            "eager": lambda turn: _decode(eager, items[turn % len(items)], config, None),
+            name: partial(_decode_turn, decoder, items, config) for name, decoder in (("ours", ours), ("eager", eager))
         }
         found = run_in_turns(sides, ROUNDS * len(items), progress)
     turns = list(zip(found["ours"], found["eager"], strict=True))
@@ -72,19 +70,11 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> TimedDecode:
-    """Decode one prompt on one side. `calls` receives the engine's seconds, or is None for the side without an
-    engine."""
-    if calls is not None:
-        calls.clear()
+def _decode_turn(decoder: Decoder, items: Sequence[EvalItem], config: GenerationConfig, turn: int) -> TimedDecode:
+    return _decode(decoder, items[turn % len(items)], config)
+
+
+def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> TimedDecode:
     result, steps = result_with_steps(decoder, item.prompt, config)
-    if calls is not None and len(calls) != len(steps):
-        raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call per step")
-    seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
-    return TimedDecode(
-        ids=result.token_ids,
-        steps=tuple(
-            StepTime(len(step.branches), sum(step.seconds.values()), step.seconds["forward"], call)
-            for step, call in zip(steps, seconds, strict=True)
-        ),
-    )
+    times = tuple(StepTime(len(step.branches), sum(step.seconds.values())) for step in steps)
+    return TimedDecode(result.token_ids, times)
