@@ -253,7 +253,7 @@ def test_sets_of_configurations() -> None:
 def scored_outcomes(verdicts: str, tokens: int) -> list[DecodeOutcome]:
     """Return outcomes of one step each: R right, W wrong, - not scored."""
     scores = {"R": 1.0, "W": 0.0, "-": None}
-    return [DecodeOutcome(scores[each], steps=1, tokens=tokens, generated_positions=32, seconds=1.0) for each in verdicts]
+    return [DecodeOutcome(scores[each], 1, tokens, generated_positions=32, seconds=1.0) for each in verdicts]
 
 
 def test_pairs_are_counted_prompt_by_prompt() -> None:
