@@ -85,4 +85,4 @@ def test_quality_of_every_strategy(bundle: Path, tmp_path: Path, monkeypatch: py
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "report" / "quality.json").read_text())["rows"]
     assert [row["config"] for row in rows][:3] == ["vanilla", "threshold", "d2f"]
-    assert all(row["default"]["tokens"] > 0 for row in rows)
+    assert all(row["measure"]["tokens"] > 0 for row in rows)

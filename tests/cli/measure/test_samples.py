@@ -47,9 +47,9 @@ def test_no_samples_for_prompts_without_task_ids(tiny_bundle: Path, tmp_path: Pa
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
     row = json.loads((out / "quality.json").read_text())["rows"][-1]
-    steps = row["default"]["steps"]
+    steps = row["measure"]["steps"]
     assert row["options"]["tokens_per_step"] == 8
-    assert row["default"]["limit"] == pytest.approx([2 / 9, 2 / 3, 1][min(steps, 3) - 1])
+    assert row["measure"]["limit"] == pytest.approx([2 / 9, 2 / 3, 1][min(steps, 3) - 1])
 
 
 def test_a_chat_for_a_bundle_without_a_template(tiny_bundle: Path, tmp_path: Path) -> None:
