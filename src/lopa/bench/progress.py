@@ -157,8 +157,6 @@ class Progress:
             known = self._stages.get(stage)
             if known is None or (known.has_ended and done < known.total):
                 self.stage(stage, total)
-            elif known.has_ended:
-                return
             self._current = self._stages[stage]
             self.advance(done, total)
 

@@ -90,7 +90,7 @@ def test_an_interrupted_run_continues(
     assert all(record in found.values() for record in before)
     assert found.keys() == expected.keys()
     for key, record in found.items():
-        for name in ("right", "steps", "tokens", "generated_positions"):
+        for name in ("score", "steps", "tokens", "generated_positions"):
             assert record["outcome"][name] == expected[key]["outcome"][name]
     for name in (each.name for each in (whole / "samples").iterdir()):
         assert (output / "samples" / name).read_text() == (whole / "samples" / name).read_text()
