@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.cases import Sequences
-from lopa.export.verify.reference_model import TransformersReference, empty_network, network_from_checkpoint
+from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
 from lopa.runtime.errors import BadInputError
@@ -181,12 +181,6 @@ def assert_same(dimensions: ModelDimensions, architecture: str, one: Path, other
     found, expected = (network_from_checkpoint(dimensions, architecture, each).state_dict() for each in (one, other))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_an_empty_network_trains_every_row(manifest: Manifest) -> None:
-    """Check that the row of the padding token, which may also end texts, is not excluded from gradients."""
-    network = empty_network(manifest.dimensions, "dream", CHECKPOINT, attention="sdpa")
-    assert network.model.embed_tokens.padding_idx is None
 
 
 def test_an_adapter_beside_the_weights_is_refused(manifest: Manifest, tmp_path: Path) -> None:

@@ -31,11 +31,6 @@ from transformers import (
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Concatenate, Split, WeightConverter
-from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRotaryEmbedding
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
-from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRotaryEmbedding
 from transformers.utils import logging
 
 from lopa.export.json_file import json_object_from_file
@@ -72,7 +67,6 @@ class _Network:
 
     config: type[Any]
     model: type[Any]
-    rotary: type[Any]
 
     @property
     def name(self) -> str:
@@ -80,11 +74,11 @@ class _Network:
         return self.config.__name__.removesuffix("Config")
 
 
-_LLAMA = _Network(LlamaConfig, LlamaForCausalLM, LlamaRotaryEmbedding)
-_QWEN2 = _Network(Qwen2Config, Qwen2ForCausalLM, Qwen2RotaryEmbedding)
-_QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
-_QWEN3_MOE = _Network(Qwen3MoeConfig, _AnyQwen3Moe, Qwen3MoeRotaryEmbedding)
-_GLM4_MOE = _Network(Glm4MoeConfig, _FusedGlm4Moe, Glm4MoeRotaryEmbedding)
+_LLAMA = _Network(LlamaConfig, LlamaForCausalLM)
+_QWEN2 = _Network(Qwen2Config, Qwen2ForCausalLM)
+_QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM)
+_QWEN3_MOE = _Network(Qwen3MoeConfig, _AnyQwen3Moe)
+_GLM4_MOE = _Network(Glm4MoeConfig, _FusedGlm4Moe)
 _NOT_SETTINGS = ("model_type", "architectures", "quantization_config", "pad_token_id")
 """Entries of config.json that would select other names, or a library for GPUs, or keep a row from being trained."""
 
@@ -143,7 +137,7 @@ def network_from_checkpoint(
         with extra_needed("export", ("peft",), "peft, which merges the adapter"):
             from lopa.export.verify.reference_adapter import merge_adapter
     names = names_of_architecture(architecture)
-    config = _config_of(dimensions, architecture, checkpoint, attention="eager")
+    config = _config_of(dimensions, architecture, checkpoint)
     packing = _config_file(checkpoint).get("quantization_config")
     kind = _network_of(dimensions)
     with _fitting(checkpoint, kind.name):
@@ -172,41 +166,19 @@ def network_from_checkpoint(
     return network.requires_grad_(False).eval()
 
 
-def empty_network(dimensions: ModelDimensions, architecture: str, checkpoint: Path, *, attention: str) -> Any:
-    """Return the network of the checkpoint's config.json with parameters on "meta", that is, without memory.
-
-    `attention` names one of transformers' implementations.
-    """
-    config, network = _config_of(dimensions, architecture, checkpoint, attention=attention), _network_of(dimensions)
-    with torch.device("meta"):
-        model = network.model(config)
-    _adjust(model, dimensions)
-    # Rotary frequencies are computed, not loaded, and tensors on "meta" have no values.
-    model.model.rotary_emb = network.rotary(config)
-    return model.eval()
-
-
-def load_weights(network: Any, weights: Mapping[str, torch.Tensor], *, source: Path) -> None:
-    """Assign `weights` to `network` without a copy. Raises BadInputError for tensors that do not fit."""
-    try:
-        network.load_state_dict(weights, strict=True, assign=True)
-    except RuntimeError as error:
-        raise _does_not_fit(source, type(network).__name__, error) from error
-
-
 def _network_of(dimensions: ModelDimensions) -> _Network:
     if dimensions.moe is not None:
         return _GLM4_MOE if dimensions.moe.score == "sigmoid" else _QWEN3_MOE
     return _QWEN3 if dimensions.qk_norm else _QWEN2 if dimensions.qkv_bias else _LLAMA
 
 
-def _config_of(dimensions: ModelDimensions, architecture: str, checkpoint: Path, *, attention: str) -> Any:
+def _config_of(dimensions: ModelDimensions, architecture: str, checkpoint: Path) -> Any:
     """Return transformers' configuration of the checkpoint."""
     network, content = _network_of(dimensions), _config_file(checkpoint)
     with _fitting(checkpoint, network.name):
         settings = names_of_architecture(architecture).settings(content)
         config = network.config.from_dict({k: v for k, v in settings.items() if k not in _NOT_SETTINGS})
-    config._attn_implementation = attention
+    config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     config.attention_bias = dimensions.qkv_bias
     return config
