@@ -91,7 +91,7 @@ def test_every_command_has_examples() -> None:
 )
 def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "plan":
-        trace = ("--step-log", "TRACE.jsonl", "--max-new-tokens", 8)
+        trace = ("--step-log", "STEPS.jsonl", "--max-new-tokens", 8)
         assert lopa_export("generate", "BUNDLE", "Question: 2 + 3?", *trace).returncode == 0
     if name == "tensorrt":
         monkeypatch.setitem(sys.modules, "tensorrt", stand_in_tensorrt(11))
