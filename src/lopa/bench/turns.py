@@ -1,7 +1,6 @@
-"""Alternating measurement of several sides, and comparison of their results."""
+"""Alternating measurement of several sides."""
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from lopa.bench.progress import BenchProgress, silent
@@ -24,8 +23,3 @@ def run_in_turns(
             found[side].append(run(turn))
         progress(turn + 1)
     return found
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Return the median over the turns of the ratio of two sides' values."""
-    return statistics.median(one / other for one, other in zip(above, below, strict=True))
