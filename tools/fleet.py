@@ -374,7 +374,7 @@ def main() -> None:
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File to write.")
 def record(bundle: Path, branches: str, limit: int, output: Path) -> None:
     """Decode the embedded prompts with BUNDLE on one CPU thread, and record the sizes of every step."""
-    counts = counts_from_text(branches, "--branches", "branch")
+    counts = counts_from_text(branches, "--branches")
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder:
         write_atomically(output, msgspec.json.encode(record_decodes(decoder, counts, limit=limit)) + b"\n")
 
