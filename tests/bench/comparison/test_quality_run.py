@@ -92,7 +92,7 @@ def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, it
         assert found.tokens == sum(len(result.token_ids) for result in results)
         assert found.generated_positions >= found.tokens
         assert found.tokens_per_forward == pytest.approx(found.tokens / found.steps)
-        assert found.window_tokens_per_forward == pytest.approx(found.generated_positions / found.steps)
+        assert found.positions_per_forward == pytest.approx(found.generated_positions / found.steps)
         assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
         if found.score is not None:
             right = [is_correct(result.text, item.answer) for item, result in zip(chosen, results, strict=True)]

@@ -40,7 +40,7 @@ class Measure:
     tokens_per_forward: float
     tokens_per_forward_interval: Interval | None
     """Interval over similar prompts, or None with a single prompt."""
-    window_tokens_per_forward: float
+    positions_per_forward: float
     seconds: float
     tokens_per_second: float
     """Sum of tokens divided by sum of seconds."""
@@ -106,7 +106,7 @@ def measure_from_outcomes(outcomes: Sequence[DecodeOutcome]) -> Measure:
         generated_positions=positions,
         tokens_per_forward=tokens_per_forward(outcomes),
         tokens_per_forward_interval=interval_of_ratio(tokens, steps),
-        window_tokens_per_forward=positions / sum(steps),
+        positions_per_forward=positions / sum(steps),
         seconds=sum(seconds),
         tokens_per_second=sum(tokens) / sum(seconds),
         tokens_per_second_interval=interval_of_ratio(tokens, seconds),

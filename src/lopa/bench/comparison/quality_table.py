@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from lopa.bench.comparison.accuracy_under_parallelism import curves_from_rows
 from lopa.bench.comparison.outcomes import KeptOutcome
 from lopa.bench.comparison.paired_statistics import Interval
 from lopa.bench.comparison.quality_figures import BASELINE, Row
@@ -27,7 +28,7 @@ class QualityReport:
 
 
 def tables_from_quality(report: QualityReport) -> list[Table]:
-    """Return a table for each kind of prompt, math first.
+    """Return a table for each kind of prompt, math first, then one with the curves of each scored kind.
 
     Columns without any value are omitted.
     """
@@ -41,6 +42,18 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
                 f"{report.run.device}, {report.run.machine.cpu}",
                 rows,
                 {name: cell for name, cell in _COLUMNS.items() if name not in empty},
+            )
+        )
+    for kind, curves in groupby(curves_from_rows(report.rows), key=lambda curve: curve.kind):
+        tables.append(
+            table_from_records(
+                f"Accuracy under parallelism (AUP, area under score against tokens per forward), {kind} prompts",
+                list(curves),
+                {
+                    "strategy": lambda curve: curve.name,
+                    "AUP": lambda curve: f"{curve.aup:.0f}",
+                    "configurations, by tokens per forward": lambda curve: ", ".join(curve.configs),
+                },
             )
         )
     return tables
@@ -77,7 +90,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "tokens/forward (95 %)": lambda row: _with_interval(
         row.measure.tokens_per_forward, row.measure.tokens_per_forward_interval, 2
     ),
-    "window tokens/forward": lambda row: f"{row.measure.window_tokens_per_forward:.2f}",
+    "positions/forward": lambda row: f"{row.measure.positions_per_forward:.2f}",
     "steps": lambda row: str(row.measure.steps),
     "tokens/s (95 %)": lambda row: _with_interval(
         row.measure.tokens_per_second, row.measure.tokens_per_second_interval, 0
