@@ -49,9 +49,9 @@ def curves_from_rows(rows: Sequence[Row]) -> tuple[Curve, ...]:
 
 
 def aup_from_points(points: Iterable[tuple[float, float, str]], best: float) -> float:
-    """Return the AUP of points (tokens per forward, score in percent, name); `best` > 0 is the best score of all curves.
+    """Return the AUP of points (tokens per forward, score in percent, name).
 
-    If points have equal tokens per forward, only the best score counts.
+    `best` > 0 is the best score of all curves. If points have equal tokens per forward, only the best score counts.
     """
     ordered = sorted({speed: score for speed, score, _ in sorted(points)}.items())
     first_speed, first_score = ordered[0]
