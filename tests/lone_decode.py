@@ -12,8 +12,7 @@ from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.running_loop import RequestCache, RunningLoop
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.packed_rows import PackedRows
-from lopa.runtime.state.shared_rows import SharingTest
+from lopa.runtime.state.packed_rows import PackedRows, SharingTest
 
 
 class LoneDecode:

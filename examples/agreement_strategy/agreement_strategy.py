@@ -4,8 +4,8 @@ import numpy as np
 
 from lopa.runtime.contract import Bool
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.strategy import BlockView, OwnOption, Strategy, match_positions
-from lopa.runtime.strategy.strategy import no_threshold
+from lopa.runtime.strategy import BlockView, Option, Strategy, match_positions
+from lopa.runtime.strategy.strategies import no_threshold
 
 
 def agreed(block: BlockView, params: DecodingParams) -> Bool:
@@ -23,7 +23,7 @@ AGREEMENT = Strategy(
     summary="tokens that several branches propose",
     eligible=agreed,
     threshold=no_threshold,
-    options=(OwnOption(name="agreement", help="Minimum branches that propose a token.", default=2, min=1, max=64),),
+    options=(Option(name="agreement", help="Minimum branches that propose a token.", default=2, min=1, max=64),),
     pipelined=True,
     looks_ahead=True,
     default_branches=3,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lopa.runtime.contract.timeline import Timeline as Timeline
     from lopa.runtime.decoder import Decoder as Decoder
     from lopa.runtime.decoding.step import Step as Step
-    from lopa.runtime.decoding.step_table import step_table as step_table
+    from lopa.runtime.decoding.step import step_table as step_table
     from lopa.runtime.engine import Engine as Engine
     from lopa.runtime.errors import BadInputError as BadInputError
     from lopa.runtime.errors import CheckFailedError as CheckFailedError
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from lopa.runtime.generation_config import ResolvedOptions as ResolvedOptions
     from lopa.runtime.grammar.grammar_limits import GrammarLimits as GrammarLimits
     from lopa.runtime.options import DecodingParams as DecodingParams
+    from lopa.runtime.requests.admission import Reservation as Reservation
     from lopa.runtime.requests.handle import RequestHandle as RequestHandle
+    from lopa.runtime.requests.handle import RequestTiming as RequestTiming
     from lopa.runtime.requests.job import PreparedRequest as PreparedRequest
     from lopa.runtime.requests.observer import AdmissionReport as AdmissionReport
     from lopa.runtime.requests.observer import EndReport as EndReport
@@ -53,14 +55,12 @@ if TYPE_CHECKING:
     from lopa.runtime.requests.observer import RoundReport as RoundReport
     from lopa.runtime.requests.request import Prompt as Prompt
     from lopa.runtime.requests.request import Request as Request
-    from lopa.runtime.requests.reservation import Reservation as Reservation
     from lopa.runtime.requests.result import DoneEvent as DoneEvent
     from lopa.runtime.requests.result import DraftEvent as DraftEvent
     from lopa.runtime.requests.result import Event as Event
     from lopa.runtime.requests.result import GenerationResult as GenerationResult
     from lopa.runtime.requests.result import TextEvent as TextEvent
     from lopa.runtime.requests.status import EngineStatus as EngineStatus
-    from lopa.runtime.requests.timing import RequestTiming as RequestTiming
     from lopa.runtime.revision import Revision as Revision
     from lopa.runtime.sessions.session import Session as Session
     from lopa.runtime.state.answer_state import StopReason as StopReason
@@ -83,8 +83,7 @@ _NAMES = {
     "lopa.runtime.contract.candidate_list": "TokenLogprob",
     "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
-    "lopa.runtime.decoding.step": "Step",
-    "lopa.runtime.decoding.step_table": "step_table",
+    "lopa.runtime.decoding.step": "Step step_table",
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
         "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DevicesLostError "
@@ -95,14 +94,13 @@ _NAMES = {
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions ResolvedOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",
     "lopa.runtime.options": "DecodingParams",
-    "lopa.runtime.requests.handle": "RequestHandle",
+    "lopa.runtime.requests.admission": "Reservation",
+    "lopa.runtime.requests.handle": "RequestHandle RequestTiming",
     "lopa.runtime.requests.observer": "AdmissionReport EndReport EngineObserver RoundReport",
     "lopa.runtime.requests.job": "PreparedRequest",
     "lopa.runtime.requests.request": "Prompt Request",
-    "lopa.runtime.requests.reservation": "Reservation",
     "lopa.runtime.requests.result": "DoneEvent DraftEvent Event GenerationResult TextEvent",
     "lopa.runtime.requests.status": "EngineStatus",
-    "lopa.runtime.requests.timing": "RequestTiming",
     "lopa.runtime.revision": "Revision",
     "lopa.runtime.sessions.session": "Session",
     "lopa.runtime.state.answer_state": "StopReason",

@@ -27,7 +27,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.strategy.views import Candidates
+from lopa.runtime.strategy.strategy import Candidates
 
 FAMILIES = Path(__file__).resolve().parents[1] / "reference" / "families"
 MIXTURES = FAMILIES.parent / "moe"

@@ -29,7 +29,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.options.choices import Confidence
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.state.shared_rows import SharingTest
+from lopa.runtime.state.packed_rows import SharingTest
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4

@@ -20,7 +20,8 @@ from tests.runtime.strategy.blocks import view_of
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.decoding.speculation import accepted_draft
 from lopa.runtime.strategy import STRATEGIES, Candidates, RemaskView
-from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, unmasked_positions
+from lopa.runtime.strategy.strategies import BEFORE_FIRST_STEP
+from lopa.runtime.strategy.strategy import unmasked_positions
 
 RECORDINGS = Path(__file__).parents[1] / "reference" / "strategies"
 TIE = 1e-6

@@ -5,7 +5,7 @@ import inspect
 import math
 import pickle
 import re
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, resolve
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.options.choices import StrategyName
-from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
+from lopa.runtime.strategy import STRATEGIES, Option, Strategy, register_strategy
 
 
 @pytest.mark.parametrize(
@@ -373,9 +373,9 @@ OTHER = Strategy(
     name="other_for_config",
     summary="a strategy for tests",
     options=(
-        OwnOption(name="votes", help="Branches that have to agree.", default=2, min=1, max=9),
-        OwnOption(name="how", help="How.", default="most", choices=("most", "all")),
-        OwnOption(name="gamma", help="Another one.", default=1.5),
+        Option(name="votes", help="Branches that have to agree.", default=2, min=1, max=9),
+        Option(name="how", help="How.", default="most", kind=Literal["most", "all"]),
+        Option(name="gamma", help="Another one.", default=1.5),
     ),
 )
 

@@ -35,7 +35,7 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prefix_tree import PrefixTree
+from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS, PrefixTree
 from lopa.runtime.requests.request import (
     Prompt,
     Request,
@@ -49,7 +49,6 @@ from lopa.runtime.requests.request import (
 from lopa.runtime.requests.request_preparation import RequestPreparation
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.requests.session_turns import SessionTurns, native_section
-from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.revision import Revision, revised
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.typed_session import TypedSession

@@ -34,10 +34,11 @@ from lopa.runtime.errors import (
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
-from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
-from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission, Reservation
+from lopa.runtime.requests.handle import RequestHandle, Waiters, ending_handles
 from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
+from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.request import (
     Prompt,
     Request,
@@ -46,11 +47,8 @@ from lopa.runtime.requests.request import (
     request_among,
     request_from,
 )
-from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.session_turns import left_by_fork
-from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.status import EngineStatus
-from lopa.runtime.requests.waiters import Waiters
 from lopa.runtime.sessions.device_errors import engine_failure
 
 MAX_NUM_SEQS = 8
@@ -200,19 +198,13 @@ class Engine:
         waiting = set(self._waiting)  # read first, as requests move on from there
         admitted = self._admitted
         return EngineStatus(
+            **vars(self._load),
             running=_unfinished(admitted),
             waiting=len(waiting.difference(admitted, self._ending)),
             reserved=self._reserved_places(),
             max_num_seqs=self._max_num_seqs,
             queue_limit=self._queue_limit,
-            cache_rows=self._load.cache_rows,
             cache_rows_limit=self._max_num_seqs * self.decoder.bundle.manifest.dimensions.max_positions,
-            prompt_rows=self._load.prompt_rows,
-            prefix_cached_tokens=self._load.prefix_cached_tokens,
-            prefix_hit_tokens=self._load.prefix_hit_tokens,
-            prefix_hits=self._load.prefix_hits,
-            evicted_blocks=self._load.evicted_blocks,
-            rounds=self._load.rounds,
             draining=self._draining,
             closed=self._closed,
             failure=self._failure,
@@ -432,8 +424,8 @@ class Engine:
     def _admit(self) -> None:
         """Admit waiting requests in order, as slots and prompt rows allow, and end cancelled and late ones."""
         waiting = list(self._waiting)
-        leaving = [(job, each) for job in waiting if (each := job.ending_handles()).handles]
-        gone = {job for job, each in leaving if each.is_all}
+        leaving = [(job, each) for job in waiting if (each := ending_handles(job.unfinished, job.deadline))]
+        gone = {job for job, each in leaving if len(each) == len(job.unfinished)}
         in_time = [job for job in waiting if job not in gone]
         rows = [self._pool.prompt_rows_to_compute(job) for job in in_time[: self._max_num_seqs - len(self._pool)]]
         joining = in_time[: self._admission.number_joining(rows, nothing_runs=not len(self._pool))]
@@ -442,7 +434,7 @@ class Engine:
         for job in (*gone, *joining):
             self._waiting.remove(job)
         for job, each in leaving:
-            self._pool.end_unstarted(job, each.handles)
+            self._pool.end_unstarted(job, each)
         for job in joining:
             self._pool.add(job)
 

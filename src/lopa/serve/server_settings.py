@@ -16,7 +16,7 @@ from lopa.runtime.engine import MAX_NUM_SEQS, MAX_PREFIX_CACHE_TOKENS, MAX_WAITI
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
-from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
+from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS
 from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.setting import (

@@ -18,7 +18,7 @@ from tools.random_configs import random_config
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime import BadInputError, Decoder, Engine, EngineStatus, GenerationConfig, Request
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.requests.prefix_reuse import CAUSAL_BLOCK, prefix_reuse
+from lopa.runtime.requests.prefix_tree import CAUSAL_BLOCK, prefix_reuse
 
 FAMILIES = ("sdar", "fast_dllm_v2", "llada2", "two_layer_diffcoder", "two_layer_wedlm")
 DIFFCODER = {"architectures": ["StableDiffcoderForCausalLM"], "model_type": "llama", "attention_bias": False}

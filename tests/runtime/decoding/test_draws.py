@@ -7,7 +7,7 @@ import pytest
 from tests.params import params_of
 
 from lopa.runtime.contract import Float32
-from lopa.runtime.decoding.draws import draw_candidates, draw_tokens, filter_candidates, filter_vocabulary
+from lopa.runtime.decoding.candidates import draw_candidates, draw_tokens, filter_candidates, filter_vocabulary
 from lopa.runtime.options import DecodingParams
 
 

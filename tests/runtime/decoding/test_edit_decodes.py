@@ -21,7 +21,7 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.state.layout import max_rows
 from lopa.runtime.strategy import Candidates, EditView
-from lopa.runtime.strategy.strategy import other_token_above
+from lopa.runtime.strategy.strategies import other_token_above
 
 options = st.fixed_dictionaries(
     {

@@ -11,7 +11,7 @@ from lopa.runtime.decoding.remask import remask_branch, remaskable_positions
 from lopa.runtime.state.branch import Block, BlockState, Branch
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.strategy import Candidates, RemaskView
-from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, least_probable
+from lopa.runtime.strategy.strategies import BEFORE_FIRST_STEP, least_probable
 
 MASK, END = 2, 0
 

@@ -22,7 +22,7 @@ from lopa.runtime.generation_config import (
     resolve,
 )
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
+from lopa.runtime.strategy import STRATEGIES, Option, Strategy, register_strategy
 
 OWN: dict[str, Any] = {
     "block_size": 32,
@@ -107,7 +107,7 @@ def test_the_default_strategy_is_not_dropped() -> None:
 
 
 def test_a_default_option_of_an_installed_strategy() -> None:
-    votes = OwnOption(name="votes", help="Branches that have to agree.", default=2, min=1)
+    votes = Option(name="votes", help="Branches that have to agree.", default=2, min=1)
     register_strategy(Strategy(name="other_for_defaults", summary="a strategy for tests", options=(votes,)))
     defaults = {"strategy": "other_for_defaults", "strategy_options": {"votes": 4}}
     kept = options_from_defaults(checked_defaults(defaults))

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from tests.params import params_of
 
-from lopa.runtime.contract import CacheRows
+from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.requests.prefix_reuse import CAUSAL_BLOCK, prefix_reuse
-from lopa.runtime.requests.prefix_tree import PrefixTree
-from lopa.runtime.requests.shared_prefix import SharedPrefix
+from lopa.runtime.requests.prefix_tree import CAUSAL_BLOCK, PrefixReuse, PrefixTree, prefix_reuse
+from lopa.runtime.requests.running_loop import RequestCache
 
 BLOCKS: dict[str, Any] = {
     "attention": "block_causal",
@@ -111,6 +110,27 @@ def rows_at(start: int, count: int, reads: list[int] | None = None) -> Callable[
     return read
 
 
+class AppendedRows:
+    """A session that notes the rows that it gets."""
+
+    rows: CacheRows
+
+    def append_rows(self, _: int, rows: CacheRows) -> None:
+        self.rows = rows
+
+
+def cache_of(tree: PrefixTree, reuse: PrefixReuse | None, ids: Int64) -> RequestCache:
+    session: Any = AppendedRows()
+    return RequestCache(session, tree, reuse, ids)
+
+
+def rows_found(cache: RequestCache) -> CacheRows:
+    cache.load()
+    session: Any = cache.session
+    rows: CacheRows = session.rows
+    return rows
+
+
 def positions_of(rows: CacheRows) -> list[int]:
     return [int(each) for each in rows.layers[0][0, :, 0]]
 
@@ -120,38 +140,38 @@ def test_causal_rows_of_several_rounds_fill_a_block() -> None:
     ids = rng.integers(0, 99, 100)
     for _ in range(20):
         tree = PrefixTree(1000)
-        first = SharedPrefix(tree, prefix_reuse(40, params, 0), ids[:40])
-        assert first.tokens == 0
+        first = cache_of(tree, prefix_reuse(40, params, 0), ids[:40])
+        assert first.reused == 0
         place = 0
         for count in [40, *rng.integers(0, 9, 20).tolist()]:
             count = min(count, len(ids) - place)
-            first.store(place, ids[place : place + count], rows_at(place, count))
+            first.store_rows(place, ids[place : place + count], rows_at(place, count))
             place += count
-        first.release()
+        first.end_sharing()
         assert tree.tokens == place // CAUSAL_BLOCK * CAUSAL_BLOCK
-        again = SharedPrefix(tree, prefix_reuse(100, params, 0), ids)
-        assert again.tokens == tree.tokens > 40
-        assert positions_of(again.rows()) == list(range(again.tokens))
-        again.release()
+        again = cache_of(tree, prefix_reuse(100, params, 0), ids)
+        assert again.reused == tree.tokens > 40
+        assert positions_of(rows_found(again)) == list(range(again.reused))
+        again.end_sharing()
 
 
 def test_stored_blocks_are_read_once() -> None:
     tree, params, reads = PrefixTree(1000), params_of(**BLOCKS), list[int]()
     ids = np.arange(64)
-    requests = [SharedPrefix(tree, prefix_reuse(40, params, 0), ids[:40]) for _ in range(2)]
+    requests = [cache_of(tree, prefix_reuse(40, params, 0), ids[:40]) for _ in range(2)]
     for start, end in ((0, 40), (40, 48), (48, 64)):
         for each in requests:  # both computed the rows, since neither was stored when they were admitted
-            each.store(start, ids[start:end], rows_at(start, end - start, reads))
+            each.store_rows(start, ids[start:end], rows_at(start, end - start, reads))
     assert reads == [0, 40, 48]
     assert tree.tokens == 64
-    third = SharedPrefix(tree, prefix_reuse(50, params, 0), np.concatenate([ids[:47], [5, 5, 5]]))
-    assert positions_of(third.rows()) == list(range(40))  # a block with another id is another block
+    third = cache_of(tree, prefix_reuse(50, params, 0), np.concatenate([ids[:47], [5, 5, 5]]))
+    assert positions_of(rows_found(third)) == list(range(40))  # a block with another id is another block
 
 
 def test_an_incomplete_block_is_not_stored() -> None:
     tree, params = PrefixTree(1000), params_of(**BLOCKS)
-    one = SharedPrefix(tree, prefix_reuse(8, params, 0), np.arange(8))
-    one.store(0, np.arange(13), rows_at(0, 13))  # an answer that ended within its block
+    one = cache_of(tree, prefix_reuse(8, params, 0), np.arange(8))
+    one.store_rows(0, np.arange(13), rows_at(0, 13))  # an answer that ended within its block
     assert tree.tokens == 8
 
 
@@ -159,22 +179,22 @@ def test_storing_ends_without_space_and_after_a_gap() -> None:
     params, ids = params_of(**BLOCKS), np.arange(64)
     for tree, starts, expected in ((PrefixTree(20), (0, 40, 48), 16), (PrefixTree(100), (0, 48, 56), 40)):
         reads: list[int] = []
-        one = SharedPrefix(tree, prefix_reuse(40, params, 0), ids[:40])
+        one = cache_of(tree, prefix_reuse(40, params, 0), ids[:40])
         for start, end in zip(starts, (40, 48 if starts[1] == 40 else 56, 64), strict=True):
-            one.store(start, ids[start:end], rows_at(start, end - start, reads))
+            one.store_rows(start, ids[start:end], rows_at(start, end - start, reads))
         assert (tree.tokens, reads) == (expected, [0])
-        one.release()
-        one.release()
+        one.end_sharing()
+        one.end_sharing()
     none = PrefixTree(0)
-    SharedPrefix(none, prefix_reuse(40, params, 0), ids[:40]).store(0, ids, rows_at(0, 64, reads))
+    cache_of(none, prefix_reuse(40, params, 0), ids[:40]).store_rows(0, ids, rows_at(0, 64, reads))
     assert reads == [0]  # rows that cannot be stored are not read
 
 
 def test_only_the_whole_prompt_is_stored_if_it_is_one_block() -> None:
     tree, params, ids = PrefixTree(100), params_of(**PROMPT), np.arange(30)
-    one = SharedPrefix(tree, prefix_reuse(20, params, 0), ids[:20])
-    one.store(0, ids[:20], rows_at(0, 20))
-    one.store(20, ids[20:], rows_at(20, 10))
+    one = cache_of(tree, prefix_reuse(20, params, 0), ids[:20])
+    one.store_rows(0, ids[:20], rows_at(0, 20))
+    one.store_rows(20, ids[20:], rows_at(20, 10))
     assert tree.tokens == 20
     for prompt, found in ((20, 20), (19, 0), (21, 0)):
-        assert SharedPrefix(tree, prefix_reuse(prompt, params, 0), ids[:prompt]).tokens == found
+        assert cache_of(tree, prefix_reuse(prompt, params, 0), ids[:prompt]).reused == found

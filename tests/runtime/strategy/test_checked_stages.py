@@ -16,8 +16,9 @@ from lopa.runtime import BadInputError, Decoder, Engine, StrategyFailedError
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy import STRATEGIES, Candidates, EditView, RemaskView, Strategy, register_strategy, strategies
-from lopa.runtime.strategy.checked_stages import checked_strategy
-from lopa.runtime.strategy.strategy import STAGES, no_threshold
+from lopa.runtime.strategy.installed import checked_strategy
+from lopa.runtime.strategy.strategies import no_threshold
+from lopa.runtime.strategy.strategy import STAGES
 
 LOPA = STRATEGIES["lopa"]
 NAN = float("nan")

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.params import params_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 
-from lopa.runtime.decoding.draws import filter_vocabulary
+from lopa.runtime.decoding.candidates import filter_vocabulary
 from lopa.runtime.strategy.credit import add_credit, credit_after
-from lopa.runtime.strategy.strategy import with_credit
+from lopa.runtime.strategy.strategies import with_credit
 
 
 @settings(deadline=None)

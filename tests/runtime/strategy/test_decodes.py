@@ -16,7 +16,7 @@ from lopa.runtime.state.pipeline import next_anchor
 from lopa.runtime.strategy.credit import Credit
 from lopa.runtime.strategy.divergences import Divergences
 from lopa.runtime.strategy.schedule import ScheduleStep
-from lopa.runtime.strategy.views import Candidates
+from lopa.runtime.strategy.strategy import Candidates
 
 STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "eb"},

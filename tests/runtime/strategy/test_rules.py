@@ -12,7 +12,7 @@ from tests.runtime.strategy.blocks import random_block, unmasked_of, view_of
 
 from lopa.runtime.strategy import STRATEGIES, BlockView, Candidates
 from lopa.runtime.strategy.schedule import ScheduleStep
-from lopa.runtime.strategy.strategy import by_drawn_confidence
+from lopa.runtime.strategy.strategies import by_drawn_confidence
 
 seeds = st.integers(0, 2**32 - 1)
 

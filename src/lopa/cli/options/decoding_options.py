@@ -12,7 +12,7 @@ from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, did_you_mean
 from lopa.runtime.options.choices import MAX_GRAMMAR_CHARACTERS
 from lopa.runtime.options.option import QUALITY, Option
-from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, strategy_names
+from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
 from lopa.runtime.text.chat_template import template_from_file
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -114,9 +114,9 @@ def write_installed_strategies(formatter: click.HelpFormatter) -> None:
                 formatter.write_dl([_record_of_own_option(each) for each in strategy.options])
 
 
-def _record_of_own_option(own: OwnOption) -> tuple[str, str]:
+def _record_of_own_option(own: Option) -> tuple[str, str]:
     default = "depends on max_new_tokens" if callable(own.default) else str(own.default).lower()
-    kind = "|".join(own.choices) or type(own.default).__name__.upper() if not callable(own.default) else "VALUE"
+    kind = "|".join(get_args(own.kind)) or type(own.default).__name__.upper() if not callable(own.default) else "VALUE"
     return f"--strategy-option {own.name}={kind}", f"{own.help}  [default: {default}]"
 
 

@@ -9,7 +9,7 @@
 
 Everything else is an extension, which the loop asks at five points:
 
-- **start**, the first branches: `cached_prompt`, `hole_filling`, `growing_holes`, `grammar_start`, `reference`.
+- **start**, the first branches: `extension` (cached prompts, grammars), `hole_filling`, `growing_holes`, `reference`.
 - **rows**, statistics before scores: `hole_filling` (token healing), `growing_holes` (expand tokens).
 - **candidates**, another way to score and continue: `speculation`, `branch_budget`.
 - **unmasked**, the outcome of a step: `edit`, `remask`, `growing_holes`.

@@ -6,12 +6,12 @@ tokens. Such a token is the best allowed one of the row's candidates, or another
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
-from lopa.runtime.decoding.kept_candidates import copied_rows, row_of_token, sorted_candidates
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_grammar import BranchGrammar
@@ -23,6 +23,8 @@ from lopa.runtime.strategy import Candidates
 MAX_REJECTED = 16
 """Maximum number of tokens rejected at one position because the answer could not end in time. After that the shortest
 ending is written."""
+_MIN_LOGPROB = np.float32(-100.0)
+"""Lower bound of the log-probability of a token that is not among the model's candidates."""
 
 
 def rows_at_first_masked(
@@ -171,3 +173,25 @@ def _best_of_logits(
     logprobs = (allowed_logits[best] / np.float32(params.logits_temperature) - norm).astype(np.float32)
     kept_logits = allowed_logits if params.draws_from_logits else None
     return RowStatistics(best.astype(np.int64), logprobs, row.entropy, kept_logits)
+
+
+def sorted_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:
+    """Return ids and log-probabilities with the candidates selected by `keep` first, and the others impossible."""
+    order = np.argsort(~keep, kind="stable")
+    return row.topk_ids[order], np.where(keep, row.topk_logprobs, np.float32(-np.inf))[order]
+
+
+def row_of_token(row: RowStatistics, token: int, params: DecodingParams) -> RowStatistics:
+    """Return a row with `token` alone, no more probable than the last candidate of `row`."""
+    logprobs = np.full(row.topk_logprobs.shape, -np.inf, np.float32)
+    logprobs[0] = max(row.topk_logprobs.min(), _MIN_LOGPROB)
+    logits = None
+    if row.logits is not None and params.draws_from_logits:
+        logits = np.full(row.logits.shape, -np.inf, np.float32)
+        logits[token] = row.logits[token]
+    return RowStatistics(np.full(row.topk_ids.shape, token, np.int64), logprobs, row.entropy, logits)
+
+
+def copied_rows(rows: RowStatistics, params: DecodingParams) -> RowStatistics:
+    """Return a copy of `rows` to modify. Logits are large and copied only if they are read again."""
+    return rows.copy() if params.draws_from_logits else replace(replace(rows, logits=None).copy(), logits=rows.logits)

@@ -1,13 +1,14 @@
 """Extensions of the decoding loop: what a request has in addition to LoPA, asked at five points."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.round import AfterUnmasking, RoundEnd
 from lopa.runtime.state.answer_state import AnswerState
-from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.branch import Branch, first_branch
+from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 
@@ -50,3 +51,23 @@ class Extension:
     """Changes the outcome of a step."""
     answer: Callable[[LoopState, AnswerState, RoundEnd | None], AnswerState] | None = None
     """Changes the answer after a round with the given end, or before the first one, which has none."""
+
+
+def cached_prompt(count: int) -> Extension:
+    """Return the extension with which the rows of the first `count` positions, finished blocks, are cached."""
+
+    def start(context: Context, branches: tuple[Branch, ...]) -> Start:
+        layout = branches[-1].layout
+        return context, (first_branch(branches[-1].tokens[: layout.prompt], layout, context, cached=count),)
+
+    return Extension(start=start)
+
+
+def constraint(grammar: BranchGrammar) -> Extension:
+    """Return the extension whose answer satisfies `grammar`, in its first state."""
+
+    def start(context: Context, branches: tuple[Branch, ...]) -> Start:
+        final = grammar if context.params.edits else None
+        return context, (*branches[:-1], replace(branches[-1], grammar=grammar, final_grammar=final))
+
+    return Extension(start=start)

@@ -1,24 +1,30 @@
-"""Filling of the holes of a text, of one length or the most probable of several."""
+"""Filling of the holes of a text, of one length or the most probable of several.
+
+Token healing decides which tokens may be written at the edges of holes (lopa.runtime.text.encoded_holes).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lopa.runtime.contract.row_statistics import RowStatistics
+import numpy as np
+
+from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
+from lopa.runtime.decoding.constrained import copied_rows, row_of_token, sorted_candidates
 from lopa.runtime.decoding.extension import Extension, LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
-from lopa.runtime.decoding.token_healing import healed_rows
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, first_branch
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.layout import layout_of_holes
 from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.text.encoded_holes import EncodedHoles
 
 
 class HoleFilling:
     """Filling of the holes of a text. With several lengths the first round compares them, one branch each."""
 
-    def __init__(self, lengths: Sequence[Holes]) -> None:
+    def __init__(self, lengths: Sequence[EncodedHoles]) -> None:
         """Fill the holes of one of these `lengths`, ascending, at least one."""
         self._lengths = tuple(lengths)
 
@@ -53,3 +59,31 @@ class HoleFilling:
             generated_positions=max(loop.generated_positions, sum(end - start for start, end in holes.holes)),
             holes=holes,
         )
+
+
+def healed_rows(
+    packed: PackedRows, rows: RowStatistics, holes: Sequence[EncodedHoles], params: DecodingParams
+) -> RowStatistics:
+    """Return the statistics `rows` [B, Q] with only allowed candidates at the boundaries of the `holes` of each branch.
+
+    The other candidates get probability 0. If no candidate is allowed, the token of the given text remains. Logits keep
+    the allowed candidates only.
+    """
+    result = copied_rows(rows, params)
+    for number, (positions, own) in enumerate(zip(packed.sampled, holes, strict=True)):
+        for place in np.flatnonzero(np.isin(positions, list(own.boundary_ids))):
+            column = packed.sampled_columns(number).start + int(place)
+            put_rows(result, column, _allowed_row(rows[column], int(positions[place]), own, params))
+    return result
+
+
+def _allowed_row(row: RowStatistics, position: int, holes: EncodedHoles, params: DecodingParams) -> RowStatistics:
+    """Return `row` [K] of `position` with the allowed candidates first."""
+    keep = np.array([holes.allows(position, token) for token in row.topk_ids.tolist()], np.bool_)
+    if not keep.any():
+        return row_of_token(row, holes.boundary_ids[position], params)
+    logits = None
+    if row.logits is not None and params.draws_from_logits:
+        may = np.isin(np.arange(len(row.logits)), row.topk_ids[keep])
+        logits = np.where(may, row.logits, np.float32(-np.inf))
+    return RowStatistics(*sorted_candidates(row, keep), row.entropy, logits)

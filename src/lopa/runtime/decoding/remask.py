@@ -13,7 +13,7 @@ from lopa.runtime.state.branch import Block, BlockState, Branch, final_length, i
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import RemaskView
-from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
+from lopa.runtime.strategy.strategies import BEFORE_FIRST_STEP, remask_limit
 
 
 def remasking() -> Extension:

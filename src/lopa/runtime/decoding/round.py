@@ -13,11 +13,19 @@ from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.constrained import ConstrainedRun, possible_lookaheads, rows_at_first_masked
-from lopa.runtime.state.branch import BlockState, Branch, Lookahead, with_first_of_next_block, with_tokens
+from lopa.runtime.state.branch import (
+    BlockState,
+    Branch,
+    Lookahead,
+    masked_among,
+    open_among,
+    open_span,
+    with_first_of_next_block,
+    with_tokens,
+)
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor, next_lookahead, normalize_branch
-from lopa.runtime.state.sampled_positions import masked_among, open_among, open_span
 from lopa.runtime.strategy import BlockView, BranchView, Candidates, RoundView
 from lopa.runtime.strategy.strategy import identity, unmasked_positions
 

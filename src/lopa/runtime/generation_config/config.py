@@ -21,7 +21,7 @@ from lopa.runtime.options.value_checks import (
     checked_schema,
     checked_strategy_options,
 )
-from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name
+from lopa.runtime.strategy import STRATEGIES, strategy_from_name
 
 
 def _checked_strategy(name: Any) -> str:
@@ -113,7 +113,7 @@ class GenerationConfig(OptionFields[None]):
         return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
 
-OWN_OPTIONS: Mapping[str, OwnOption] = {own.name: own for strategy in STRATEGIES.values() for own in strategy.options}
+OWN_OPTIONS: Mapping[str, Option] = {own.name: own for strategy in STRATEGIES.values() for own in strategy.options}
 """Options of single built-in strategies, by name."""
 
 
@@ -127,15 +127,9 @@ def _declared_options() -> Iterator[Option]:
             yield replace(each.metadata[OPTION], name=each.name, kind=kind)
         else:
             own = OWN_OPTIONS[each.name]
-            yield Option(
-                name=own.name,
-                kind=kind,
-                help=own.help,
-                group=f"Strategy {strategies[own.name]}",
-                default=None if callable(own.default) else own.default,
-                conditional=True,
-                check=partial(own.value, max_new_tokens=MAX_POSITIONS),
-            )
+            default = None if callable(own.default) else own.default
+            group = f"Strategy {strategies[own.name]}"
+            yield replace(own, kind=kind, group=group, default=default, conditional=True)
 
 
 _ORDER = (LENGTH, QUALITY, STRUCTURE, BLOCKS)

@@ -16,7 +16,7 @@ from lopa.runtime.options.choices import PUBLISHED_STEP_LIMIT, Confidence, Share
 from lopa.runtime.options.frozen_options import FrozenOptions
 from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
-from lopa.runtime.strategy.checked_stages import errors_of_strategy
+from lopa.runtime.strategy.installed import errors_of_strategy
 
 DEFAULT_DEVICES = ("cpu",)
 _PLAIN = {each.name: OPTION_TABLE[each.name].default for each in fields(OptionFields)}

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import numpy as np
+
 from lopa.runtime.checked_values import check_bool, check_choice, check_float, check_int
 
 LENGTH, QUALITY, STRUCTURE = "Length and sampling", "Speed and quality", "Structure"
@@ -21,14 +23,16 @@ class Option:
     """The properties of a decoding option."""
 
     name: str = ""
+    """Name, by default that of the field that declares the option."""
     kind: Any = None
-    """Type of its values. It and the name are those of the field that declares the option."""
+    """Type of its values: of the field that declares the option, or otherwise by default of the default value."""
     help: str
-    group: str
+    group: str = ""
     advanced: bool = True
     """True if the command line lists the option only with --help-all."""
     default: Any = None
-    """Value of the option if nobody sets it; None if there is no constant one."""
+    """Value of the option if nobody sets it; None if there is no constant one. An option of a strategy may have a
+    function that returns it for a value of max_new_tokens."""
     documented_default: str = ""
     """Description of a default that is not a constant."""
     conditional: bool = False
@@ -38,9 +42,11 @@ class Option:
     per_request: bool = False
     """True if only requests can set the option."""
     min: float = 0
-    max: float = math.inf
+    max: float = 1e9
     above: bool = False
     """True if a number has to exceed `min`."""
+    infinite: bool = False
+    """True if infinity is allowed."""
     check: Check | None = None
     """Check of a value; None for a check of the field's type, and of a number from `min` to `max`."""
     command_help: str = ""
@@ -55,13 +61,22 @@ class Option:
         """Return `value`, which is not None, as a plain Python value. Raises BadInputError for an invalid value."""
         if self.check is not None:
             return self.check(value)
-        if self.kind is bool:
+        kind = type(self.default) if self.kind is None else self.kind
+        if kind is bool:
             return check_bool(self.name, value)
-        if self.kind is int:
+        if kind is int:
             return check_int(self.name, value, min=int(self.min), max=int(self.max))
-        if self.kind is float:
-            return check_float(self.name, value, min=self.min, max=self.max, above=self.above)
-        return check_choice(self.name, value, get_args(self.kind))
+        if kind is not float:
+            return check_choice(self.name, value, get_args(kind))
+        if self.infinite and isinstance(value, (float, np.floating)) and value == math.inf:
+            return math.inf
+        return check_float(self.name, value, min=self.min, max=self.max, above=self.above)
+
+    def value(self, given: Any, max_new_tokens: int) -> Any:
+        """Return the checked value `given`, or the default for None. Raises BadInputError for an invalid value."""
+        if given is not None:
+            return self.checked(given)
+        return self.default(max_new_tokens) if callable(self.default) else self.default
 
 
 def option(group: str, help: str, **properties: Any) -> Any:

@@ -1,10 +1,12 @@
-"""Limit the prompt rows that join a round.
+"""Admission of requests to an engine: reserved places, and the prompt rows that join a round.
 
 A prompt is computed in one forward, because its rows attend to each other. All running requests stall during a prefill.
 Only the number of prompts in one round and their frequency can be limited.
 """
 
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 MAX_NUM_BATCHED_TOKENS = 1024
 """Default limit, about the rows per round of eight requests with four branches and a block of 32."""
@@ -39,3 +41,20 @@ class Admission:
             self._available = max(0, self._available - each)
             number += 1
         return number
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """Places for requests whose preparation has not ended: Engine.reserved, for one call of Engine.submit_many."""
+
+    places: int
+    _cancelled: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    def cancel(self) -> None:
+        """Stop the preparation of its requests, from any thread. submit_many then raises PreparationStoppedError."""
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """True once cancel() was called."""
+        return self._cancelled.is_set()

@@ -3,21 +3,71 @@
 import copy
 import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.chat.prepared_chat import PLAIN, AnswerForm
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-from lopa.runtime.requests.timing import RequestTiming
-from lopa.runtime.requests.waiters import Waiters
+from lopa.runtime.state.answer_state import StopReason
 
 if TYPE_CHECKING:
     import asyncio
+
+
+@dataclass
+class RequestTiming:
+    """Moments of a request on time.perf_counter's clock; None before they happen. The engine writes them."""
+
+    queued: float | None = None
+    """The checked request joined the engine's queue."""
+    admitted: float | None = None
+    """The request left the queue for its first round. None if it ended before that."""
+    prefilled: float | None = None
+    """The first round ended. It computes the prompt and the first window in one forward."""
+    first_text: float | None = None
+    """The first text was final."""
+    ended: float | None = None
+    """The result or the error was available."""
+
+
+class Waiters(list[Callable[[], None]]):
+    """Functions to call, on the thread that changes the state, when it has changed.
+
+    There is no lock. A signal handler may interrupt a wait anywhere, and wait for the same thread itself. With a lock,
+    as in a Condition, that thread would wait for the interrupted one.
+    """
+
+    def notify(self) -> None:
+        """Wake everything that waits, after a change of the state."""
+        for wake in tuple(self):
+            wake()
+
+    def wait_until(self, is_ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the state `is_ready`, at most `timeout` seconds. Return False if it is not."""
+        latest = None if timeout is None else time.monotonic() + timeout
+        news: SimpleQueue[None] = SimpleQueue()
+
+        def wake() -> None:
+            if is_ready():
+                news.put(None)
+
+        self.append(wake)
+        try:
+            while not is_ready():
+                try:
+                    news.get(timeout=None if latest is None else max(0.0, latest - time.monotonic()))
+                except Empty:
+                    break
+            return is_ready()
+        finally:
+            self.remove(wake)
 
 
 class RequestHandle:
@@ -205,3 +255,16 @@ class RequestHandle:
             self.timing.ended = time.perf_counter()
         elif self.timing.first_text is None:
             self.timing.first_text = time.perf_counter()
+
+
+def ending_handles(
+    handles: Iterable[RequestHandle], deadline: float | None, reason: StopReason | None = None
+) -> list[tuple[RequestHandle, StopReason]]:
+    """Return which of a request's unfinished `handles` end now, with their reasons.
+
+    All of them end with a `reason`, otherwise those that are cancelled, and all once the `deadline` has passed. It is
+    on time.perf_counter's clock.
+    """
+    late: StopReason | None = "time_limit" if deadline is not None and time.perf_counter() >= deadline else None
+    reasons = ((each, reason or ("cancelled" if each.cancelled else late)) for each in handles)
+    return [(handle, why) for handle, why in reasons if why is not None]

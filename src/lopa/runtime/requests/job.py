@@ -1,17 +1,14 @@
 """A checked request, and the handles that receive its answer."""
 
 import threading
-import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
-from lopa.runtime.decoding.cached_prompt import cached_prompt
-from lopa.runtime.decoding.extension import Extension
-from lopa.runtime.decoding.grammar_start import constraint
+from lopa.runtime.decoding.extension import Extension, cached_prompt, constraint
 from lopa.runtime.decoding.growing_holes import hole_filling
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
@@ -21,20 +18,10 @@ from lopa.runtime.options import GRAMMARS, DecodingParams
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.running_loop import RequestLoop
 from lopa.runtime.scoring.scoring import Scoring
-from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.choice_scores import EncodedChoice
-from lopa.runtime.state.shared_rows import SharingTest
+from lopa.runtime.state.packed_rows import SharingTest
 from lopa.runtime.text.encoded_holes import EncodedHoles
-
-
-class EndingHandles(NamedTuple):
-    """The handles of a request that end now."""
-
-    handles: list[tuple[RequestHandle, StopReason]]
-    """Each ending handle with its reason."""
-    is_all: bool
-    """True if no other handle remains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,20 +65,6 @@ class Job:
     def done(self) -> bool:
         """True if every handle has ended."""
         return not self.unfinished
-
-    def ending_handles(self, reason: StopReason | None = None) -> EndingHandles:
-        """Return the handles that end now: all of them with a `reason`, otherwise the handles that are cancelled or
-        past the deadline."""
-        unfinished = self.unfinished
-        if reason is not None:
-            return EndingHandles([(handle, reason) for handle in unfinished], is_all=True)
-        over = self.deadline is not None and time.perf_counter() >= self.deadline
-        due: list[tuple[RequestHandle, StopReason]] = [
-            (handle, "cancelled" if handle.cancelled else "time_limit")
-            for handle in unfinished
-            if handle.cancelled or over
-        ]
-        return EndingHandles(due, is_all=len(due) == len(unfinished))
 
     def decode_key(self) -> Hashable:
         """Return a key that is equal for jobs that decode the same, so that one decode can serve them all.

@@ -17,22 +17,25 @@ from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import raise_if_from_handler
-from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.handle import RequestHandle, ending_handles
 from lopa.runtime.requests.job import Job, loop_of_job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
 from lopa.runtime.requests.output_processor import OutputProcessor
-from lopa.runtime.requests.prefix_reuse import PrefixReuse, prefix_reuse
-from lopa.runtime.requests.prefix_tree import PrefixTree
+from lopa.runtime.requests.prefix_tree import PrefixReuse, PrefixTree, prefix_reuse
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.running_loop import RequestCache, RequestLoop, RunningLoop
 from lopa.runtime.requests.session_turns import SessionTurns
-from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.answer_state import StopReason
-from lopa.runtime.state.batch import MAX_PADDING, batch_from_rows, columns_from_statistics, groups_from_rows
-from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.packed_rows import (
+    MAX_PADDING,
+    PackedRows,
+    batch_from_rows,
+    columns_from_statistics,
+    groups_from_rows,
+)
 from lopa.runtime.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +49,11 @@ class _Running(RunningLoop):
     ) -> None:
         super().__init__(loop, cache, job.sharing)
         self.job, self.outputs = job, outputs
+
+    @property
+    def unfinished(self) -> list[RequestHandle]:
+        """Handles that have not ended."""
+        return [handle for handle in self.outputs if not handle.done]
 
 
 @dataclass
@@ -116,18 +124,17 @@ class RequestPool:
     def add(self, job: Job) -> None:
         """Add a request to the next step."""
         began = time.perf_counter()
-        prefix = SharedPrefix(self._prefixes, self._reuse(job), job.prompt_ids)
-        self._report_admission(job, began, prefix.tokens)
+        cache = RequestCache(self._session, self._prefixes, self._reuse(job), job.prompt_ids)
+        self._report_admission(job, began, cache.reused)
         for handle in job.unfinished:
             handle.timing.admitted = began
         with self._errors_end_request(job):
-            running = self._start(job, prefix)
-            self._running.append(running)
-            self._round.prompt_rows += len(job.prompt_ids) - prefix.tokens
+            self._running.append(self._start(job, cache))
+            self._round.prompt_rows += len(job.prompt_ids) - cache.reused
         if job.done:
-            prefix.release()
-        elif prefix.tokens:
-            self._turns.run(running.cache.load)
+            cache.end_sharing()
+        elif cache.reused:
+            self._turns.run(cache.load)
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
@@ -135,7 +142,6 @@ class RequestPool:
         tokens.
         """
         began = time.perf_counter()
-        self._remove_ended()
         rounds = self._turns.run(self._open_rounds)
         for group in groups_from_rows([packed for _, packed in rounds], self._max_padding):
             finished = self._turns.run(partial(self._run_group, [rounds[index] for index in group]))
@@ -143,7 +149,8 @@ class RequestPool:
                 with self._errors_end_request(running.job):
                     if step is not None and running.job.on_step is not None:
                         running.job.on_step(step)
-                    self._put_events(running, step)
+                    for handle in running.unfinished:
+                        handle.put_events(running.outputs[handle].events_from_step(step))
         self._remove_ended()
         self._end_round(began, len(rounds))
 
@@ -177,7 +184,7 @@ class RequestPool:
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
         """Give empty results to handles of a request that never ran."""
         with self._errors_end_request(job):
-            running = self._start(job, SharedPrefix(self._prefixes, None, job.prompt_ids))
+            running = self._start(job, RequestCache(self._session))
             for handle, reason in ends:
                 self._hand_out_result(running, handle, reason)
 
@@ -191,7 +198,7 @@ class RequestPool:
     def cancel_all(self) -> None:
         """End every request as cancelled."""
         for running in self._running:
-            for handle in running.job.unfinished:
+            for handle in running.unfinished:
                 handle.cancel()
         self._remove_ended()
 
@@ -199,8 +206,8 @@ class RequestPool:
         """Give every ended request its result. This does not use the session, so it works after the session failed."""
         for running in self._running:
             if running.loop.answer.stop_reason is not None:
-                for handle, reason in running.job.ending_handles(running.loop.answer.stop_reason).handles:
-                    self._hand_out_result(running, handle, reason)
+                for handle in running.unfinished:
+                    self._hand_out_result(running, handle, running.loop.answer.stop_reason)
 
     def close(self) -> None:
         """Free every cache, after the round that runs on the session. Unfinished handles stay as they are.
@@ -218,8 +225,8 @@ class RequestPool:
             return None
         return prefix_reuse(len(job.prompt_ids), job.params, self._manifest.prediction_shift, job.cache_salt)
 
-    def _start(self, job: Job, prefix: SharedPrefix) -> _Running:
-        loop = loop_of_job(job, self._manifest, prefix.tokens)
+    def _start(self, job: Job, cache: RequestCache) -> _Running:
+        loop = loop_of_job(job, self._manifest, cache.reused)
         ends = self._manifest.special_tokens.ends
         outputs = {
             handle: OutputProcessor(
@@ -227,14 +234,14 @@ class RequestPool:
             )
             for handle in job.unfinished
         }
-        return _Running(job, loop, RequestCache(self._session, prefix), outputs)
+        return _Running(job, loop, cache, outputs)
 
     def _forward(self, members: Sequence[tuple[_Running, PackedRows]]) -> tuple[Ticket, Statistics]:
         """Return the statistics of a forward, and its ticket, which the members' caches have too."""
         batch = batch_from_rows(
             [packed for _, packed in members],
             [running.cache.number for running, _ in members],
-            [running.job.params.logits_temperature for running, _ in members],
+            [running.loop.params.logits_temperature for running, _ in members],
         )
         began = time.perf_counter()
         ticket = self._session.start(batch)
@@ -254,13 +261,9 @@ class RequestPool:
         step = running.finish_round(packed, rows, split)
         if running.loop.steps == 1:
             prefilled = time.perf_counter()
-            for handle in running.job.unfinished:
+            for handle in running.unfinished:
                 handle.timing.prefilled = prefilled
         return step
-
-    def _put_events(self, running: _Running, step: Step | None) -> None:
-        for handle in running.job.unfinished:
-            handle.put_events(running.outputs[handle].events_from_step(step))
 
     def _store_rows(self, running: _Running, packed: PackedRows, step: Step | None) -> None:
         """Store the rows of finished blocks that the last forward computed and the request committed.
@@ -278,14 +281,16 @@ class RequestPool:
         """Release the caches of finished requests and give them their results. Single copies may end earlier."""
         gone = []
         for running in self._running:
-            ending_handles = running.job.ending_handles(running.loop.answer.stop_reason)
-            if ending_handles.is_all:
+            unfinished = running.unfinished
+            ending = ending_handles(unfinished, running.job.deadline, running.loop.answer.stop_reason)
+            if len(ending) == len(unfinished):
                 running.cache.end_sharing()
                 self._turns.run(running.cache.release)
                 gone.append(running)
-            for handle, reason in ending_handles.handles:
+            for handle, reason in ending:
                 self._hand_out_result(running, handle, reason)
-        self._running = [running for running in self._running if running not in gone]
+        if gone:
+            self._running = [running for running in self._running if running not in gone]
 
     def _end_round(self, began: float, requests: int) -> None:
         """Report the round, if there was one, and start counting for the next."""

@@ -31,7 +31,7 @@ from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.state.choice_scores import EncodedChoice
 from lopa.runtime.state.context import check_editing
-from lopa.runtime.state.shared_rows import SharingTest
+from lopa.runtime.state.packed_rows import SharingTest
 from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.text_with_holes import TextWithHoles

@@ -1,53 +1,76 @@
 """The rounds of a request on a session: its loop, which decodes or scores, and its cache."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
-from lopa.runtime.contract import Int64
+from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.requests.shared_prefix import SharedPrefix
+from lopa.runtime.requests.prefix_tree import Path, PrefixReuse, PrefixTree
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.answer_state import AnswerState, StopReason
-from lopa.runtime.state.batch import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.context import Model
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.state.packed_rows import PackedRows, check_rows
-from lopa.runtime.state.shared_rows import SharingTest, with_shared_rows
+from lopa.runtime.state.packed_rows import (
+    PackedRows,
+    SharingTest,
+    batch_from_rows,
+    check_rows,
+    columns_from_statistics,
+    with_shared_rows,
+)
 
 
 class RequestCache:
     """The only owner of a request's rows: those in the session, and the blocks that it shares with other requests.
 
     A round calls `align` before its forward, then `with_last_row` and `commit`. `store` follows once all requests of
-    the forward have committed their rows.
+    the forward have committed their rows. Blocks of the tree are in use from the beginning until `end_sharing`.
     """
 
-    def __init__(self, session: Session, prefix: SharedPrefix | None = None) -> None:
-        """Begin with the rows that `prefix` found, which `load` appends; None for an empty cache."""
-        self.session, self._prefix = session, prefix
+    def __init__(
+        self,
+        session: Session,
+        tree: PrefixTree | None = None,
+        reuse: PrefixReuse | None = None,
+        prompt: Int64 | None = None,
+    ) -> None:
+        """Find the first blocks of `prompt` [n] in the `tree`, whose rows `load` appends.
+
+        Without any of the three the request shares nothing.
+        """
+        self.session, self._tree, self._reuse = session, tree, reuse
         self.number = next_request_number()
         """Number of the request in the session."""
-        self.reused = 0 if prefix is None else prefix.tokens
+        self._path: Path | None = None
+        if tree is not None and reuse is not None and prompt is not None:
+            self._path = tree.acquire(reuse.key, reuse.blocks(prompt))
+        self.reused = 0 if self._path is None else self._path.tokens
         """Number of prompt rows found instead of computed."""
         self.positions = np.arange(self.reused)
         """[P]: positions of the rows in the session, as the model counts them, in the cache's order."""
-        self._last = None if prefix is None else prefix.last
+        self._last = None if self._path is None else self._path.last
         """[K]: statistics of the last committed row of finished blocks."""
-        self.ticket: Ticket | None = None
-        """Ticket of the last forward with the request's rows."""
         self._last_predicts = None if self._last is None else self.reused
         """Position that this row predicts."""
+        self.ticket: Ticket | None = None
+        """Ticket of the last forward with the request's rows."""
+        self._stored = self.reused
+        """Position behind the last row that was found or stored, or that waits for its block to be complete."""
+        self._waiting_ids = np.empty(0, np.int64)
+        self._waiting: CacheRows | None = None
+        """Rows of the positions before `_stored` with these ids, in a block that is not complete yet."""
 
     def load(self) -> None:
         """Append the rows that were found, at least one, to the session."""
-        if self._prefix is not None:
-            self.session.append_rows(self.number, self._prefix.rows())
+        assert self._path is not None
+        self.session.append_rows(self.number, self._path.rows())
 
     def align(self, packed: PackedRows, layout: Layout) -> None:
         """Drop the cached rows that the `packed` rows of a round do not attend to.
@@ -80,21 +103,63 @@ class RequestCache:
             self._last, self._last_predicts = rows[column], int(packed.column_positions[column])
 
     def store(self, packed: PackedRows, winner: int) -> None:
-        """Store the finished blocks that the last forward computed, and that the request has committed."""
-        if self._prefix is None or not packed.is_final:
+        """Store the blocks that are complete with the finished rows that the last forward computed.
+
+        The request has committed them. Nothing is stored anymore once used blocks leave no space, or if the rows are
+        not adjacent to the ones before.
+        """
+        if packed.is_final:
+            window, count = packed.window_of(winner), packed.commit
+            self.store_rows(
+                packed.prefix,
+                packed.input_ids[packed.rows_to_commit(winner)],
+                lambda: self.session.read_rows(self._ticket(), self.number, window, count),
+            )
+
+    def store_rows(self, start: int, ids: Int64, read_rows: Callable[[], CacheRows]) -> None:
+        """Store the blocks that the rows of finished blocks at position `start`, computed from `ids` [n], complete.
+
+        `read_rows` is called only if some row is new, and returns a copy of the rows.
+        """
+        tree, path, reuse = self._tree, self._path, self._reuse
+        if tree is None or path is None or reuse is None:
             return
-        window, count = packed.window_of(winner), packed.commit
-        self._prefix.store(
-            packed.prefix,
-            packed.input_ids[packed.rows_to_commit(winner)],
-            lambda: self.session.read_rows(self._ticket(), self.number, window, count),
-            None if self._last is None else self._last.copy(),
-        )
+        if start != self._stored or (reuse.whole_prompt and start):
+            self._end_storing()
+            return
+        self._stored += len(ids)
+        size = reuse.block
+        ids, place = np.concatenate([self._waiting_ids, ids]), 0
+        while place + size <= len(ids) and tree.follow(path, ids[place : place + size].tobytes()):
+            place += size
+        if place == len(ids):
+            self._waiting_ids, self._waiting = ids[:0], None
+            return
+        if not tree.has_space(size):
+            self._end_storing()
+            return
+        rows = read_rows() if self._waiting is None else joined_rows(self._waiting, read_rows())
+        last = self._last.copy() if reuse.whole_prompt and self._last is not None else None
+        while place + size <= len(ids):
+            if not tree.has_space(size):
+                self._end_storing()
+                return
+            block = slice(place, place + size)
+            tree.add(path, ids[block].tobytes(), rows if rows.count == size else sliced_rows(rows, block), last)
+            place += size
+        self._waiting_ids = ids[place:]
+        self._waiting = sliced_rows(rows, slice(place, None)) if place < len(ids) else None
+
+    def _end_storing(self) -> None:
+        """Store nothing from now on. The blocks stay in use."""
+        self._reuse, self._waiting_ids, self._waiting = None, self._waiting_ids[:0], None
 
     def end_sharing(self) -> None:
         """End the use of shared blocks, and store nothing more. This may be called more than once."""
-        if self._prefix is not None:
-            self._prefix.release()
+        self._end_storing()
+        if self._tree is not None and self._path is not None:
+            self._tree.release(self._path)
+            self._path = None
 
     def release(self) -> None:
         """Free the rows in the session, after `end_sharing`, and a forward that an exception interrupted."""
@@ -191,3 +256,14 @@ class RunningLoop:
         step = self.finish_round(packed, rows, statistics.split)
         assert step is not None
         return step
+
+
+def joined_rows(first: CacheRows, second: CacheRows) -> CacheRows:
+    """Return the rows of `first` and `second` in one piece."""
+    pairs = zip(first.layers, second.layers, strict=True)
+    return CacheRows(tuple(np.concatenate(pair, axis=1) for pair in pairs))
+
+
+def sliced_rows(rows: CacheRows, part: slice) -> CacheRows:
+    """Return a copy of some rows, so that the memory of the others can be freed."""
+    return CacheRows(tuple(array[:, part].copy() for array in rows.layers))

@@ -10,9 +10,9 @@ class PoolLoad:
     """The load of a pool's requests."""
 
     cache_rows: int = 0
-    """Rows in prefix caches: prompts and finished blocks."""
+    """Rows in the prefix caches of running decodes: prompts and finished blocks."""
     prompt_rows: int = 0
-    """Number of prompt tokens of running requests."""
+    """Number of prompt tokens of running decodes."""
     prefix_cached_tokens: int = 0
     """Rows in the prefix cache, which later requests may use."""
     prefix_hit_tokens: int = 0
@@ -20,14 +20,14 @@ class PoolLoad:
     prefix_hits: int = 0
     """Requests that found such rows, since the pool was made."""
     evicted_blocks: int = 0
-    """Blocks dropped from the prefix cache, since the pool was made."""
+    """Blocks dropped from the prefix cache, since the pool was made. A prompt that is stored whole is one block."""
     rounds: int = 0
     """Rounds since the pool was made."""
 
 
-@dataclass(frozen=True)
-class EngineStatus:
-    """The state of an engine. Rows and rounds are counted after the last completed round."""
+@dataclass(frozen=True, kw_only=True)
+class EngineStatus(PoolLoad):
+    """The state of an engine. The load of its requests is that after the last completed round."""
 
     running: int
     """Number of running decodes; copies that share a decode count once."""
@@ -39,22 +39,8 @@ class EngineStatus:
     """Maximum number of running decodes."""
     queue_limit: int
     """Maximum number of waiting decodes."""
-    cache_rows: int
-    """Rows in the prefix caches of running decodes: prompts and finished blocks."""
     cache_rows_limit: int
     """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers."""
-    prompt_rows: int
-    """Number of prompt tokens of running decodes."""
-    prefix_cached_tokens: int
-    """Rows in the prefix cache, which later requests may use."""
-    prefix_hit_tokens: int
-    """Prompt rows found in the prefix cache instead of computed, since the engine was made."""
-    prefix_hits: int
-    """Requests that found such rows, since the engine was made."""
-    evicted_blocks: int
-    """Blocks dropped from the prefix cache, since the engine was made. A prompt that is stored whole is one block."""
-    rounds: int
-    """Rounds since the engine was made."""
     draining: bool
     """True if new requests are rejected because of drain()."""
     closed: bool

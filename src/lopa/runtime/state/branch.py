@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
@@ -270,3 +271,38 @@ def _with_logprobs(logprobs: Float32 | None, positions: Int64, new: Float32 | No
     written = logprobs.copy()
     written[positions] = new
     return written
+
+
+def open_span(branch: Branch, block: Block, params: DecodingParams) -> tuple[int, int]:
+    """Return the start and end of the positions of an active block that may be unmasked now.
+
+    That is the whole block. With sub-blocks, which are unmasked one after another, it is the first one with a masked
+    position, or the last one if none has.
+    """
+    if params.sub_block >= block.end - block.start:
+        return block.start, block.end
+    masked = np.flatnonzero(~branch.unmasked[block.start : block.end])
+    inside = int(masked[0]) if len(masked) else block.end - block.start - 1
+    start = block.start + inside // params.sub_block * params.sub_block
+    return start, min(start + params.sub_block, block.end)
+
+
+def open_among(branch: Branch, positions: Int64, params: DecodingParams) -> Bool:
+    """Return which of `positions` [n], ascending, are masked and may be unmasked now, [n]. Positions behind the branch
+    are False."""
+    found = np.zeros(len(branch.tokens), np.bool_)
+    for block in branch.active:
+        found[slice(*open_span(branch, block, params))] = True
+    return _flags_at(found & ~branch.unmasked, positions)
+
+
+def masked_among(branch: Branch, positions: Int64) -> Bool:
+    """Return which of `positions` [n], ascending, are masked, [n]. Positions behind the branch are False."""
+    return _flags_at(~branch.unmasked, positions)
+
+
+def _flags_at(flags: Bool, positions: Int64) -> Bool:
+    result = np.zeros(len(positions), np.bool_)
+    inside = np.searchsorted(positions, len(flags))
+    result[:inside] = flags[positions[:inside]]
+    return result

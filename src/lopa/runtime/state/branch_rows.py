@@ -1,4 +1,4 @@
-"""The rows of one branch in a round: which are computed, and which are cached.
+"""The rows of a round: which rows of each branch are computed and sampled, and which are cached.
 
 `DecodingParams.cache` determines which rows are cached. Rows of finished blocks are exact if rows attend to nothing
 behind their block (block_causal, causal), and otherwise approximate. The other caches come from Fast-dLLM, for models
@@ -11,16 +11,17 @@ that row, and unmasks the first position in the block's first round at any confi
 section 2.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.branch import BlockState, Branch, open_span
+from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.state.sampled_positions import open_span
+from lopa.runtime.state.packed_rows import KEPT_ROW, PackedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +139,91 @@ def attention_mask(order: Int64, layout: Layout, params: DecodingParams) -> Bool
         return np.tri(len(order), dtype=np.bool_)
     number = layout.block_numbers(order)
     return number[:, None] >= number[None, :]
+
+
+def sampled_positions(branch: Branch, params: DecodingParams) -> Int64:
+    """Return the positions that a round samples, ascending: the masked ones of all opened blocks.
+
+    The published rules that unmask a fixed number per step also sample unmasked ones (docs/concepts/decoding.md,
+    "Reference mode").
+    """
+    if params.overwrites_unmasked:
+        spans = [np.arange(block.start, block.end) for block in branch.active]
+        return np.concatenate([np.empty(0, np.int64), *spans])
+    return np.flatnonzero(~branch.unmasked[: branch.blocks[-1].end])
+
+
+def editable_positions(branch: Branch) -> Int64:
+    """Return the positions that a round may edit, ascending: unmasked ones of active blocks behind the prompt."""
+    found = np.zeros(len(branch.tokens), np.bool_)
+    for block in branch.active:
+        found[block.start : block.end] = True
+    found[: branch.layout.prompt] = False
+    return np.flatnonzero(found & branch.unmasked)
+
+
+def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = False) -> PackedRows:
+    """Return the rows of a round's `branches`. The anchor, the last one, determines which rows are cached.
+
+    With `anew`, temporarily cached rows are computed again, as in a block's first round.
+    """
+    params, shift, anchor = context.params, context.prediction_shift, branches[-1]
+    states = tuple(map(_as_in_first_round, branches)) if anew else branches
+    every: list[BranchRows] = []
+    for state in states:
+        is_like_first = (
+            not params.slides and len(state.tokens) == len(states[0].tokens) and state.layout is states[0].layout
+        )
+        every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], params))
+    due, unseen = every[-1], anchor.layout.unseen
+    order = np.concatenate([each.order for each in every])
+    lengths = tuple(len(each.order) for each in every)
+
+    sampled = tuple(sampled_positions(branch, params) for branch in branches)
+    if due.is_partial:
+        pairs = zip(sampled, every, strict=True)
+        sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
+    editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
+    kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
+    groups = (sampled, editable) if editable else (sampled,)
+    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
+    positions = np.concatenate(columns)
+    # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
+    predicting = np.maximum(positions - shift, unseen)
+    row_at = np.full((len(branches), 1 + max(len(branch.tokens) for branch in branches)), KEPT_ROW)
+    row_at[np.arange(len(branches)).repeat(lengths), order] = np.arange(len(order))
+    return PackedRows(
+        len(due.cached),
+        due.commit,
+        lengths,
+        lengths,
+        np.concatenate([branch.tokens[each.order] for branch, each in zip(branches, every, strict=True)]),
+        order - unseen,
+        _masks(branches, every, context),
+        sampled,
+        len(kept),
+        positions,
+        row_at[np.arange(len(branches)).repeat(list(map(len, columns))), predicting],
+        editable,
+        cached=due.cached - unseen,
+        is_final=due.is_final,
+    )
+
+
+def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Context) -> Bool:
+    """Return the masks of the branches' rows. Leading equal rows have the same mask in every branch."""
+    longest = max((each.order for each in every), key=len)
+    seen = attention_mask(longest, branches[-1].layout, context.params)
+    masks = []
+    for branch, each in zip(branches, every, strict=True):
+        length = len(each.order)
+        alike = each.order is longest or np.array_equal(each.order, longest[:length])
+        mask = seen[:length, :length] if alike else attention_mask(each.order, branch.layout, context.params)
+        masks.append(mask.ravel())
+    return masks[0] if len(masks) == 1 else np.concatenate(masks)
+
+
+def _as_in_first_round(branch: Branch) -> Branch:
+    """Return `branch` as if its active blocks had just been opened."""
+    blocks = (replace(block, rounds=0) if block.state is BlockState.ACTIVE else block for block in branch.blocks)
+    return replace(branch, blocks=tuple(blocks))

@@ -7,7 +7,7 @@ from typing import Protocol
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Strategy, strategy_from_name
-from lopa.runtime.strategy.checked_stages import checked_strategy
+from lopa.runtime.strategy.installed import checked_strategy
 
 
 class ModelSizes(Protocol):

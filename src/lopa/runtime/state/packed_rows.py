@@ -1,27 +1,33 @@
 """The rows of one request's round as one list, without padding, and the columns of statistics that the round reads.
 
 A window is a run of rows that attend to each other and to the request's cached rows. Each branch has its own window,
-window after window, until equal rows are shared: then one window holds the rows of all branches
-(lopa.runtime.state.shared_rows). Shadow rows follow the anchor's rows (lopa.runtime.state.shadow_rows).
+window after window, until equal rows are shared: then one window holds the rows of all branches. Shadow rows follow the
+anchor's rows (lopa.runtime.state.shadow_rows). The rows of several requests join into one forward.
 
 A column is one position whose statistics a branch reads. The row of an earlier round, the kept row, may predict it.
+
+Equal rows of several branches are computed once. A row depends on the shared prefix, on its token and position, and on
+the rows that it attends to, through all layers. Rows for which all of these match the anchor need no second
+computation. With block-causal attention these are the rows of the blocks before the one with a lookahead token. The
+mask alone expresses which row attends to which row, so graphs need no support for it. Every row attends to the same
+rows as before, but the order of the sums changes, which may change the last bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from lopa.runtime.contract import Bool, Int64
-from lopa.runtime.state.branch import BlockState, Branch
-from lopa.runtime.state.branch_rows import BranchRows, attention_mask, rows_from_branch
-from lopa.runtime.state.context import Context
-from lopa.runtime.state.sampled_positions import editable_positions, sampled_positions
+from lopa.runtime.contract import Bool, Int64, Statistics
+from lopa.runtime.contract.packed_batch import PackedBatch
+from lopa.runtime.contract.row_statistics import RowStatistics
 
 KEPT_ROW = -1
 """Value in `PackedRows.column_rows` of the row that an earlier round computed last."""
+MAX_PADDING = 0.25
+"""Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,22 +112,18 @@ class PackedRows:
         is_kept: Bool = self.column_rows == KEPT_ROW
         return is_kept
 
-    @property
+    @cached_property
     def sampled_rows(self) -> Int64:
         """Rows [M] that predict a column, each once, ascending; the first row if there are none."""
-        return self._sampled_rows_and_answers[0]
-
-    @property
-    def answers(self) -> Int64:
-        """Index of each column's row [C] in `sampled_rows`; any index for the kept row."""
-        return self._sampled_rows_and_answers[1]
-
-    @cached_property
-    def _sampled_rows_and_answers(self) -> tuple[Int64, Int64]:
         is_sampled = np.zeros(self.input_ids.size + 1, np.bool_)
         is_sampled[self.column_rows] = True  # the kept row, -1, marks the last element, which is no row
         rows = np.flatnonzero(is_sampled[:-1])
-        return rows if rows.size else np.zeros(1, np.int64), is_sampled[:-1].cumsum()[self.column_rows] - 1
+        return rows if rows.size else np.zeros(1, np.int64)
+
+    @cached_property
+    def answers(self) -> Int64:
+        """Index of each column's row [C] in `sampled_rows`; any index for the kept row."""
+        return np.searchsorted(self.sampled_rows, self.column_rows)
 
     def window_of(self, branch: int) -> int:
         """Return the window with the rows of `branch`."""
@@ -142,54 +144,6 @@ class PackedRows:
         ]
 
 
-def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = False) -> PackedRows:
-    """Return the rows of a round's `branches`. The anchor, the last one, determines which rows are cached.
-
-    With `anew`, temporarily cached rows are computed again, as in a block's first round.
-    """
-    params, shift, anchor = context.params, context.prediction_shift, branches[-1]
-    states = tuple(map(_as_in_first_round, branches)) if anew else branches
-    every: list[BranchRows] = []
-    for state in states:
-        is_like_first = (
-            not params.slides and len(state.tokens) == len(states[0].tokens) and state.layout is states[0].layout
-        )
-        every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], params))
-    due, unseen = every[-1], anchor.layout.unseen
-    order = np.concatenate([each.order for each in every])
-    lengths = tuple(len(each.order) for each in every)
-
-    sampled = tuple(sampled_positions(branch, params) for branch in branches)
-    if due.is_partial:
-        pairs = zip(sampled, every, strict=True)
-        sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
-    editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
-    kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
-    groups = (sampled, editable) if editable else (sampled,)
-    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
-    positions = np.concatenate(columns)
-    # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
-    predicting = np.maximum(positions - shift, unseen)
-    row_at = np.full((len(branches), 1 + max(len(branch.tokens) for branch in branches)), KEPT_ROW)
-    row_at[np.arange(len(branches)).repeat(lengths), order] = np.arange(len(order))
-    return PackedRows(
-        len(due.cached),
-        due.commit,
-        lengths,
-        lengths,
-        np.concatenate([branch.tokens[each.order] for branch, each in zip(branches, every, strict=True)]),
-        order - unseen,
-        _masks(branches, every, context),
-        sampled,
-        len(kept),
-        positions,
-        row_at[np.arange(len(branches)).repeat(list(map(len, columns))), predicting],
-        editable,
-        cached=due.cached - unseen,
-        is_final=due.is_final,
-    )
-
-
 def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_for: int | None) -> None:
     """Raise RuntimeError if no row predicts some column of `packed`.
 
@@ -207,20 +161,132 @@ def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_f
         )
 
 
-def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Context) -> Bool:
-    """Return the masks of the branches' rows. Leading equal rows have the same mask in every branch."""
-    longest = max((each.order for each in every), key=len)
-    seen = attention_mask(longest, branches[-1].layout, context.params)
-    masks = []
-    for branch, each in zip(branches, every, strict=True):
-        length = len(each.order)
-        alike = each.order is longest or np.array_equal(each.order, longest[:length])
-        mask = seen[:length, :length] if alike else attention_mask(each.order, branch.layout, context.params)
-        masks.append(mask.ravel())
-    return masks[0] if len(masks) == 1 else np.concatenate(masks)
+SharingTest = Callable[[PackedRows, int, int], bool]
+"""Function that returns True if one shared window is faster. Its arguments are the rows in separate windows, and the
+numbers of rows and sampled rows of the shared one.
+"""
 
 
-def _as_in_first_round(branch: Branch) -> Branch:
-    """Return `branch` as if its active blocks had just been opened."""
-    blocks = (replace(block, rounds=0) if block.state is BlockState.ACTIVE else block for block in branch.blocks)
-    return replace(branch, blocks=tuple(blocks))
+def with_shared_rows(packed: PackedRows, is_faster: SharingTest) -> PackedRows:
+    """Return `packed` with all rows in one window, each once, if that is smaller and `is_faster` returns True.
+
+    The anchor's rows come first, then the rows in which other branches differ. Windows stay separate if the rows to
+    commit differ between branches, because the winner is not known yet.
+    """
+    windows, width, first = len(packed.lengths), max(packed.lengths), packed.lengths[-1]
+    if windows == 1:
+        return packed
+    places = np.concatenate([np.arange(length) for length in packed.lengths])
+    """Index of each row [N] in its window, then in the shared one."""
+    own = np.flatnonzero(~rows_of_anchor(packed))
+    total = first + len(own)
+    if (places[own] < packed.commit).any() or total >= windows * width:
+        return packed
+    places[own] = np.arange(first, total)
+    column_rows = np.where(packed.from_kept_row, KEPT_ROW, places[packed.column_rows])
+    if not is_faster(packed, total, max(1, len(np.unique(column_rows[column_rows != KEPT_ROW])))):
+        return packed
+
+    rows = np.concatenate([np.arange(len(places) - first, len(places)), own])
+    mask = np.zeros((total, total), np.bool_)
+    begin = 0
+    for length, seen in zip(packed.lengths, packed.masks, strict=True):
+        inside = rows[(rows >= begin) & (rows < begin + length)]
+        mask[places[inside][:, None], places[begin : begin + length]] = seen[inside - begin]
+        begin += length
+    return replace(
+        packed,
+        lengths=(total,),
+        input_ids=packed.input_ids[rows],
+        positions=packed.positions[rows],
+        mask=mask.ravel(),
+        column_rows=column_rows,
+    )
+
+
+def rows_of_anchor(packed: PackedRows) -> Bool:
+    """Return which rows [N] equal the anchor's row at the same place in everything that they depend on.
+
+    The anchor is the last window.
+    """
+    ends = np.cumsum(packed.lengths)[:-1]
+    windows = zip(np.split(packed.input_ids, ends), np.split(packed.positions, ends), packed.masks, strict=True)
+    *others, (anchor_ids, anchor_positions, anchor_mask) = windows
+    found = []
+    for ids, positions, mask in others:
+        count = min(len(ids), len(anchor_ids))
+        alike = np.zeros(len(ids), np.bool_)
+        alike[:count] = (
+            (ids[:count] == anchor_ids[:count])
+            & (positions[:count] == anchor_positions[:count])
+            & (mask[:count, :count] == anchor_mask[:count, :count]).all(axis=-1)
+            & ~mask[:count, count:].any(axis=-1)
+            & ~anchor_mask[:count, count:].any(axis=-1)
+        )
+        while (sees_another := alike & (mask & ~alike).any(axis=-1)).any():
+            alike &= ~sees_another
+        found.append(alike)
+    return np.concatenate([*found, np.ones(len(anchor_ids), np.bool_)])
+
+
+def groups_from_rows(requests: Sequence[PackedRows], max_padding: float) -> tuple[tuple[int, ...], ...]:
+    """Return groups of requests that share a forward; each index of `requests` occurs once.
+
+    Requests are assigned from the largest to the smallest. Each joins the first group whose padding stays within the
+    limit. Requests of equal size always share a forward. An infinite `max_padding` gives one group, 0 one group per
+    size.
+    """
+    if len(requests) == 1:
+        return ((0,),)
+    shapes = [(len(each.lengths), max(each.lengths)) for each in requests]
+    by_size = sorted(range(len(shapes)), key=lambda i: -shapes[i][0] * shapes[i][1])  # stable: equal sizes keep order
+    groups: list[list[int]] = []
+    for index in by_size:
+        target = next(
+            (group for group in groups if _fits_padding([shapes[i] for i in (*group, index)], max_padding)), None
+        )
+        if target is None:
+            groups.append([index])
+        else:
+            target.append(index)
+    return tuple(tuple(sorted(group)) for group in groups)
+
+
+def _fits_padding(shapes: Sequence[tuple[int, int]], max_padding: float) -> bool:
+    """Return True if the padding of requests of these `shapes`, windows and longest window, stays within the limit."""
+    rows = len(shapes) * max(windows for windows, _ in shapes) * max(length for _, length in shapes)
+    return rows <= (1 + max_padding) * sum(windows * length for windows, length in shapes)
+
+
+def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], temperatures: Sequence[float]) -> PackedBatch:
+    """Return one forward for all `rows`, at least one, with the number and temperature of each request.
+
+    A temperature of 0 decodes greedily and leaves the logits unchanged.
+    """
+    starts = accumulate((each.input_ids.size for each in rows), initial=0)
+    return PackedBatch(
+        requests=tuple(requests),
+        temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
+        slots=np.repeat(np.arange(len(rows)), [len(each.lengths) for each in rows]),
+        lengths=np.array([length for each in rows for length in each.lengths]),
+        input_ids=np.concatenate([each.input_ids for each in rows]),
+        position_ids=np.concatenate([each.positions for each in rows]),
+        mask=rows[0].mask if len(rows) == 1 else np.concatenate([each.mask for each in rows]),
+        sampled_rows=np.concatenate([each.sampled_rows + start for each, start in zip(rows, starts, strict=False)]),
+    )
+
+
+def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) -> list[RowStatistics]:
+    """Return the columns [C] of each request from the `statistics` [M, ...] of a forward of their `rows`."""
+    found, begin = [], 0
+    for packed in rows:
+        own = slice(begin, begin := begin + len(packed.sampled_rows))
+        results = RowStatistics(
+            statistics.topk_ids[own],
+            statistics.topk_logprobs[own],
+            statistics.entropy[own],
+            None if statistics.logits is None else statistics.logits[own],
+        )
+        is_in_order = np.array_equal(packed.column_rows, packed.sampled_rows)
+        found.append(results if is_in_order else results.take(packed.answers))  # logits are large
+    return found

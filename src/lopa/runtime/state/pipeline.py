@@ -24,7 +24,7 @@ from lopa.runtime.state.branch import (
 )
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.reading import advance_grammar
-from lopa.runtime.strategy.checked_stages import errors_of_strategy
+from lopa.runtime.strategy.installed import errors_of_strategy
 
 
 def normalize_branch(branch: Branch, context: Context) -> Branch:

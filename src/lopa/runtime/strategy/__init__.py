@@ -1,8 +1,9 @@
 """Strategies: which positions a step unmasks. A strategy is one record of stages, traits and options."""
 
-from lopa.runtime.strategy.strategies import STRATEGIES, register_strategy, strategy_from_name, strategy_names
-from lopa.runtime.strategy.strategy import OwnOption, Strategy
-from lopa.runtime.strategy.views import (
+from lopa.runtime.options.option import Option
+from lopa.runtime.strategy.installed import register_strategy, strategy_from_name, strategy_names
+from lopa.runtime.strategy.strategies import STRATEGIES
+from lopa.runtime.strategy.strategy import (
     BlockView,
     BranchView,
     Candidates,
@@ -10,6 +11,7 @@ from lopa.runtime.strategy.views import (
     Memory,
     RemaskView,
     RoundView,
+    Strategy,
     match_positions,
 )
 
@@ -20,7 +22,7 @@ __all__ = [
     "Candidates",
     "EditView",
     "Memory",
-    "OwnOption",
+    "Option",
     "RemaskView",
     "RoundView",
     "Strategy",

@@ -7,7 +7,7 @@ import numpy as np
 
 from lopa.runtime.contract import TOP_K, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.strategy.views import match_positions
+from lopa.runtime.strategy.strategy import match_positions
 
 DECAY, EARNED_POWER, WEIGHT = 0.8, 0.2, 0.7
 """Published values: the factor per step, the exponent of the probability that is earned, and the weight of

@@ -7,7 +7,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.strategy.views import match_positions
+from lopa.runtime.strategy.strategy import match_positions
 
 STEPS = 2
 """Consecutive steps with a small divergence that make a position stable."""

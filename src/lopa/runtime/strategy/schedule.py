@@ -15,7 +15,7 @@ from lopa.runtime.options import DecodingParams
 
 EPS = 1e-3
 _POSITIONS, _NOISE = 2, 3
-"""Random streams of positions; lopa.runtime.decoding.draws has the streams of tokens."""
+"""Random streams of positions; lopa.runtime.decoding.candidates has the streams of tokens."""
 
 
 @dataclass(frozen=True, slots=True)

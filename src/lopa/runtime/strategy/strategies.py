@@ -1,20 +1,206 @@
-"""The table of built-in strategies, and the registry of installed ones."""
+"""The built-in strategies, with the rules that only some of them have. Papers and published code are named there."""
 
-import re
+import math
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError, raise_if_from_handler
-from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Confidence
-from lopa.runtime.strategy import strategy as stages
-from lopa.runtime.strategy.strategy import STAGES, OwnOption, Strategy
+import numpy as np
 
-ENTRY_POINTS = "lopa.strategies"
-"""Group of entry points. Each loads a Strategy that has the entry point's name."""
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+from lopa.runtime.contract import Bool, Float32, Floats, Int64
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.options import DecodingParams
+from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Alg, Confidence
+from lopa.runtime.options.option import Option
+from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
+from lopa.runtime.strategy.divergences import Divergences, divergences_after
+from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
+from lopa.runtime.strategy.strategy import (
+    BlockView,
+    EditView,
+    Memory,
+    RemaskView,
+    Strategy,
+    by_confidence,
+    certainties,
+    constant,
+)
+
+LEAP_DISTANCE, LEAP_PROBABILITY = 4, 0.75
+"""LocalLeap: positions to either side of an anchor, and the probability that suffices there."""
+BEFORE_FIRST_STEP = 30
+"""Number of positions that a block counts as unmasked before its first step (WINO)."""
+
+
+def with_divergences(
+    rows: RowStatistics,
+    positions: Int64,
+    memory: Memory | None,
+    params: DecodingParams,  # noqa: ARG001
+) -> tuple[RowStatistics, Memory | None]:
+    """Return the rows unchanged and record their KL divergence from the step before (KLASS)."""
+    assert memory is None or isinstance(memory, Divergences)
+    return rows, divergences_after(memory, rows, positions)
+
+
+def with_credit(
+    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
+) -> tuple[RowStatistics, Memory | None]:
+    """Raise the probability of tokens that were the best in earlier steps (CreditDecoding)."""
+    assert memory is None or isinstance(memory, Credit)
+    credit = credit_after(memory, rows, positions)
+    return add_credit(rows, credit, params.logits_temperature), credit
+
+
+def on_schedule(
+    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
+) -> tuple[RowStatistics, Memory | None]:
+    """Return the rows unchanged and record the step of the schedule (Dream)."""
+    assert memory is None or isinstance(memory, ScheduleStep)
+    return rows, next_step(memory, positions, params)
+
+
+def stable(block: BlockView, params: DecodingParams) -> Bool:
+    """Return the positions whose distribution hardly changed in the last steps (KLASS)."""
+    assert isinstance(block.memory, Divergences)
+    return block.memory.are_stable(block.positions, params.own["kl_threshold"])
+
+
+def if_best_is_certain(block: BlockView, params: DecodingParams) -> Float32:
+    """Return minus infinity, which makes every position certain, except in some incomplete blocks.
+
+    If the best probability of an incomplete block does not exceed skip_threshold, return infinity: none is certain.
+    """
+    best = block.candidates.probabilities[block.masked].max(initial=0.0)
+    free = block.fully_activated or best > np.float32(params.skip_threshold)
+    return np.full(len(block.positions), -math.inf if free else math.inf, np.float32)
+
+
+def constant_inclusive(block: BlockView, params: DecodingParams) -> Float32:
+    """Return the threshold of `constant`, lowered so that values equal to it pass."""
+    return _below(constant(block, params))
+
+
+def lower_near_anchors(block: BlockView, params: DecodingParams) -> Float32:
+    """Return the threshold of `constant_inclusive`, lowered near positions that reach it (LocalLeap, arXiv 2510.07081).
+
+    Near means at most LEAP_DISTANCE positions away.
+    """
+    usual = constant_inclusive(block, params)
+    anchors = block.positions[block.masked & (certainties(block, params) > usual)]
+    near = (np.abs(block.positions[:, None] - anchors) <= LEAP_DISTANCE).any(axis=1)
+    return np.where(near, np.minimum(usual, _below(np.float32(LEAP_PROBABILITY))), usual)
+
+
+def by_schedule(block: BlockView, params: DecodingParams) -> Float32:
+    """Return Dream's limits: no position is certain, except positions drawn with alg "origin"."""
+    if params.own["alg"] != "origin":
+        return never(block, params)
+    assert isinstance(block.memory, ScheduleStep)
+    drawn = drawn_in_step(block.memory, block.positions, params)
+    return np.where(drawn, np.float32(-math.inf), np.float32(math.inf))
+
+
+def no_threshold(block: BlockView, params: DecodingParams) -> Float32:  # noqa: ARG001
+    """Return minus infinity: every position is certain, and only the cut limits them."""
+    return np.full(len(block.positions), -math.inf, np.float32)
+
+
+def never(block: BlockView, params: DecodingParams) -> Float32:  # noqa: ARG001
+    """Return infinity: no position is certain."""
+    return np.full(len(block.positions), math.inf, np.float32)
+
+
+def _below(limit: Float32 | np.float32) -> Float32:
+    """Return the largest number below `limit`, so that values equal to `limit` exceed it."""
+    return np.nextafter(limit, np.float32(-math.inf), dtype=np.float32)
+
+
+def by_probability(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
+    """Rank the most probable candidate first."""
+    return np.asarray(block.candidates.probabilities, np.float64)
+
+
+def by_drawn_confidence(block: BlockView, params: DecodingParams) -> Floats:
+    """Rank the most confident first; with alg_temp, draw the order by the softmax of confidence / alg_temp (Dream)."""
+    if not params.own["alg_temp"]:
+        return by_confidence(block, params)
+    assert isinstance(block.memory, ScheduleStep)
+    temperature: float = params.own["alg_temp"]
+    return by_confidence(block, params) / temperature + noise_of_step(block.memory, block.positions, params)
+
+
+def left_to_right(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
+    """Rank the lowest position first."""
+    return -np.arange(len(block.positions), dtype=np.float64)
+
+
+def within_entropy_bound(ranked: Int64, block: BlockView, params: DecodingParams) -> int:
+    """Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
+    2505.24857). This bounds the dependence that joint unmasking ignores.
+
+    The sum and the maximum of the entropies never fall as the prefix grows. A gamma of 0 accepts one position, since a
+    model's entropy is 0 only by rounding.
+    """
+    assert block.candidates.entropies is not None
+    gamma = params.own["gamma"]
+    if gamma == 0:
+        return min(1, len(ranked))
+    entropies = np.maximum(block.candidates.entropies[ranked].astype(np.float64), 0.0)
+    shared = np.cumsum(entropies) - np.maximum.accumulate(entropies)
+    return int(np.count_nonzero(shared <= gamma))
+
+
+def within_factor(ranked: Int64, block: BlockView, params: DecodingParams) -> int:
+    """Return the largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
+    p = block.candidates.probabilities[ranked].astype(np.float64)
+    counts = 1 + np.flatnonzero(np.arange(2, len(p) + 2) * (1.0 - p) < params.own["factor"])
+    return int(counts.max(initial=0))
+
+
+def wino_cap(ranked: Int64, block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
+    """Return 70 % of the number of masked positions, rounded down, limited to 5 to 20 (WINO)."""
+    return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.masked)))))
+
+
+def fixed_count(block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
+    """Return the option tokens_per_step."""
+    count: int = params.own["tokens_per_step"]
+    return count
+
+
+def share_of_schedule(block: BlockView, params: DecodingParams) -> int:
+    """Return the count of Dream's current step; 0 with alg "origin", which draws each position independently."""
+    assert isinstance(block.memory, ScheduleStep)
+    if params.own["alg"] == "origin":
+        return 0
+    return count_of_step(block.memory, int(np.count_nonzero(block.masked)), params)
+
+
+def other_token_above(view: EditView, params: DecodingParams) -> Bool:
+    """Return the positions whose candidate differs from their token and exceeds editing_threshold (LLaDA2.1)."""
+    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > params.editing_threshold)
+    return found
+
+
+def least_probable(view: RemaskView, params: DecodingParams) -> Bool:
+    """Return the least probable positions below remask_threshold, ties by position (WINO).
+
+    The step remasks fewer positions than the previous step unmasked. It remasks none if it unmasked at most one
+    position. Any two steps together therefore unmask more than they remask, so decoding ends.
+    """
+    result = np.zeros(len(view.probabilities), np.bool_)
+    if view.accepted > 1:
+        below = np.flatnonzero(view.probabilities < params.remask_threshold)
+        limit = min(view.limit, remask_limit(view.before))
+        result[below[np.argsort(view.probabilities[below], kind="stable")[:limit]]] = True
+    return result
+
+
+def remask_limit(before: int) -> int:
+    """Return how many positions a block may remask in a step, if the previous step unmasked `before`."""
+    return max(0, before - 1)
+
+
 _CONFIDENCE_OF_ALG: Mapping[str, Confidence] = {
     "origin": "probability",
     "maskgit_plus": "probability",
@@ -33,8 +219,8 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="lopa",
             summary="decode as D2F, with lookahead branches that are verified in the same forward (LoPA)",
-            remask=stages.least_probable,
-            edit=stages.other_token_above,
+            remask=least_probable,
+            edit=other_token_above,
             pipelined=True,
             looks_ahead=True,
             default_branches=None,
@@ -43,31 +229,31 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="d2f",
             summary="unmask tokens above a threshold, in several blocks at a time (D2F)",
-            remask=stages.least_probable,
-            edit=stages.other_token_above,
+            remask=least_probable,
+            edit=other_token_above,
             pipelined=True,
         ),
         Strategy(
             name="threshold",
             summary="unmask tokens above a threshold, block by block (Fast-dLLM)",
-            remask=stages.least_probable,
-            edit=stages.other_token_above,
+            remask=least_probable,
+            edit=other_token_above,
             block_steps=True,
         ),
         Strategy(
             name="vanilla",
             summary="unmask the most confident token per step, block by block",
-            threshold=stages.never,
-            edit=stages.other_token_above,
+            threshold=never,
+            edit=other_token_above,
             block_steps=True,
             unmasks_first=False,
         ),
         Strategy(
             name="sequential",
             summary="unmask one token per step, from left to right",
-            threshold=stages.never,
-            rank=stages.left_to_right,
-            edit=stages.other_token_above,
+            threshold=never,
+            rank=left_to_right,
+            edit=other_token_above,
             block_steps=True,
             unmasks_first=False,
             overwrites_unmasked=False,
@@ -75,14 +261,14 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="eb",
             summary="unmask tokens as long as the sum of their entropies stays within a bound (EB-Sampler)",
-            threshold=stages.if_best_is_certain,
-            cut=stages.within_entropy_bound,
-            remask=stages.least_probable,
-            edit=stages.other_token_above,
+            threshold=if_best_is_certain,
+            cut=within_entropy_bound,
+            remask=least_probable,
+            edit=other_token_above,
             pipelined=True,
             looks_ahead=True,
             options=(
-                OwnOption(
+                Option(
                     name="gamma",
                     help="Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the "
                     "largest.",
@@ -95,9 +281,9 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="wino",
             summary="unmask tokens above a low threshold, and remask improbable ones (WINO)",
-            rank=stages.by_probability,
-            cut=stages.wino_cap,
-            remask=stages.least_probable,
+            rank=by_probability,
+            cut=wino_cap,
+            remask=least_probable,
             remask_threshold=0.9,
             from_one_branch=False,
             unmasks_first=False,
@@ -105,30 +291,31 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="dream",
             summary="unmask the answer in a fixed number of steps (Dream)",
-            rescore=stages.on_schedule,
-            threshold=stages.by_schedule,
-            rank=stages.by_drawn_confidence,
-            minimum=stages.share_of_schedule,
+            rescore=on_schedule,
+            threshold=by_schedule,
+            rank=by_drawn_confidence,
+            minimum=share_of_schedule,
             whole=True,
             filters_greedy=True,
             unmasks_first=False,
             confidence=_confidence_of_alg,
             options=(
-                OwnOption(
+                Option(
                     name="alg",
                     help="Order in which positions are unmasked, by Dream's names: origin (random), maskgit_plus "
                     "(probability), topk_margin or entropy.",
                     default="entropy",
-                    choices=tuple(_CONFIDENCE_OF_ALG),
+                    kind=Alg,
                 ),
-                OwnOption(
+                Option(
                     name="steps",
                     help="Number of denoising steps, by default one per token.",
+                    kind=int,
                     default=lambda max_new_tokens: min(max_new_tokens, MAX_STEPS),
                     min=1,
                     max=MAX_STEPS,
                 ),
-                OwnOption(
+                Option(
                     name="alg_temp",
                     help="Temperature at which positions are drawn by their confidence; 0 takes the most confident.",
                     default=0.0,
@@ -139,11 +326,11 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="top_n",
             summary="unmask a fixed number of tokens per block and step",
-            threshold=stages.never,
-            minimum=stages.fixed_count,
-            edit=stages.other_token_above,
+            threshold=never,
+            minimum=fixed_count,
+            edit=other_token_above,
             options=(
-                OwnOption(
+                Option(
                     name="tokens_per_step",
                     help="Tokens unmasked per block and step.",
                     default=2,
@@ -155,13 +342,13 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="factor",
             summary="unmask as many tokens as their joint probability allows (Fast-dLLM)",
-            threshold=stages.no_threshold,
-            rank=stages.by_probability,
-            cut=stages.within_factor,
-            edit=stages.other_token_above,
+            threshold=no_threshold,
+            rank=by_probability,
+            cut=within_factor,
+            edit=other_token_above,
             pipelined=True,
             options=(
-                OwnOption(
+                Option(
                     name="factor",
                     help="Unmask the n most probable tokens if (n + 1) (1 - probability of the n-th) is below this.",
                     default=1.0,
@@ -172,13 +359,13 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="klass",
             summary="unmask tokens above a threshold whose distribution is stable (KLASS)",
-            rescore=stages.with_divergences,
-            eligible=stages.stable,
-            threshold=stages.constant_inclusive,
-            edit=stages.other_token_above,
+            rescore=with_divergences,
+            eligible=stable,
+            threshold=constant_inclusive,
+            edit=other_token_above,
             pipelined=True,
             options=(
-                OwnOption(
+                Option(
                     name="kl_threshold",
                     help="KL divergence, in nats, between steps below which a distribution counts as stable.",
                     default=0.01,
@@ -189,115 +376,17 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="credit",
             summary="unmask tokens above a threshold, with a bonus for tokens that stay the best (CreditDecoding)",
-            rescore=stages.with_credit,
-            edit=stages.other_token_above,
+            rescore=with_credit,
+            edit=other_token_above,
             pipelined=True,
         ),
         Strategy(
             name="local_leap",
             summary="unmask tokens above a threshold that is lower near certain tokens (LocalLeap)",
-            threshold=stages.lower_near_anchors,
-            edit=stages.other_token_above,
+            threshold=lower_near_anchors,
+            edit=other_token_above,
             pipelined=True,
         ),
     )
 }
 """Built-in strategies by name."""
-_registered: dict[str, Strategy] = {}
-
-
-def register_strategy(strategy: Strategy) -> None:
-    """Register `strategy` under its name in this process.
-
-    To register a strategy for every process, a package declares an entry point in the group "lopa.strategies". Raises
-    BadInputError for an object that is not a Strategy, and for an invalid name or one that is already in use. It also
-    raises it for stages or options of a wrong type.
-    """
-    if not isinstance(strategy, Strategy):
-        raise BadInputError(
-            f"{shown(strategy)} is not a strategy",
-            expected="an instance of lopa.runtime.strategy.Strategy",
-            remedy="pass a Strategy (docs/concepts/decoding.md, Your own strategy)",
-        )
-    name = strategy.name
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadInputError(
-            f"invalid strategy name {shown(name)}",
-            expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
-            remedy="rename the strategy",
-        )
-    has_options = isinstance(strategy.options, tuple) and all(isinstance(each, OwnOption) for each in strategy.options)
-    wrong = [] if has_options else ["options"]
-    wrong += [stage for stage in STAGES if not callable(getattr(strategy, stage))]
-    wrong = [each for each in wrong if each not in ("edit", "remask") or getattr(strategy, each) is not None]
-    if wrong:
-        raise BadInputError(
-            f"strategy {name}: {wrong[0]} is {shown(getattr(strategy, wrong[0]))}",
-            expected="functions as stages, and a tuple of OwnOption as options",
-            remedy="correct the strategy",
-        )
-    known = STRATEGIES.get(name) or _registered.get(name)
-    if known is not None and known != strategy:
-        raise BadInputError(
-            f"strategy name {name} is already registered", expected="an unused name", remedy="rename the strategy"
-        )
-    if known is None:
-        _registered[name] = strategy
-
-
-def strategy_names() -> tuple[str, ...]:
-    """Return the names of all strategies, built-in ones first. This imports no other package."""
-    return (*STRATEGIES, *{**_registered, **_entry_points()})
-
-
-def strategy_from_name(name: object) -> Strategy:
-    """Return the strategy called `name`. If an entry point declares it, import that package.
-
-    Raises BadInputError for an unknown name and for an entry point that cannot be loaded.
-    """
-    if isinstance(name, str):
-        known = STRATEGIES.get(name) or _registered.get(name)
-        if known is not None:
-            return known
-        if name in _entry_points():
-            strategy = _loaded(_entry_points()[name])
-            try:
-                register_strategy(strategy)
-            except BadInputError as error:
-                origin = _origin(_entry_points()[name])
-                raise error.with_received(f"strategy {name}: {origin}: {error.received}") from error
-            return strategy
-    raise BadInputError(
-        f"unknown strategy {shown(name)}",
-        expected="one of " + ", ".join(strategy_names()),
-        remedy="use one of these strategies",
-    )
-
-
-@cache
-def _entry_points() -> Mapping[str, EntryPoint]:
-    return {each.name: each for each in entry_points(group=ENTRY_POINTS) if each.name not in STRATEGIES}
-
-
-def _loaded(entry_point: EntryPoint) -> Strategy:
-    origin = _origin(entry_point)
-    try:
-        strategy = entry_point.load()
-    except Exception as error:  # the import of another package may raise any error
-        raise_if_from_handler(error)
-        raise BadInputError(
-            f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
-            expected="a package that can be imported",
-            remedy="update or uninstall that package, or choose another strategy",
-        ) from error
-    if not isinstance(strategy, Strategy) or strategy.name != entry_point.name:
-        raise BadInputError(
-            f"strategy {entry_point.name}: {origin} is {shown(strategy)}",
-            expected="a Strategy with the entry point's name",
-            remedy="correct the package, or choose another strategy",
-        )
-    return strategy
-
-
-def _origin(entry_point: EntryPoint) -> str:
-    return f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"

@@ -13,31 +13,136 @@ A step of a round goes through the stages in this order:
 8. `lookaheads` returns the masked positions whose candidates make the next round's lookahead branches.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from lopa.runtime.checked_values import check_bool, check_choice, check_float, check_int
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import Index, RowStatistics
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.options.choices import Confidence
-from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
-from lopa.runtime.strategy.divergences import Divergences, divergences_after
-from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
+from lopa.runtime.options.option import Option
 from lopa.runtime.strategy.topk_ties import indices_of_topk
-from lopa.runtime.strategy.views import BlockView, BranchView, EditView, Memory, RemaskView
 
-LEAP_DISTANCE, LEAP_PROBABILITY = 4, 0.75
-"""LocalLeap: positions to either side of an anchor, and the probability that suffices there."""
-BEFORE_FIRST_STEP = 30
-"""Number of positions that a block counts as unmasked before its first step (WINO)."""
+# The arguments of stages. They hold arrays, so that a stage depends on no branch, session or grammar.
 
 
-# Stage 1: rescore
+@dataclass(frozen=True)
+class Candidates:
+    """One candidate token for each sampled position. All arrays have the same shape, e.g. [B, Q]."""
+
+    tokens: Int64
+    probabilities: Float32
+    confidences: Float32
+    logprobs: Float32 | None = None
+    """Log-probabilities of the tokens before top_k and top_p; None if not requested."""
+    entropies: Float32 | None = None
+    """Entropies in nats after top_k and top_p; None in candidates that no forward proposed."""
+
+    def __getitem__(self, index: Index) -> "Candidates":
+        logprobs = None if self.logprobs is None else self.logprobs[index]
+        entropies = None if self.entropies is None else self.entropies[index]
+        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs, entropies)
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """State that a strategy keeps for a branch between steps: a frozen record, copied with the branch's tokens."""
+
+    def before(self, end: int) -> Self:
+        """Return this state without the positions from `end` on, which are dropped."""
+        ...
+
+
+@dataclass(frozen=True)
+class BranchView:
+    """The n masked positions of a branch that are judged or may get a lookahead token, ascending. n is at least 1."""
+
+    positions: Int64
+    """[n]: absolute positions."""
+    candidates: Candidates
+    """[n]: candidates of this round's forward."""
+    blocks: tuple[tuple[int, int], ...]
+    """Start and end of each active block of the branch, ascending."""
+    lookahead: float | None
+    """Confidence with which the branch's lookahead token was proposed; None for the anchor."""
+    memory: Memory | None
+    """Memory of the branch after the first stage of this round."""
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """Candidates that a round's forward proposed for all branches, the anchor last."""
+
+    positions: tuple[Int64, ...]
+    """Sampled masked positions of each branch, ascending."""
+    candidates: tuple[Candidates, ...]
+    """Candidates of each branch at its `positions`."""
+    winner: int
+    """Index of the winning branch."""
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """The n sampled positions of an active block that may be unmasked now, ascending."""
+
+    positions: Int64
+    """[n]: absolute positions."""
+    candidates: Candidates
+    """[n]: candidates of this step. A grammar allows the one at the answer's first masked position."""
+    masked: Bool
+    """[n]: True for masked positions whose candidate no grammar rejects."""
+    fully_activated: bool
+    """True if the block before is nearly unmasked, so that this block unmasks at least one position per step."""
+    rounds: int
+    """Earlier rounds in which the block was active."""
+    leads: bool
+    """True if the answer's first masked position is in this block."""
+    memory: Memory | None
+    """Memory of the branch after the first stage of this step."""
+    round: RoundView
+    branch: int
+    """Index of the block's branch in the round."""
+
+
+@dataclass(frozen=True)
+class RemaskView:
+    """The n unmasked positions of an active block that this step verified again, ascending."""
+
+    probabilities: Floats
+    """[n]: probabilities of their tokens, from shadow rows, which do not attend to these tokens."""
+    accepted: int
+    """Number of positions that the block unmasked in this step, without positions behind an end of text. The n
+    positions exclude them."""
+    before: int
+    """Number of positions that the block unmasked in the step before."""
+    limit: int
+    """Maximum number of positions that the answer may still remask."""
+
+
+@dataclass(frozen=True)
+class EditView:
+    """The n unmasked positions of an active block that this step may edit, ascending. The prompt is not among them."""
+
+    tokens: Int64
+    """[n]: current tokens."""
+    candidates: Candidates
+    """[n]: tokens that the positions' own rows propose instead."""
+
+
+def match_positions(known: Int64, positions: Int64) -> tuple[Bool, Int64]:
+    """Return which of `positions` [n] are among `known` [m], both ascending, and their indices there, [n].
+
+    The index of a position that is not there is 0.
+    """
+    places = np.minimum(np.searchsorted(known, positions), max(len(known) - 1, 0))
+    found: Bool = known[places] == positions if len(known) else np.zeros(len(positions), np.bool_)
+    return found, np.where(found, places, 0)
+
+
+# The default stages
 
 
 def identity(
@@ -50,58 +155,15 @@ def identity(
     return rows, memory
 
 
-def with_divergences(
-    rows: RowStatistics,
-    positions: Int64,
-    memory: Memory | None,
-    params: DecodingParams,  # noqa: ARG001
-) -> tuple[RowStatistics, Memory | None]:
-    """Return the rows unchanged and record their KL divergence from the step before (KLASS)."""
-    assert memory is None or isinstance(memory, Divergences)
-    return rows, divergences_after(memory, rows, positions)
-
-
-def with_credit(
-    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
-) -> tuple[RowStatistics, Memory | None]:
-    """Raise the probability of tokens that were the best in earlier steps (CreditDecoding)."""
-    assert memory is None or isinstance(memory, Credit)
-    credit = credit_after(memory, rows, positions)
-    return add_credit(rows, credit, params.logits_temperature), credit
-
-
-def on_schedule(
-    rows: RowStatistics, positions: Int64, memory: Memory | None, params: DecodingParams
-) -> tuple[RowStatistics, Memory | None]:
-    """Return the rows unchanged and record the step of the schedule (Dream)."""
-    assert memory is None or isinstance(memory, ScheduleStep)
-    return rows, next_step(memory, positions, params)
-
-
-# Stage 2: branch confidence
-
-
 def mean_confidence(branch: BranchView, params: DecodingParams) -> float:  # noqa: ARG001
     """Return the mean confidence over all masked positions (LoPA)."""
     # In every round of every branch: the method mean, which gives the same bits, takes three times as long.
     return float(np.add.reduce(branch.candidates.confidences) / len(branch.candidates.confidences))
 
 
-# Stage 3: eligible
-
-
 def all_masked(block: BlockView, params: DecodingParams) -> Bool:  # noqa: ARG001
     """Return every masked position."""
     return block.masked
-
-
-def stable(block: BlockView, params: DecodingParams) -> Bool:
-    """Return the positions whose distribution hardly changed in the last steps (KLASS)."""
-    assert isinstance(block.memory, Divergences)
-    return block.memory.are_stable(block.positions, params.own["kl_threshold"])
-
-
-# Stage 4: threshold
 
 
 def constant(block: BlockView, params: DecodingParams) -> Float32:
@@ -110,81 +172,9 @@ def constant(block: BlockView, params: DecodingParams) -> Float32:
     return np.full(len(block.positions), limit, np.float32)
 
 
-def if_best_is_certain(block: BlockView, params: DecodingParams) -> Float32:
-    """Return minus infinity, which makes every position certain, except in some incomplete blocks.
-
-    If the best probability of an incomplete block does not exceed skip_threshold, return infinity: none is certain.
-    """
-    best = block.candidates.probabilities[block.masked].max(initial=0.0)
-    free = block.fully_activated or best > np.float32(params.skip_threshold)
-    return np.full(len(block.positions), -math.inf if free else math.inf, np.float32)
-
-
-def constant_inclusive(block: BlockView, params: DecodingParams) -> Float32:
-    """Return the threshold of `constant`, lowered so that values equal to it pass."""
-    return _below(constant(block, params))
-
-
-def lower_near_anchors(block: BlockView, params: DecodingParams) -> Float32:
-    """Return the threshold of `constant_inclusive`, lowered near positions that reach it (LocalLeap, arXiv 2510.07081).
-
-    Near means at most LEAP_DISTANCE positions away.
-    """
-    usual = constant_inclusive(block, params)
-    anchors = block.positions[block.masked & (certainties(block, params) > usual)]
-    near = (np.abs(block.positions[:, None] - anchors) <= LEAP_DISTANCE).any(axis=1)
-    return np.where(near, np.minimum(usual, _below(np.float32(LEAP_PROBABILITY))), usual)
-
-
-def by_schedule(block: BlockView, params: DecodingParams) -> Float32:
-    """Return Dream's limits: no position is certain, except positions drawn with alg "origin"."""
-    if params.own["alg"] != "origin":
-        return never(block, params)
-    assert isinstance(block.memory, ScheduleStep)
-    drawn = drawn_in_step(block.memory, block.positions, params)
-    return np.where(drawn, np.float32(-math.inf), np.float32(math.inf))
-
-
-def no_threshold(block: BlockView, params: DecodingParams) -> Float32:  # noqa: ARG001
-    """Return minus infinity: every position is certain, and only the cut limits them."""
-    return np.full(len(block.positions), -math.inf, np.float32)
-
-
-def never(block: BlockView, params: DecodingParams) -> Float32:  # noqa: ARG001
-    """Return infinity: no position is certain."""
-    return np.full(len(block.positions), math.inf, np.float32)
-
-
-def _below(limit: Float32 | np.float32) -> Float32:
-    """Return the largest number below `limit`, so that values equal to `limit` exceed it."""
-    return np.nextafter(limit, np.float32(-math.inf), dtype=np.float32)
-
-
-# Stage 4: rank
-
-
 def by_confidence(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
     """Rank the most confident position first."""
     return np.asarray(block.candidates.confidences, np.float64)
-
-
-def by_probability(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
-    """Rank the most probable candidate first."""
-    return np.asarray(block.candidates.probabilities, np.float64)
-
-
-def by_drawn_confidence(block: BlockView, params: DecodingParams) -> Floats:
-    """Rank the most confident first; with alg_temp, draw the order by the softmax of confidence / alg_temp (Dream)."""
-    if not params.own["alg_temp"]:
-        return by_confidence(block, params)
-    assert isinstance(block.memory, ScheduleStep)
-    temperature: float = params.own["alg_temp"]
-    return by_confidence(block, params) / temperature + noise_of_step(block.memory, block.positions, params)
-
-
-def left_to_right(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
-    """Rank the lowest position first."""
-    return -np.arange(len(block.positions), dtype=np.float64)
 
 
 def confidences_by_distance(entropy: Float32, positions: Int64, params: DecodingParams) -> Float32:
@@ -197,54 +187,9 @@ def confidences_by_distance(entropy: Float32, positions: Int64, params: Decoding
     return -scores
 
 
-# Stage 5: cut and minimum
-
-
 def no_limit(ranked: Int64, block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
     """Return the number of all certain positions."""
     return len(ranked)
-
-
-def within_entropy_bound(ranked: Int64, block: BlockView, params: DecodingParams) -> int:
-    """Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
-    2505.24857). This bounds the dependence that joint unmasking ignores.
-
-    The sum and the maximum of the entropies never fall as the prefix grows. A gamma of 0 accepts one position, since a
-    model's entropy is 0 only by rounding.
-    """
-    assert block.candidates.entropies is not None
-    gamma = params.own["gamma"]
-    if gamma == 0:
-        return min(1, len(ranked))
-    entropies = np.maximum(block.candidates.entropies[ranked].astype(np.float64), 0.0)
-    shared = np.cumsum(entropies) - np.maximum.accumulate(entropies)
-    return int(np.count_nonzero(shared <= gamma))
-
-
-def within_factor(ranked: Int64, block: BlockView, params: DecodingParams) -> int:
-    """Return the largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
-    p = block.candidates.probabilities[ranked].astype(np.float64)
-    counts = 1 + np.flatnonzero(np.arange(2, len(p) + 2) * (1.0 - p) < params.own["factor"])
-    return int(counts.max(initial=0))
-
-
-def wino_cap(ranked: Int64, block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
-    """Return 70 % of the number of masked positions, rounded down, limited to 5 to 20 (WINO)."""
-    return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.masked)))))
-
-
-def fixed_count(block: BlockView, params: DecodingParams) -> int:  # noqa: ARG001
-    """Return the option tokens_per_step."""
-    count: int = params.own["tokens_per_step"]
-    return count
-
-
-def share_of_schedule(block: BlockView, params: DecodingParams) -> int:
-    """Return the count of Dream's current step; 0 with alg "origin", which draws each position independently."""
-    assert isinstance(block.memory, ScheduleStep)
-    if params.own["alg"] == "origin":
-        return 0
-    return count_of_step(block.memory, int(np.count_nonzero(block.masked)), params)
 
 
 def share_of_step(block: BlockView, params: DecodingParams) -> int:
@@ -254,40 +199,6 @@ def share_of_step(block: BlockView, params: DecodingParams) -> int:
     """
     each, more = divmod(params.block_size, params.block_steps)
     return max(1, each + (block.rounds < more))
-
-
-# Stage 6: edit
-
-
-def other_token_above(view: EditView, params: DecodingParams) -> Bool:
-    """Return the positions whose candidate differs from their token and exceeds editing_threshold (LLaDA2.1)."""
-    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > params.editing_threshold)
-    return found
-
-
-# Stage 7: remask
-
-
-def least_probable(view: RemaskView, params: DecodingParams) -> Bool:
-    """Return the least probable positions below remask_threshold, ties by position (WINO).
-
-    The step remasks fewer positions than the previous step unmasked. It remasks none if it unmasked at most one
-    position. Any two steps together therefore unmask more than they remask, so decoding ends.
-    """
-    result = np.zeros(len(view.probabilities), np.bool_)
-    if view.accepted > 1:
-        below = np.flatnonzero(view.probabilities < params.remask_threshold)
-        limit = min(view.limit, remask_limit(view.before))
-        result[below[np.argsort(view.probabilities[below], kind="stable")[:limit]]] = True
-    return result
-
-
-def remask_limit(before: int) -> int:
-    """Return how many positions a block may remask in a step, if the previous step unmasked `before`."""
-    return max(0, before - 1)
-
-
-# Stage 8: lookaheads
 
 
 def most_confident(branch: BranchView, count: int, params: DecodingParams) -> Int64:  # noqa: ARG001
@@ -328,37 +239,6 @@ It returns the indices [m] of at most that many of them, best first. Each makes 
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnOption:
-    """An option of one strategy."""
-
-    name: str
-    help: str
-    default: bool | int | float | str | Callable[[int], bool | int | float | str]
-    """The default, or a function that returns it for a value of max_new_tokens."""
-    choices: tuple[str, ...] = ()
-    """Allowed values of a text option; empty for other types."""
-    min: float = 0.0
-    max: float = 1e9
-    infinite: bool = False
-    """True if infinity is allowed."""
-
-    def value(self, given: Any, max_new_tokens: int) -> bool | int | float | str:
-        """Return the checked value `given`, or the default for None. Raises BadInputError for an invalid value."""
-        default = self.default(max_new_tokens) if callable(self.default) else self.default
-        if given is None:
-            return default
-        if self.choices:
-            return check_choice(self.name, given, self.choices)
-        if isinstance(default, bool):
-            return check_bool(self.name, given)
-        if isinstance(default, int):
-            return check_int(self.name, given, min=int(self.min), max=int(self.max))
-        if self.infinite and isinstance(given, (float, np.floating)) and given == float("inf"):
-            return float("inf")
-        return check_float(self.name, given, min=self.min, max=self.max)
-
-
 STAGES = (
     *("rescore", "branch_confidence", "eligible", "threshold", "rank"),
     *("cut", "minimum", "edit", "remask", "lookaheads"),
@@ -391,7 +271,7 @@ class Strategy:
     """
     lookaheads: Lookaheads = most_confident
 
-    options: tuple[OwnOption, ...] = ()
+    options: tuple[Option, ...] = ()
     """Options that only this strategy has. Stages read their values from `params.own`."""
 
     pipelined: bool = False

@@ -18,8 +18,8 @@ from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError, PreparationStoppedError
 from lopa.runtime.generation_config import ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.requests.admission import Reservation
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.result import DoneEvent
 from lopa.serve.openai.body_requests import body_errors, options_of_body, requests_from_body
 from lopa.serve.openai.request import AnswerRequest

@@ -1,21 +1,38 @@
-"""Checks of the stages that installed and registered strategies bring. Built-in strategies run without them."""
+"""Installed and registered strategies: their registry, and checks of their stages. Built-in ones run unchecked."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import numpy as np
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract.row_statistics import RowStatistics, statistics_problem
-from lopa.runtime.errors import StrategyFailedError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, StrategyFailedError, raise_if_from_handler
+from lopa.runtime.options.option import Option
 from lopa.runtime.strategy.strategies import STRATEGIES
-from lopa.runtime.strategy.strategy import STAGES, Strategy, identity
-from lopa.runtime.strategy.views import BlockView, BranchView, Candidates, EditView, Memory, RemaskView, RoundView
+from lopa.runtime.strategy.strategy import (
+    STAGES,
+    BlockView,
+    BranchView,
+    Candidates,
+    EditView,
+    Memory,
+    RemaskView,
+    RoundView,
+    Strategy,
+    identity,
+)
 
+ENTRY_POINTS = "lopa.strategies"
+"""Group of entry points. Each loads a Strategy that has the entry point's name."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_registered: dict[str, Strategy] = {}
 _MAX_LOGPROB = 0.05
 """Largest log-probability that rounding of float16 may produce."""
 _REMEDY = "correct the package of this strategy, or choose another strategy"
@@ -149,3 +166,100 @@ _CHECKS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "lookaheads": ("an integer array of different indices of positions, at most the given count", _are_indices),
 }
 """Expected result of each stage, and the test of its result and arguments without the parameters."""
+
+
+def register_strategy(strategy: Strategy) -> None:
+    """Register `strategy` under its name in this process.
+
+    To register a strategy for every process, a package declares an entry point in the group "lopa.strategies". Raises
+    BadInputError for an object that is not a Strategy, and for an invalid name or one that is already in use. It also
+    raises it for stages or options of a wrong type.
+    """
+    if not isinstance(strategy, Strategy):
+        raise BadInputError(
+            f"{shown(strategy)} is not a strategy",
+            expected="an instance of lopa.runtime.strategy.Strategy",
+            remedy="pass a Strategy (docs/concepts/decoding.md, Your own strategy)",
+        )
+    name = strategy.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadInputError(
+            f"invalid strategy name {shown(name)}",
+            expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
+            remedy="rename the strategy",
+        )
+    has_options = isinstance(strategy.options, tuple) and all(isinstance(each, Option) for each in strategy.options)
+    wrong = [] if has_options else ["options"]
+    wrong += [stage for stage in STAGES if not callable(getattr(strategy, stage))]
+    wrong = [each for each in wrong if each not in ("edit", "remask") or getattr(strategy, each) is not None]
+    if wrong:
+        raise BadInputError(
+            f"strategy {name}: {wrong[0]} is {shown(getattr(strategy, wrong[0]))}",
+            expected="functions as stages, and a tuple of Option as options",
+            remedy="correct the strategy",
+        )
+    known = STRATEGIES.get(name) or _registered.get(name)
+    if known is not None and known != strategy:
+        raise BadInputError(
+            f"strategy name {name} is already registered", expected="an unused name", remedy="rename the strategy"
+        )
+    if known is None:
+        _registered[name] = strategy
+
+
+def strategy_names() -> tuple[str, ...]:
+    """Return the names of all strategies, built-in ones first. This imports no other package."""
+    return (*STRATEGIES, *{**_registered, **_entry_points()})
+
+
+def strategy_from_name(name: object) -> Strategy:
+    """Return the strategy called `name`. If an entry point declares it, import that package.
+
+    Raises BadInputError for an unknown name and for an entry point that cannot be loaded.
+    """
+    if isinstance(name, str):
+        known = STRATEGIES.get(name) or _registered.get(name)
+        if known is not None:
+            return known
+        if name in _entry_points():
+            strategy = _loaded(_entry_points()[name])
+            try:
+                register_strategy(strategy)
+            except BadInputError as error:
+                origin = _origin(_entry_points()[name])
+                raise error.with_received(f"strategy {name}: {origin}: {error.received}") from error
+            return strategy
+    raise BadInputError(
+        f"unknown strategy {shown(name)}",
+        expected="one of " + ", ".join(strategy_names()),
+        remedy="use one of these strategies",
+    )
+
+
+@cache
+def _entry_points() -> Mapping[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=ENTRY_POINTS) if each.name not in STRATEGIES}
+
+
+def _loaded(entry_point: EntryPoint) -> Strategy:
+    origin = _origin(entry_point)
+    try:
+        strategy = entry_point.load()
+    except Exception as error:  # the import of another package may raise any error
+        raise_if_from_handler(error)
+        raise BadInputError(
+            f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
+            expected="a package that can be imported",
+            remedy="update or uninstall that package, or choose another strategy",
+        ) from error
+    if not isinstance(strategy, Strategy) or strategy.name != entry_point.name:
+        raise BadInputError(
+            f"strategy {entry_point.name}: {origin} is {shown(strategy)}",
+            expected="a Strategy with the entry point's name",
+            remedy="correct the package, or choose another strategy",
+        )
+    return strategy
+
+
+def _origin(entry_point: EntryPoint) -> str:
+    return f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
