@@ -15,7 +15,7 @@ from tests.cli.test_main import SCRIPT, ended
 from lopa.cli.commands import COMMANDS, GROUPS, cli
 from lopa.cli.measure.bench import SUBCOMMANDS
 from lopa.cli.options.decoding_options import option_flags
-from lopa.runtime.strategy import STRATEGIES, Option, Strategy, register_strategy, strategies
+from lopa.runtime.strategy import STRATEGIES, Option, Strategy, installed, register_strategy
 
 
 def shown(*arguments: str, columns: int = 80) -> str:
@@ -104,7 +104,7 @@ def command_of(name: str) -> click.Command:
 
 
 def test_all_help_has_the_options_of_installed_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategies, "_registered", {})  # so that other tests do not see this strategy
+    monkeypatch.setattr(installed, "_registered", {})  # so that other tests do not see this strategy
     vote = Option(name="votes", help="Number of votes.", default=3)
     register_strategy(Strategy(name="other_for_help", summary="a strategy for tests", options=(vote,)))
     text = lopa_export("generate", "--help-all").stdout

@@ -25,8 +25,8 @@ from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
+from lopa.runtime.contract.forward import float32_from_stored
 from lopa.runtime.contract.packed_batch import packed_batch
-from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.multi_device.session_thread import SessionThread
 from lopa.runtime.sessions.sequential_session import SequentialSession

@@ -28,11 +28,12 @@ from lopa.runtime.errors import (
 from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.job import Job, PreparedRequest
+from lopa.runtime.requests.job import Job, PreparedRequest, RequestPreparation
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS, PrefixTree
@@ -46,7 +47,6 @@ from lopa.runtime.requests.request import (
     request_among,
     request_from,
 )
-from lopa.runtime.requests.request_preparation import RequestPreparation
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.requests.session_turns import SessionTurns, native_section
 from lopa.runtime.revision import Revision, revised
@@ -86,7 +86,6 @@ class Decoder:
         self.session = session
         self.tokenizer = tokenizer
         self._preparation = RequestPreparation(bundle, tokenizer, session.device, threads, grammar_limits)
-        self._grammars = self._preparation.grammars
         self._turns = SessionTurns()
         self._held: HeldFolder | None = None
         """The folder that was checked, which the session may read until its end."""
@@ -167,6 +166,10 @@ class Decoder:
         model that contradict `config` are dropped. Raises BadInputError for an invalid combination.
         """
         return self._preparation.resolve(changed_config(config, {}))
+
+    @property
+    def _grammars(self) -> RequestGrammars:
+        return self._preparation.grammars
 
     @native_section
     def prepare_grammars(self) -> None:
@@ -418,7 +421,7 @@ class Decoder:
             TypedSession(self.session),
             self.bundle.manifest,
             self.tokenizer,
-            PrefixTree(cache_tokens),
+            PrefixTree(cache_tokens) if cache_tokens else None,
             observer=observer,
             turns=self._turns,
         )
@@ -431,7 +434,7 @@ class Decoder:
         self._turns.end(self._free)
 
     def _free(self) -> None:
-        self._grammars.close()
+        self._preparation.close()
         self.session.close()
 
     def __enter__(self) -> Self:

@@ -364,3 +364,8 @@ def spans_processes(device: str) -> bool:
     """Return True if `device` is all ranks of a job of several processes."""
     found = find_device(device)
     return found is not None and found.family.spans_processes
+
+
+def on_mpi(devices: Sequence[str]) -> bool:
+    """Return True if these devices, as written by the user, are the ranks of an MPI job."""
+    return len(devices) == 1 and spans_processes(devices[0])

@@ -28,6 +28,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
     QueueFullError,
     ResourceExhaustedError,
+    engine_failure,
     raise_if_from_handler,
     stopped_preparation,
 )
@@ -49,7 +50,6 @@ from lopa.runtime.requests.request import (
 )
 from lopa.runtime.requests.session_turns import left_by_fork
 from lopa.runtime.requests.status import EngineStatus
-from lopa.runtime.sessions.device_errors import engine_failure
 
 MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64

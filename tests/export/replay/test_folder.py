@@ -12,7 +12,7 @@ from lopa.export.replay.answered_forward import AnsweredForward
 from lopa.export.replay.forwards_folder import ComparisonRule, check_folder, write_forwards
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.contract import Statistics
-from lopa.runtime.contract.stored_floats import float32_from_stored
+from lopa.runtime.contract.forward import float32_from_stored
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
 from lopa.runtime.sessions.prefix_cache import Prefix

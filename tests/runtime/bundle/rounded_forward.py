@@ -11,7 +11,7 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Bool, Float32, Floats, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
+from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.sessions.numpy_session import (
     attention_mask,
     masked_softmax,

@@ -22,9 +22,8 @@ from lopa.runtime.chat.chat import Chat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.job import Job, RequestPreparation
 from lopa.runtime.requests.request import Prompt, Request
-from lopa.runtime.requests.request_preparation import RequestPreparation
 from lopa.runtime.text.text_with_holes import TextWithHoles, text_with_holes
 from lopa.serve.openai.body_options import options_from_body
 from lopa.serve.serve_limits import ServeLimits

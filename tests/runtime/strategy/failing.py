@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lopa.runtime.strategy import STRATEGIES, register_strategy, strategies
+from lopa.runtime.strategy import STRATEGIES, installed, register_strategy
 
 FAILING = {"fails_in_a_step": "branch_confidence", "fails_at_once": "confidence"}
 """Function of each strategy that raises: in a step, or before the request is submitted."""
@@ -13,7 +13,7 @@ FAILING = {"fails_in_a_step": "branch_confidence", "fails_at_once": "confidence"
 
 def register_failing_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the strategies FAILING for one test."""
-    monkeypatch.setattr(strategies, "_registered", {})
+    monkeypatch.setattr(installed, "_registered", {})
     for name, field in FAILING.items():
         failing: dict[str, Any] = {field: _raise}
         register_strategy(replace(STRATEGIES["lopa"], name=name, **failing))

@@ -13,7 +13,7 @@ from lopa.runtime import Decoder
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.strategy import STRATEGIES, BranchView, Strategy, register_strategy, strategies
+from lopa.runtime.strategy import STRATEGIES, BranchView, Strategy, installed, register_strategy
 from lopa.runtime.strategy.strategy import mean_confidence, most_confident
 
 LOPA = STRATEGIES["lopa"]
@@ -24,8 +24,8 @@ OPTIONS = {"branches": 4, "max_new_tokens": 48, "block_size": 8}
 @pytest.fixture(autouse=True)
 def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test with the built-in strategies only."""
-    monkeypatch.setattr(strategies, "_registered", {})
-    monkeypatch.setattr(strategies, "_entry_points", dict)
+    monkeypatch.setattr(installed, "_registered", {})
+    monkeypatch.setattr(installed, "_entry_points", dict)
 
 
 def steps_with(decoder: Decoder, prompt: tuple[int, ...], strategy: Strategy) -> list[Step]:
@@ -40,7 +40,7 @@ def test_the_example_of_the_page(decoder: Decoder, prompt: tuple[int, ...]) -> N
     values: dict[str, Any] = {"decoder": decoder}
     exec(code, values)
     assert values["result"].text
-    careful = strategies.strategy_from_name("careful")
+    careful = installed.strategy_from_name("careful")
     steps = steps_with(decoder, prompt, careful)
     usual = steps_with(decoder, prompt, LOPA)
     assert [step.winner for step in steps] != [step.winner for step in usual]

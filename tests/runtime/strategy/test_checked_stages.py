@@ -15,7 +15,7 @@ from tests.runtime.strategy.agreement import params_with, steps_of
 from lopa.runtime import BadInputError, Decoder, Engine, StrategyFailedError
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.strategy import STRATEGIES, Candidates, EditView, RemaskView, Strategy, register_strategy, strategies
+from lopa.runtime.strategy import STRATEGIES, Candidates, EditView, RemaskView, Strategy, installed, register_strategy
 from lopa.runtime.strategy.installed import checked_strategy
 from lopa.runtime.strategy.strategies import no_threshold
 from lopa.runtime.strategy.strategy import STAGES
@@ -27,8 +27,8 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test with the built-in strategies only."""
-    monkeypatch.setattr(strategies, "_registered", {})
-    monkeypatch.setattr(strategies, "_entry_points", dict)
+    monkeypatch.setattr(installed, "_registered", {})
+    monkeypatch.setattr(installed, "_entry_points", dict)
 
 
 def mine(**stages: Any) -> Strategy:
@@ -256,7 +256,7 @@ def test_more_remasked_positions_than_the_limit() -> None:
 def test_there_may_be_fewer_lookaheads_or_none(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     none = steps_with(decoder, prompt, mine(lookaheads=lambda *_: np.array([])))
     assert all(len(confidences) == 1 for *_, confidences in none)
-    strategies._registered.clear()
+    installed._registered.clear()
     some = steps_with(decoder, prompt, mine(lookaheads=lambda view, *_: np.array([size_of(view) - 1], np.uint8)))
     assert max(len(confidences) for *_, confidences in some) == 2
 

@@ -11,7 +11,8 @@ from tests.python_path import python_path
 from tests.runtime.strategy.agreement import EXAMPLE, agreement_of_example, params_with, steps_of
 
 from lopa.runtime import BadInputError, Decoder, StrategyFailedError
-from lopa.runtime.strategy import STRATEGIES, register_strategy, strategies, strategy_from_name, strategy_names
+from lopa.runtime.strategy import STRATEGIES, register_strategy, strategy_from_name, strategy_names
+from lopa.runtime.strategy import installed as registry
 
 ROOT = Path(__file__).parents[3]
 MINE = 'from lopa.runtime.strategy import Strategy\nMINE = Strategy(name="{name}", summary="mine")\n'
@@ -21,7 +22,7 @@ MINE = 'from lopa.runtime.strategy import Strategy\nMINE = Strategy(name="{name}
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, str], None]]:
     """Return a function that installs a package of one module, given the entry point's name, its value and the module's
     text."""
-    monkeypatch.setattr(strategies, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
     monkeypatch.syspath_prepend(tmp_path)
     modules = list[str]()
 
@@ -33,12 +34,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
         (about / "entry_points.txt").write_text(f"[lopa.strategies]\n{name} = {value}\n")
         (tmp_path / f"{module}.py").write_text(text)
-        strategies._entry_points.cache_clear()
+        registry._entry_points.cache_clear()
 
     yield installed
     for module in modules:
         sys.modules.pop(module, None)
-    strategies._entry_points.cache_clear()
+    registry._entry_points.cache_clear()
 
 
 def test_a_package_is_imported_when_its_strategy_is_chosen(install: Callable[[str, str, str], None]) -> None:
@@ -138,7 +139,7 @@ def test_the_example_is_installed_and_decodes(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    monkeypatch.setattr(strategies, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
     own = agreement_of_example()
     register_strategy(own)
     expected = [

@@ -22,9 +22,9 @@ from lopa.runtime.strategy import (
     STRATEGIES,
     BlockView,
     Strategy,
+    installed,
     match_positions,
     register_strategy,
-    strategies,
     strategy_from_name,
     strategy_names,
 )
@@ -33,8 +33,8 @@ from lopa.runtime.strategy import (
 @pytest.fixture(autouse=True)
 def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test with the built-in strategies only."""
-    monkeypatch.setattr(strategies, "_registered", {})
-    monkeypatch.setattr(strategies, "_entry_points", dict)
+    monkeypatch.setattr(installed, "_registered", {})
+    monkeypatch.setattr(installed, "_entry_points", dict)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.partial_mark import partial_mark_length
-from lopa.runtime.text.text_stream import TextStream
+from lopa.runtime.text.text_stream import TextStream, partial_mark_length
 from lopa.runtime.text.tokenizer import Tokenizer
 
 TRICKY = st.text(

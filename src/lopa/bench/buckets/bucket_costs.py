@@ -11,8 +11,8 @@ from lopa.runtime.bundle.buckets import BucketPlanCosts
 from lopa.runtime.bundle.costs import CostTable, check_costs, costs_from_file, costs_name
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract.forward import stored_dtype
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.device_families import is_on_processor
 
 _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)

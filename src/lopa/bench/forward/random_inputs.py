@@ -8,7 +8,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CacheRows, WindowBatch
-from lopa.runtime.contract.stored_floats import stored_dtype, stored_from_float32
+from lopa.runtime.contract.forward import stored_dtype, stored_from_float32
 
 
 def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) -> CacheRows:

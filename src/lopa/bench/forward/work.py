@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.runtime.bundle.manifest import Manifest, scale_name
 from lopa.runtime.bundle.network import HEAD, network_from_dimensions
-from lopa.runtime.contract.stored_floats import stored_dtype
+from lopa.runtime.contract.forward import stored_dtype
 
 
 @dataclass(frozen=True)

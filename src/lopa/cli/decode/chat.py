@@ -30,7 +30,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
-from lopa.runtime.mpi.mpi_link import on_mpi
+from lopa.runtime.device_families import on_mpi
 from lopa.runtime.requests.request import Prompt
 
 Message = dict[str, str]

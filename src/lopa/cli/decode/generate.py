@@ -29,9 +29,10 @@ from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
+from lopa.runtime.device_families import on_mpi
 from lopa.runtime.files.output_file import OutputLines
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
-from lopa.runtime.mpi.mpi_link import on_mpi, rank_of_job
+from lopa.runtime.mpi.mpi_link import rank_of_job
 from lopa.runtime.mpi.mpi_server import serve
 from lopa.runtime.requests.result import Event, GenerationResult
 

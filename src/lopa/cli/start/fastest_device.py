@@ -6,9 +6,8 @@ from contextlib import ExitStack, closing
 from lopa.bench.forward.comparison import SideResult, compare_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError, LopaError, engine_failure
 from lopa.runtime.openvino.openvino_session import open_session as open_openvino
-from lopa.runtime.sessions.device_errors import engine_failure
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.typed_session import TypedSession
 

@@ -11,7 +11,7 @@ from lopa.cli.program.background_call import start_call, wait_for_call
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.mpi.mpi_link import on_mpi
+from lopa.runtime.device_families import on_mpi
 
 _SHORT_SECONDS = 0.3
 """Seconds after which a terminal shows the status. A small bundle is open before."""

@@ -39,8 +39,7 @@ from lopa.runtime.contract.batch_parts import branch_part_count
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.packed_batch import padded_batch as padded_windows
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
-from lopa.runtime.errors import EngineFailedError
-from lopa.runtime.sessions.device_errors import converted_device_errors
+from lopa.runtime.errors import EngineFailedError, converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
 from lopa.runtime.sessions.session import Session, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets

@@ -15,11 +15,11 @@ import numpy as np
 from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract.forward import stored_dtype
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
 from lopa.runtime.contract.rotary import ROTARY_INPUTS
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError
 
 _IN_ONNX = {"float32": "float"}

@@ -11,7 +11,7 @@ from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.dequantize import Int8, int4_from_bytes, values_from_integers
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
 from lopa.runtime.contract import Floats
-from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
+from lopa.runtime.contract.forward import float32_from_stored, stored_dtype
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}

@@ -1,16 +1,10 @@
 """Decoding options of a request, and their resolution into a parameters.
 
-`config` holds the requested options and the table of all options. `option_checks` checks combinations. `defaults`
-checks the defaults of bundles and servers. `merged_options` merges all of them. `resolve` makes the parameters of a
-decode, with the number of branches from `branch_choice`.
+`config` holds the requested options and the table of all options. `option_checks` checks combinations.
+`merged_options` checks the defaults of bundles and servers, and merges all of them. `resolve` makes the parameters of a
+decode, and chooses the number of branches.
 """
 
-from lopa.runtime.generation_config.branch_choice import (
-    BranchChoice,
-    branch_choice,
-    may_share_rows,
-    reason_against_lookahead,
-)
 from lopa.runtime.generation_config.config import (
     DEFAULT_OPTIONS,
     NULLABLE,
@@ -21,11 +15,24 @@ from lopa.runtime.generation_config.config import (
     check_names,
     did_you_mean,
 )
-from lopa.runtime.generation_config.defaults import checked_defaults, options_from_defaults
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
-from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
-from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, ResolvedOptions, params_from_options, resolve
-from lopa.runtime.options.value_checks import NO_PRESET, PRESET_NAME
+from lopa.runtime.generation_config.merged_options import (
+    checked_defaults,
+    defaults_beside,
+    merged_options,
+    options_from_defaults,
+)
+from lopa.runtime.generation_config.resolve import (
+    DEFAULT_DEVICES,
+    BranchChoice,
+    ResolvedOptions,
+    branch_choice,
+    may_share_rows,
+    params_from_options,
+    reason_against_lookahead,
+    resolve,
+)
+from lopa.runtime.options.option import NO_PRESET, PRESET_NAME
 
 __all__ = [
     "DEFAULT_DEVICES",

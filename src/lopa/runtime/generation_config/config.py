@@ -11,16 +11,22 @@ from lopa.runtime.checked_values import invalid_value, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import CONSTRAINTS
 from lopa.runtime.options.choices import MAX_POSITIONS, Alg, StrategyName
-from lopa.runtime.options.option import BLOCKS, LENGTH, OPTION, QUALITY, STRUCTURE, Option, option
-from lopa.runtime.options.option_fields import OptionFields
-from lopa.runtime.options.value_checks import (
+from lopa.runtime.options.option import (
+    BLOCKS,
+    LENGTH,
+    OPTION,
+    QUALITY,
+    STRUCTURE,
+    Option,
     check_grammar,
     checked_branches,
     checked_choices,
     checked_preset,
     checked_schema,
     checked_strategy_options,
+    option,
 )
+from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name
 
 

@@ -88,7 +88,8 @@ class RequestGrammars:
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
         llguidance is not installed.
         """
-        self._state(config, params, _return_true)
+        if params.has_grammar:
+            self._state(config, params, _return_true)
 
     def state_in_time(
         self,
@@ -100,9 +101,9 @@ class RequestGrammars:
         is_wanted: Callable[[], bool] | None,
         due: float | None,
     ) -> RequestState | None:
-        """Return the state of the request's grammar behind the `prompt` [length], or None if it has none.
+        """Return the state of the request's grammar, which it has, behind the `prompt` [length].
 
-        Return None too once the request is `due` (perf_counter's clock). It then ends without a step. Raises as `check`
+        Return None once the request is `due` (perf_counter's clock). It then ends without a step. Raises as `check`
         does, and PreparationStoppedError once `is_wanted` returns False.
         """
         is_wanted = is_wanted or _return_true
@@ -113,12 +114,12 @@ class RequestGrammars:
         def goes_on() -> bool:
             return is_wanted() and in_time()
 
-        grammar: RequestState | None
+        grammar: RequestState
         try:
             if holes is None:
                 grammar = self._state(config, params, goes_on)
             else:
-                grammar = self._state_of_holes(config, params, holes, goes_on)
+                grammar = self._state_of_holes(config, holes, goes_on)
         except PreparationStoppedError:
             if is_wanted() and not in_time():
                 return None
@@ -129,11 +130,7 @@ class RequestGrammars:
         is_open = self._tokenizer.is_in_reasoning(prompt.tolist())
         return BudgetedState(grammar, int(params.reasoning_budget), is_open=is_open)
 
-    def _state(
-        self, config: GenerationConfig, params: DecodingParams, is_wanted: Callable[[], bool]
-    ) -> GrammarState | None:
-        if not params.has_grammar:
-            return None
+    def _state(self, config: GenerationConfig, params: DecodingParams, is_wanted: Callable[[], bool]) -> GrammarState:
         vocabulary = self.vocabulary  # before the grammar is read, so that its own errors are not the grammar's
         if any(getattr(config, name) is not None for name in GRAMMARS):
             request = request_from_config(config, params.positions)
@@ -145,10 +142,8 @@ class RequestGrammars:
             return state_from_checked(request, self.helper.prepare(request, is_wanted), vocabulary)
 
     def _state_of_holes(
-        self, config: GenerationConfig, params: DecodingParams, holes: EncodedHoles, is_wanted: Callable[[], bool]
-    ) -> HolesState | None:
-        if not params.has_grammar:
-            return None
+        self, config: GenerationConfig, holes: EncodedHoles, is_wanted: Callable[[], bool]
+    ) -> HolesState:
         vocabulary = self.vocabulary
 
         def read(request: GrammarRequest) -> GrammarMatcher:

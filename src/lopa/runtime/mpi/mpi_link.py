@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.device_families import FAMILIES, parse_device, spans_processes
+from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
 from lopa.runtime.mpi.mpi_messages import Bytes
 
@@ -86,11 +86,6 @@ class MpiLink:
         """Start a broadcast of `data` from `source`. The other ranks pass memory of the same size."""
         peer = f"rank {source}" if source != self.rank else "a rank that receives rows"
         return Transfer(self._comm.Ibcast(data, root=source), peer)
-
-
-def on_mpi(devices: Sequence[str]) -> bool:
-    """Return True if these devices, as written by the user, are the ranks of an MPI job."""
-    return len(devices) == 1 and spans_processes(devices[0])
 
 
 def wait(transfer: Transfer) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.state.branch import is_end
 from lopa.runtime.text.encoded_holes import EncodedHoles, Span
-from lopa.runtime.text.partial_mark import before_first_mark, partial_mark_length
-from lopa.runtime.text.text_stream import REPLACEMENT
+from lopa.runtime.text.text_stream import REPLACEMENT, before_first_mark, partial_mark_length
 from lopa.runtime.text.tokenizer import Tokenizer
 
 

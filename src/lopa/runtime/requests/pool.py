@@ -79,7 +79,7 @@ class RequestPool:
         session: Session,
         manifest: Manifest,
         tokenizer: Tokenizer,
-        prefixes: PrefixTree,
+        prefixes: PrefixTree | None,
         *,
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
@@ -87,8 +87,8 @@ class RequestPool:
     ) -> None:
         """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
-        `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
-        raise. Several pools may take `turns` on a session.
+        `prefixes` holds rows of this session only; without it requests share nothing. `observer` receives every round,
+        admission and end. It must not raise. Several pools may take `turns` on a session.
         """
         self._session = session
         self._manifest, self._tokenizer, self._prefixes = manifest, tokenizer, prefixes
@@ -105,21 +105,23 @@ class RequestPool:
 
     def load(self) -> PoolLoad:
         """Return the load of the running requests and the store."""
+        prefixes = self._prefixes or PrefixTree(0)
         return PoolLoad(
             cache_rows=sum(len(running.cache.positions) for running in self._running),
             prompt_rows=sum(len(running.job.prompt_ids) for running in self._running),
-            prefix_cached_tokens=self._prefixes.tokens,
-            prefix_hit_tokens=self._prefixes.tokens_found,
-            prefix_hits=self._prefixes.hits,
-            evicted_blocks=self._prefixes.evictions,
+            prefix_cached_tokens=prefixes.tokens,
+            prefix_hit_tokens=prefixes.tokens_found,
+            prefix_hits=prefixes.hits,
+            evicted_blocks=prefixes.evictions,
             rounds=self._rounds,
         )
 
     def prompt_rows_to_compute(self, job: Job) -> int:
         """Return the prompt rows that a request would compute if it joined now, without those that are stored."""
         reuse = self._reuse(job)
-        found = 0 if reuse is None else self._prefixes.count_tokens(reuse.key, reuse.blocks(job.prompt_ids))
-        return len(job.prompt_ids) - found
+        if reuse is None or self._prefixes is None:
+            return len(job.prompt_ids)
+        return len(job.prompt_ids) - self._prefixes.count_tokens(reuse.key, reuse.blocks(job.prompt_ids))
 
     def add(self, job: Job) -> None:
         """Add a request to the next step."""
@@ -221,7 +223,7 @@ class RequestPool:
 
     def _reuse(self, job: Job) -> PrefixReuse | None:
         """Return how a request shares prefixes, or None if it does not. Scores are computed from the whole prompt."""
-        if job.choices is not None:
+        if self._prefixes is None or job.choices is not None:
             return None
         return prefix_reuse(len(job.prompt_ids), job.params, self._manifest.prediction_shift, job.cache_salt)
 
@@ -299,6 +301,7 @@ class RequestPool:
             return
         self._rounds += 1
         if self._observer is not None:
+            evictions = 0 if self._prefixes is None else self._prefixes.evictions
             seconds = time.perf_counter() - began + counted.joining_seconds
             self._observer.round_ended(
                 RoundReport(
@@ -308,10 +311,10 @@ class RequestPool:
                     real_rows=counted.real_rows,
                     padding_rows=counted.rows - counted.real_rows,
                     prompt_rows=counted.prompt_rows,
-                    evicted_blocks=self._prefixes.evictions - self._reported_evictions,
+                    evicted_blocks=evictions - self._reported_evictions,
                 )
             )
-            self._reported_evictions = self._prefixes.evictions
+            self._reported_evictions = evictions
 
     def _hand_out_result(self, running: _Running, handle: RequestHandle, reason: StopReason) -> None:
         with self._errors_end_request(running.job):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
-from lopa.runtime.sessions.device_errors import converted_device_errors
+from lopa.runtime.errors import converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 from lopa.runtime.sessions.session import check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.forward import stored_dtype
 from lopa.runtime.contract.model_part import ModelPart, whole_model
-from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.cuda_provider import CPU_PROVIDER

@@ -9,7 +9,7 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, Bool, Rows, tiles
-from lopa.runtime.contract.stored_floats import stored_dtype
+from lopa.runtime.contract.forward import stored_dtype
 
 
 @dataclass(frozen=True, eq=False)

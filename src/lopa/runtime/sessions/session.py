@@ -13,9 +13,8 @@ from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, full_device_name, parse_device
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, converted_device_errors
 from lopa.runtime.sessions.bound_forward import BoundForward
-from lopa.runtime.sessions.device_errors import converted_device_errors
 from lopa.runtime.sessions.tickets import Ticket
 
 

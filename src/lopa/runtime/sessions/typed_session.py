@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lopa.runtime.contract import ENTROPY, TOP_K, TOPK_IDS, TOPK_LOGPROBS, Statistics
-from lopa.runtime.sessions.device_errors import converted_device_errors
+from lopa.runtime.errors import converted_device_errors
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.sessions.wrapped_session import WrappedSession

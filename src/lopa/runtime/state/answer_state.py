@@ -10,8 +10,8 @@ from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.candidate_list import TokenLogprob
 from lopa.runtime.state.branch import Branch, final_length, is_end, unmasked_length
 from lopa.runtime.state.choice_scores import ChoiceScores
+from lopa.runtime.state.holes import Holes
 from lopa.runtime.strategy import Candidates
-from lopa.runtime.text.encoded_holes import EncodedHoles
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled", "choice"]
 
@@ -38,7 +38,7 @@ class AnswerState:
     """[positions]: log-probabilities of unmasked tokens, NaN for other positions; None if not requested."""
     recorded: Callable[[Iterable[int], Iterable[bool]], list[tuple[TokenLogprob, ...]]] | None = None
     """Returns the best candidates of positions whose tokens are known; None if not requested."""
-    holes: EncodedHoles | None = None
+    holes: Holes | None = None
     """The holes at their current length: the longest one until the first round has chosen; None without holes."""
     returns_generated: bool = False
     """True if the result has every generated position instead of the final ones, as in reference mode."""

@@ -279,7 +279,7 @@ class Strategy:
     looks_ahead: bool = False
     """True if lookahead branches may be verified in the anchor's forward."""
     default_branches: int | None = 1
-    """Default number of branches; None for the device's default (lopa.runtime.generation_config.branch_choice)."""
+    """Default number of branches; None for the device's default (lopa.runtime.generation_config.resolve)."""
     block_steps: bool = False
     """True if the option `block_steps` determines the minimum number of positions per step."""
     whole: bool = False

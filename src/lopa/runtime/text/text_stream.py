@@ -1,9 +1,11 @@
-"""Text of a growing sequence of token IDs, in pieces. This module does not depend on the source of the IDs."""
+"""Text of a growing sequence of token IDs, in pieces, and the marks in it, such as stop strings.
 
-from collections.abc import Sequence
+This module does not depend on the source of the IDs.
+"""
+
+from collections.abc import Iterable, Sequence
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.partial_mark import before_first_mark, partial_mark_length
 from lopa.runtime.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -103,3 +105,25 @@ class TextStream:
             return before
         self._pending = text[len(text) - partial_mark_length(text, self._stop) :]
         return text[: len(text) - len(self._pending)]
+
+
+def before_first_mark(text: str, marks: Iterable[str]) -> tuple[str, str | None]:
+    """Return the text before the first of `marks` in `text`, and that mark; the whole text and None without one.
+
+    The first mark is the one completed first, and the longest of several completed at the same character.
+    """
+    found = [(at + len(mark), -len(mark), mark) for mark in marks if (at := text.find(mark)) >= 0]
+    if not found:
+        return text, None
+    end, _, first = min(found)
+    return text[: end - len(first)], first
+
+
+def partial_mark_length(text: str, marks: Iterable[str]) -> int:
+    """Return the length of the longest end of `text` that begins one of `marks` without completing it."""
+    return max((_partial_length(text, mark) for mark in marks), default=0)
+
+
+def _partial_length(text: str, mark: str) -> int:
+    lengths = range(min(len(mark) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(mark[:length])), 0)

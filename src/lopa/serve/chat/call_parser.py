@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lopa.runtime.chat.call_format import CallFormat
-from lopa.runtime.text.partial_mark import partial_mark_length
+from lopa.runtime.text.text_stream import partial_mark_length
 from lopa.serve.chat.reasoning_parser import token_mark, without_token_marks
 
 _Object = dict[str, msgspec.Raw]
