@@ -86,6 +86,7 @@ class Decoder:
         self.session = session
         self.tokenizer = tokenizer
         self._preparation = RequestPreparation(bundle, tokenizer, session.device, threads, grammar_limits)
+        self._job = native_section(self._preparation.job)
         self._turns = SessionTurns()
         self._held: HeldFolder | None = None
         """The folder that was checked, which the session may read until its end."""
@@ -399,22 +400,6 @@ class Decoder:
         """
         return _texts(self.stream(prompt, config, on_step=on_step, **options))
 
-    @native_section
-    def _job(
-        self,
-        prompt: Prompt | Request,
-        config: GenerationConfig | None = None,
-        *,
-        deadline: float | None = None,
-        drafts: bool = False,
-        on_step: Callable[[Step], None] | None = None,
-        is_wanted: Callable[[], bool] | None = None,
-    ) -> Job:
-        """Return a checked request (see RequestPreparation.job)."""
-        return self._preparation.job(
-            request_among(prompt, config), deadline=deadline, drafts=drafts, on_step=on_step, is_wanted=is_wanted
-        )
-
     def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""
         return RequestPool(
@@ -500,7 +485,7 @@ class Decoder:
             with errors_as_bad_input(
                 "an invalid prompt", expected="text or ids, and a config", remedy="correct the prompt or its config"
             ):
-                job = self._job(prompt, config, on_step=on_step)
+                job = self._job(request_among(prompt, config), on_step=on_step)
         except REQUEST_ERRORS as error:
             raise_if_from_handler(error)
             handle = RequestHandle()

@@ -38,7 +38,7 @@ from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission, Reservation
 from lopa.runtime.requests.handle import RequestHandle, Waiters, ending_handles
 from lopa.runtime.requests.job import Job, PreparedRequest
-from lopa.runtime.requests.observer import EngineObserver, checked_observer
+from lopa.runtime.requests.observer import EngineObserver, check_observer
 from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.request import (
     Prompt,
@@ -110,7 +110,8 @@ class Engine:
         self.decoder = decoder
         self._closes_decoder = False
         decoder._turns.check()
-        self._pool = decoder._pool(rows, checked_observer(observer))
+        check_observer(observer)
+        self._pool = decoder._pool(rows, observer)
         self._pool._own_errors = BaseException  # no signal handler runs on the worker
         self._lock = threading.RLock()
         """Makes a check of the capacity and its use one step. Nobody waits with it, and the worker does not need it, so

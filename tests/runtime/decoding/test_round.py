@@ -14,8 +14,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.reference import is_done
 from lopa.runtime.decoding.round import RoundOutcome, scores_from_rows, spawn, unmask
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.state.answer_state import stop_reason
-from lopa.runtime.state.branch import Block, BlockState, Branch, unmasked_length
+from lopa.runtime.state.branch import Block, BlockState, Branch, stop_reason, unmasked_length
 from lopa.runtime.state.branch_rows import pack_rows
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout

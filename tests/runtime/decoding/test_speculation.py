@@ -1,6 +1,7 @@
 """Verified and drafted states with plain numbers, and equality of states."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 from tests.params import branch_of, context_of
 
 from lopa.runtime.decoding import speculation
-from lopa.runtime.decoding.round import EditedTokens
-from lopa.runtime.decoding.speculation import Verified, accepted_draft, drafts, verify
+from lopa.runtime.decoding.round import EditedTokens, RoundEnd
+from lopa.runtime.decoding.speculation import accepted_draft, drafts, verify
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.context import Context
 
@@ -17,7 +18,7 @@ MASK = 2
 PROMPT = np.arange(10, 15)
 OPTIONS: dict[str, Any] = {"strategy": "vanilla", "block_size": 4, "max_new_tokens": 8}
 CONTEXT = context_of(mask_token=MASK, prediction_shift=1, **OPTIONS)
-NO_SCORES: Any = None
+NO_ROWS: Any = None
 
 
 def test_the_last_draft_that_agrees_is_accepted() -> None:
@@ -28,10 +29,10 @@ def test_the_last_draft_that_agrees_is_accepted() -> None:
     assert accepted_draft([True, True, False], 1) is None, "none before the current one"
 
 
-def verified(branches: tuple[int, ...], steps: int) -> Verified:
+def verified(branches: tuple[int, ...], steps: int) -> RoundEnd:
     """Return the result of `verify` with numbers as states; the anchor is the last."""
-    found: Any = branches
-    return verify(found, NO_SCORES, steps, CONTEXT)
+    scores: Any = SimpleNamespace(branches=branches)
+    return verify(scores, NO_ROWS, steps, CONTEXT, ())
 
 
 def test_verification_continues_from_the_last_draft_that_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,7 @@ def test_verification_continues_from_the_last_draft_that_agrees(monkeypatch: pyt
     # 10 to 11 was drafted, 11 to 13 was drafted twice, and 14 was not drafted.
     found = verified((11, 12, 13, 13, 15, 10), 6)
     assert (found.states, found.unmasked, found.numbers) == ((11, 13, 14), ([10], [11], [13]), (5, 0, 3))
+    assert found.branches == (14,)
     assert used == [(10, 5, 7), (11, 0, 8), (13, 3, 9)]
     monkeypatch.setattr(speculation, "_agrees", lambda *_: True)
     assert verified((10,), 0).states == (11,)
@@ -70,7 +72,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def drafted(branches: int) -> tuple[Any, ...]:
     states: Any = (2, 3)
     context = context_of(speculative=True, branches=branches, **OPTIONS)
-    return drafts(Verified(states, (), (0, 1), ()), NO_SCORES, 9, context)
+    return drafts(RoundEnd(NO_ROWS, NO_ROWS, states[-1:], states, (0, 1), (), ()), 9, context, ())
 
 
 def test_drafts_end_at_their_number_or_where_no_step_follows(counting: list[int]) -> None:

@@ -17,6 +17,7 @@ from lopa.runtime.grammar.grammar_source import matcher_from_request, request_fr
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer
 from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.requests.request import Request
 from lopa.runtime.text.tokenizer import Tokenizer
 
 ADDED = ["<unused>", "<tool_call>", "</tool_call>", "<think>", "</think>", *(f"<more_{number}>" for number in range(9))]
@@ -160,7 +161,9 @@ def test_helper_uses_the_same_symbols(bundle: Path) -> None:
     template = "{% for m in messages %}<more_8>{{ m.content }}<more_7>{% endfor %}"
     for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
         with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
-            state = decoder._job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
+            state = decoder._job(
+                Request("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8))
+            ).grammar
         vocabulary = decoder._grammars.vocabulary
         assert state is not None
         assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))

@@ -179,7 +179,7 @@ def test_an_observer_that_raises_is_logged_once(
         assert [result_of(handle) for handle in engine.submit_many([prompt] * 2, config)] == [expected] * 2
         assert result_of(engine.submit(prompt, config)) == expected
         assert engine.status.failure is None
-    records = [each for each in caplog.records if each.name == "lopa.runtime.requests.observer"]
+    records = [each for each in caplog.records if each.name == "lopa.runtime.requests.pool"]
     assert len(records) == 1
     assert "request_admitted" in records[0].message
 

@@ -26,6 +26,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import MAX_AUTO_BRANCHES
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
+from lopa.runtime.requests.request import Request
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.typed_session import TypedSession
 from lopa.tiny import EVAL
@@ -215,7 +216,7 @@ def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
     rounds, counts = _Rounds(), list[int]()
     for item in eval_set_from_jsonl(EVAL, limit=_HOST_PROMPTS):
         pool = decoder._pool(cache_tokens=0, observer=rounds)
-        job = decoder._job(item.prompt, config, on_step=lambda step: counts.append(len(step.branches)))
+        job = decoder._job(Request(item.prompt, config), on_step=lambda step: counts.append(len(step.branches)))
         try:
             pool.add(job)
             while not job.done:

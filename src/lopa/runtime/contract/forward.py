@@ -22,7 +22,7 @@ Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.floating | np.uint16]
-"""Key or value rows as stored in caches: float32, float16, or bfloat16 bits (lopa.runtime.contract.stored_floats)."""
+"""Key or value rows as stored in caches: float32, float16, or bfloat16 bits."""
 _ALL = slice(None)
 
 _BFLOAT16_BITS = np.dtype(np.uint16)

@@ -23,8 +23,8 @@ from lopa.runtime.decoding.round import RoundEnd, branch_again, joined, score_br
 from lopa.runtime.decoding.speculation import speculation
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import AnswerState, StopReason, answer_of_branch
-from lopa.runtime.state.branch import Branch, first_branch, with_tokens
+from lopa.runtime.state.answer_state import AnswerState, StopReason
+from lopa.runtime.state.branch import Branch, answer_of_branch, first_branch, with_tokens
 from lopa.runtime.state.branch_rows import pack_rows
 from lopa.runtime.state.context import Model, context_from_model
 from lopa.runtime.state.layout import layout_of_prompt

@@ -5,8 +5,8 @@ from dataclasses import replace
 from lopa.runtime.decoding.extension import LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import AnswerState, StopReason, length_to_end
-from lopa.runtime.state.branch import Branch, is_end, unmasked_length
+from lopa.runtime.state.answer_state import AnswerState, StopReason
+from lopa.runtime.state.branch import Branch, is_end, length_to_end, unmasked_length
 from lopa.runtime.state.context import Context, Model
 
 LLADA2 = "llada2-moe"

@@ -7,7 +7,7 @@ strategy's next state equals a draft, the round continues from there without ano
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from lopa.runtime.decoding.round import (
     strategy_step,
 )
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import stop_reason
-from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.branch import Branch, stop_reason
 from lopa.runtime.state.branch_rows import BranchRows, rows_from_branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
@@ -45,36 +44,20 @@ def _speculative_round(loop: LoopState, packed: PackedRows, rows: RowStatistics)
     if branches[0].layout != branches[-1].layout:
         return None
     scores = scores_from_rows(branches, packed, rows, steps + 1, context)
-    verified = verify(branches, scores, steps, context, loop.after_unmasking)
+    end = verify(scores, rows, steps, context, loop.after_unmasking)
     if any(map(len, packed.sampled)) or hands_over(branches[-1]):
-        steps += len(verified.states)
-    following = (*drafts(verified, scores, steps, context, loop.after_unmasking), verified.states[-1])
-    return RoundEnd(scores, rows, following, verified.states, verified.numbers, verified.unmasked, verified.edited)
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The states that the strategy reached in a round."""
-
-    states: tuple[Branch, ...]
-    """State after each step; the last one is the next anchor."""
-    unmasked: tuple[UnmaskedTokens, ...]
-    """Tokens that each step unmasked."""
-    numbers: tuple[int, ...]
-    """Index of the branch whose statistics each step used."""
-    edited: tuple[EditedTokens, ...]
-    """Tokens that each step edited."""
+        steps += len(end.states)
+    return replace(end, branches=(*drafts(end, steps, context, loop.after_unmasking), *end.branches))
 
 
 def verify(
-    branches: tuple[Branch, ...],
-    scores: Scores,
-    steps: int,
-    context: Context,
-    after: Sequence[AfterUnmasking] = (),
-) -> Verified:
-    """Return the states that the strategy reaches with `branches`: drafts, then the anchor after the first `steps`
-    steps."""
+    scores: Scores, rows: RowStatistics, steps: int, context: Context, after: Sequence[AfterUnmasking]
+) -> RoundEnd:
+    """Return the end of a round whose branches are drafts, then the anchor after the first `steps` steps.
+
+    Its states are those that the strategy reaches; only the last one continues.
+    """
+    branches = scores.branches
     chain = (branches[-1], *branches[:-1])
     states, unmasked, numbers, edited = list[Branch](), list[UnmaskedTokens](), list[int](), list[EditedTokens]()
     at: int | None = 0
@@ -87,7 +70,7 @@ def verify(
         edited.append(replaced)
         numbers.append(number)
         at = accepted_draft([_agrees(draft, state, context.params) for draft in chain], at)
-    return Verified(tuple(states), tuple(unmasked), tuple(numbers), tuple(edited))
+    return RoundEnd(scores, rows, (states[-1],), tuple(states), tuple(numbers), tuple(unmasked), tuple(edited))
 
 
 def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
@@ -99,21 +82,19 @@ def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
     return next((number for number in range(len(agree) - 1, at, -1) if agree[number]), None)
 
 
-def drafts(
-    verified: Verified, scores: Scores, steps: int, context: Context, after: Sequence[AfterUnmasking] = ()
-) -> tuple[Branch, ...]:
+def drafts(end: RoundEnd, steps: int, context: Context, after: Sequence[AfterUnmasking]) -> tuple[Branch, ...]:
     """Return drafts of the strategy's next states, assuming that the model's statistics stay the same.
 
     The strategy has made `steps` steps so far, including the steps of this round. A step that changes
     nothing, or ends the answer, ends the chain.
     """
     found = list[Branch]()
-    anchor = state = verified.states[-1]
+    anchor = state = end.states[-1]
     if _is_finished(anchor, context):
         return ()
     while len(found) < context.params.lookaheads:
         steps += 1
-        state, unmasked, edited = strategy_step(scores, state, verified.numbers[-1], steps, context, after)
+        state, unmasked, edited = strategy_step(end.scores, state, end.numbers[-1], steps, context, after)
         if (
             not (len(unmasked) or len(edited))
             or _is_finished(state, context)

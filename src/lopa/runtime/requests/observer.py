@@ -1,14 +1,11 @@
 """Reports of an engine's rounds and requests, e.g. for metrics."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.state.answer_state import StopReason
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,13 +76,10 @@ class EngineObserver(Protocol):
         """Receive the report of an accepted request, once, just before its handle is done."""
 
 
-def checked_observer(observer: Any) -> EngineObserver | None:
-    """Return `observer` wrapped so that its exceptions are logged, or None for None.
-
-    Raises BadInputError for an object that lacks one of the methods.
-    """
+def check_observer(observer: Any) -> None:
+    """Raise BadInputError for an object other than None that lacks one of the methods."""
     if observer is None:
-        return None
+        return
     methods = ("round_ended", "request_admitted", "request_ended")
     missing = [name for name in methods if not callable(getattr(observer, name, None))]
     if missing or isinstance(observer, type):
@@ -94,29 +88,3 @@ def checked_observer(observer: Any) -> EngineObserver | None:
             expected="an object with the methods " + ", ".join(methods),
             remedy="add " + ", ".join(missing) if missing else "pass an instance, not its class",
         )
-    return _SafeObserver(observer)
-
-
-class _SafeObserver:
-    """Wrapper that logs the first exception of an observer and raises none."""
-
-    def __init__(self, observer: EngineObserver) -> None:
-        self._observer = observer
-        self._logged = False
-
-    def round_ended(self, report: RoundReport) -> None:
-        self._notify("round_ended", report)
-
-    def request_admitted(self, report: AdmissionReport) -> None:
-        self._notify("request_admitted", report)
-
-    def request_ended(self, report: EndReport) -> None:
-        self._notify("request_ended", report)
-
-    def _notify(self, name: str, report: object) -> None:
-        try:
-            getattr(self._observer, name)(report)
-        except BaseException:  # even SystemExit, which would end every request on the engine's thread
-            if not self._logged:
-                self._logged = True
-                _LOG.exception("the engine's observer raised in %s; later exceptions are not logged", name)

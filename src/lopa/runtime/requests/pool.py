@@ -6,15 +6,14 @@ of one decoder take turns on its session.
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
-from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import raise_if_from_handler
 from lopa.runtime.requests.handle import RequestHandle, ending_handles
@@ -39,6 +38,7 @@ from lopa.runtime.state.packed_rows import (
 from lopa.runtime.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger(__name__)
+Report = TypeVar("Report")
 
 
 class _Running(RunningLoop):
@@ -88,7 +88,7 @@ class RequestPool:
         """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
         `prefixes` holds rows of this session only; without it requests share nothing. `observer` receives every round,
-        admission and end. It must not raise. Several pools may take `turns` on a session.
+        admission and end. Several pools may take `turns` on a session.
         """
         self._session = session
         self._manifest, self._tokenizer, self._prefixes = manifest, tokenizer, prefixes
@@ -98,7 +98,7 @@ class RequestPool:
         self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
         self._rounds, self._round = 0, _Round()
-        self._reported_evictions = 0
+        self._reported_evictions, self._observer_failed = 0, False
 
     def __len__(self) -> int:
         return len(self._running)
@@ -159,6 +159,8 @@ class RequestPool:
     def _open_rounds(self) -> list[tuple[_Running, PackedRows]]:
         rounds: list[tuple[_Running, PackedRows]] = []
         for running in self._running:
+            if running.loop.answer.stop_reason is not None:
+                continue  # its first answer was the last
             with self._errors_end_request(running.job):
                 rounds.append((running, running.open_round()))
         return rounds
@@ -173,7 +175,12 @@ class RequestPool:
         columns = columns_from_statistics(statistics, [packed for _, packed in members])
         for (running, packed), rows in zip(members, columns, strict=True):
             with self._errors_end_request(running.job):
-                finished.append((running, packed, self._finish_round(running, packed, rows, statistics.split)))
+                step = running.finish_round(packed, rows, statistics.split)
+                finished.append((running, packed, step))
+                if running.loop.steps == 1:
+                    prefilled = time.perf_counter()
+                    for handle in running.unfinished:
+                        handle.timing.prefilled = prefilled
         # Devices that failed may lose these rows, so all requests commit theirs first.
         for running, packed, step in finished:
             if packed.commit:
@@ -256,17 +263,6 @@ class RequestPool:
             self._round.real_rows += batch.input_ids.size
         return ticket, statistics
 
-    def _finish_round(
-        self, running: _Running, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None
-    ) -> Step | None:
-        """Finish a request's round and return its step, or None for a scoring request."""
-        step = running.finish_round(packed, rows, split)
-        if running.loop.steps == 1:
-            prefilled = time.perf_counter()
-            for handle in running.unfinished:
-                handle.timing.prefilled = prefilled
-        return step
-
     def _store_rows(self, running: _Running, packed: PackedRows, step: Step | None) -> None:
         """Store the rows of finished blocks that the last forward computed and the request committed.
 
@@ -303,7 +299,8 @@ class RequestPool:
         if self._observer is not None:
             evictions = 0 if self._prefixes is None else self._prefixes.evictions
             seconds = time.perf_counter() - began + counted.joining_seconds
-            self._observer.round_ended(
+            self._report(
+                self._observer.round_ended,
                 RoundReport(
                     seconds=seconds,
                     seconds_outside=seconds - counted.forward_seconds,
@@ -312,7 +309,7 @@ class RequestPool:
                     padding_rows=counted.rows - counted.real_rows,
                     prompt_rows=counted.prompt_rows,
                     evicted_blocks=evictions - self._reported_evictions,
-                )
+                ),
             )
             self._reported_evictions = evictions
 
@@ -327,7 +324,8 @@ class RequestPool:
     def _report_admission(self, job: Job, moment: float, reused: int) -> None:
         if self._observer is not None:
             for _ in job.unfinished:
-                self._observer.request_admitted(AdmissionReport(moment - job.submitted, len(job.prompt_ids), reused))
+                report = AdmissionReport(moment - job.submitted, len(job.prompt_ids), reused)
+                self._report(self._observer.request_admitted, report)
 
     def _report_end(
         self, running: _Running | None, job: Job, handle: RequestHandle, end: GenerationResult | BaseException
@@ -336,7 +334,8 @@ class RequestPool:
         if self._observer is None:
             return
         result, error = (end, None) if isinstance(end, GenerationResult) else (None, end)
-        self._observer.request_ended(
+        self._report(
+            self._observer.request_ended,
             EndReport(
                 stop_reason=None if result is None else result.stop_reason,
                 error=error,
@@ -346,8 +345,17 @@ class RequestPool:
                 seconds=time.perf_counter() - job.submitted,
                 first_text_seconds=None if running is None else running.outputs[handle].first_text_seconds,
                 cancelled=handle.cancelled,
-            )
+            ),
         )
+
+    def _report(self, receive: Callable[[Report], None], report: Report) -> None:
+        """Pass a report to a method of the observer. Its first exception is logged, and none is raised."""
+        try:
+            receive(report)
+        except BaseException:  # even SystemExit, which would end every request on the engine's thread
+            if not self._observer_failed:
+                _LOG.exception("the engine's observer raised in %s; later exceptions are not logged", receive.__name__)
+            self._observer_failed = True
 
     @contextmanager
     def _errors_end_request(self, job: Job) -> Iterator[None]:

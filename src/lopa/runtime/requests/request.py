@@ -21,7 +21,7 @@ MAX_CACHE_SALT = 256
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt with its own decoding options. `requests/request_preparation.py` checks it and makes it ready."""
+    """A prompt with its own decoding options. `requests/job.py` checks it and makes it ready."""
 
     prompt: Prompt
     config: GenerationConfig = field(default_factory=GenerationConfig)

@@ -2,20 +2,18 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
+from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.prefix_tree import Path, PrefixReuse, PrefixTree
+from lopa.runtime.scoring.scoring import Scoring
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.sessions.tickets import Ticket
-from lopa.runtime.state.answer_state import AnswerState, StopReason
-from lopa.runtime.state.context import Model
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.state.packed_rows import (
     PackedRows,
@@ -177,37 +175,8 @@ class RequestCache:
         return self.ticket
 
 
-class RequestLoop(Protocol):
-    """The rounds of one request, without a session: LopaLoop or Scoring."""
-
-    params: DecodingParams
-    steps: int
-    """Number of rounds."""
-    layout: Layout
-    """Positions of the blocks."""
-    answer: AnswerState
-    """The answer after the last round."""
-
-    @property
-    def model(self) -> Model:
-        """Properties of the model."""
-
-    def open_round(self, cached: Int64) -> PackedRows:
-        """Return the rows whose statistics `finish_round` takes; `cached` [P] are the positions of the cached rows."""
-
-    def finish_round(
-        self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, seconds: dict[str, float]
-    ) -> Step | None:
-        """Process the statistics `rows` [C] of the round's `packed` rows, and return its step; None when scoring.
-
-        The rows of the step's winner are then committed, or those of branch 0 without a step.
-        """
-
-    def stop(self, reason: StopReason) -> None:
-        """End the request from outside, e.g. at a time limit."""
-
-    def write_draft(self) -> None:
-        """Write the last round's best tokens at its masked positions, after the end."""
+RequestLoop = LopaLoop | Scoring
+"""The rounds of one request, without a session. A scoring request has no steps: rows of branch 0 are committed."""
 
 
 class RunningLoop:

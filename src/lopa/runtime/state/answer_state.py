@@ -8,7 +8,6 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.candidate_list import TokenLogprob
-from lopa.runtime.state.branch import Branch, final_length, is_end, unmasked_length
 from lopa.runtime.state.choice_scores import ChoiceScores
 from lopa.runtime.state.holes import Holes
 from lopa.runtime.strategy import Candidates
@@ -71,29 +70,3 @@ class AnswerState:
         if self.recorded is None or self.logprobs is None:
             return None
         return self.recorded(range(self.start, len(self.tokens)), ~np.isnan(self.logprobs))
-
-
-def answer_of_branch(
-    branch: Branch, ends: tuple[int, ...], generated_positions: int, *, finished_blocks: bool = False
-) -> AnswerState:
-    """Return the answer of the anchor `branch`, with `generated_positions` and its stop_reason."""
-    start, count, final = branch.layout.prompt, len(branch.tokens), unmasked_length(branch)
-    certain = final_length(branch) if finished_blocks else final
-    reason: StopReason | None = "length" if start + certain == count >= branch.layout.end else None
-    if branch.ended:
-        length = length_to_end(branch.tokens[start : start + final], ends)
-        final, reason = (final, reason) if length is None else (length, "eos" if length <= certain else None)
-    return AnswerState(
-        branch.tokens, branch.unmasked, start, count, final, reason, generated_positions, branch.logprobs
-    )
-
-
-def length_to_end(ids: Int64, ends: tuple[int, ...]) -> int | None:
-    """Return the number of `ids` up to the first one of `ends`, which is included, or None without one."""
-    found = is_end(ids, ends)
-    return int(found.argmax()) + 1 if found.any() else None
-
-
-def stop_reason(branch: Branch, ends: tuple[int, ...], *, finished_blocks: bool = False) -> StopReason | None:
-    """Return why `branch` is finished, or None if it is not. With `finished_blocks` only text of such blocks counts."""
-    return answer_of_branch(branch, ends, 0, finished_blocks=finished_blocks).stop_reason

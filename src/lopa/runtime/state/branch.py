@@ -1,5 +1,5 @@
-"""A branch: one hypothesis of the sequence, with its blocks and tokens (docs/reference/algorithm.md, sections 1 and
-4)."""
+"""A branch: one hypothesis of the sequence, with its blocks and tokens, and the answer that it gives
+(docs/reference/algorithm.md, sections 1 and 4)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.options import DecodingParams
+from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
@@ -306,3 +307,29 @@ def _flags_at(flags: Bool, positions: Int64) -> Bool:
     inside = np.searchsorted(positions, len(flags))
     result[:inside] = flags[positions[:inside]]
     return result
+
+
+def answer_of_branch(
+    branch: Branch, ends: tuple[int, ...], generated_positions: int, *, finished_blocks: bool = False
+) -> AnswerState:
+    """Return the answer of the anchor `branch`, with `generated_positions` and its stop_reason."""
+    start, count, final = branch.layout.prompt, len(branch.tokens), unmasked_length(branch)
+    certain = final_length(branch) if finished_blocks else final
+    reason: StopReason | None = "length" if start + certain == count >= branch.layout.end else None
+    if branch.ended:
+        length = length_to_end(branch.tokens[start : start + final], ends)
+        final, reason = (final, reason) if length is None else (length, "eos" if length <= certain else None)
+    return AnswerState(
+        branch.tokens, branch.unmasked, start, count, final, reason, generated_positions, branch.logprobs
+    )
+
+
+def length_to_end(ids: Int64, ends: tuple[int, ...]) -> int | None:
+    """Return the number of `ids` up to the first one of `ends`, which is included, or None without one."""
+    found = is_end(ids, ends)
+    return int(found.argmax()) + 1 if found.any() else None
+
+
+def stop_reason(branch: Branch, ends: tuple[int, ...], *, finished_blocks: bool = False) -> StopReason | None:
+    """Return why `branch` is finished, or None if it is not. With `finished_blocks` only text of such blocks counts."""
+    return answer_of_branch(branch, ends, 0, finished_blocks=finished_blocks).stop_reason
