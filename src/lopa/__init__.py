@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lopa.runtime.generation_config import ResolvedOptions as ResolvedOptions
     from lopa.runtime.grammar.grammar_limits import GrammarLimits as GrammarLimits
     from lopa.runtime.options import DecodingParams as DecodingParams
+    from lopa.runtime.requests.admission import EngineStatus as EngineStatus
     from lopa.runtime.requests.admission import Reservation as Reservation
     from lopa.runtime.requests.handle import RequestHandle as RequestHandle
     from lopa.runtime.requests.handle import RequestTiming as RequestTiming
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from lopa.runtime.requests.result import Event as Event
     from lopa.runtime.requests.result import GenerationResult as GenerationResult
     from lopa.runtime.requests.result import TextEvent as TextEvent
-    from lopa.runtime.requests.status import EngineStatus as EngineStatus
     from lopa.runtime.revision import Revision as Revision
     from lopa.runtime.sessions.session import Session as Session
     from lopa.runtime.state.answer_state import StopReason as StopReason
@@ -94,13 +94,12 @@ _NAMES = {
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions ResolvedOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",
     "lopa.runtime.options": "DecodingParams",
-    "lopa.runtime.requests.admission": "Reservation",
+    "lopa.runtime.requests.admission": "EngineStatus Reservation",
     "lopa.runtime.requests.handle": "RequestHandle RequestTiming",
     "lopa.runtime.requests.observer": "AdmissionReport EndReport EngineObserver RoundReport",
     "lopa.runtime.requests.job": "PreparedRequest",
     "lopa.runtime.requests.request": "Prompt Request",
     "lopa.runtime.requests.result": "DoneEvent DraftEvent Event GenerationResult TextEvent",
-    "lopa.runtime.requests.status": "EngineStatus",
     "lopa.runtime.revision": "Revision",
     "lopa.runtime.sessions.session": "Session",
     "lopa.runtime.state.answer_state": "StopReason",

@@ -35,7 +35,7 @@ from lopa.runtime.errors import (
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
-from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission, Reservation
+from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission, EngineStatus, Reservation
 from lopa.runtime.requests.handle import RequestHandle, Waiters, ending_handles
 from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver, check_observer
@@ -49,7 +49,6 @@ from lopa.runtime.requests.request import (
     request_from,
 )
 from lopa.runtime.requests.session_turns import left_by_fork
-from lopa.runtime.requests.status import EngineStatus
 
 MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64

@@ -6,8 +6,8 @@ from itertools import product
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from lopa.runtime.engine import Engine
+from lopa.runtime.requests.admission import EngineStatus
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
-from lopa.runtime.requests.status import EngineStatus
 from lopa.serve.openai.body_options import PROMPT_FIELDS, SCORES
 from lopa.serve.openai.response_shapes import ERROR_CODES, FINISH_REASONS, NO_CODE, ErrorCode
 

@@ -29,7 +29,7 @@ def test_the_last_draft_that_agrees_is_accepted() -> None:
     assert accepted_draft([True, True, False], 1) is None, "none before the current one"
 
 
-def verified(branches: tuple[int, ...], steps: int) -> RoundEnd:
+def verified(branches: tuple[int, ...], steps: int) -> Any:
     """Return the result of `verify` with numbers as states; the anchor is the last."""
     scores: Any = SimpleNamespace(branches=branches)
     return verify(scores, NO_ROWS, steps, CONTEXT, ())

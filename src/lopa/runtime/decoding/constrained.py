@@ -16,8 +16,7 @@ from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.packed_rows import PackedRows
-from lopa.runtime.state.pipeline import hands_over
-from lopa.runtime.state.reading import first_masked, positions_behind
+from lopa.runtime.state.pipeline import first_masked, hands_over, positions_behind
 from lopa.runtime.strategy import Candidates
 
 MAX_REJECTED = 16

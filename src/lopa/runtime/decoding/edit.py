@@ -13,8 +13,7 @@ from lopa.runtime.decoding.round import EditedTokens, Proposals, RoundOutcome
 from lopa.runtime.state.branch import Block, BlockState, Branch, final_length, with_tokens
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.pipeline import normalize_branch
-from lopa.runtime.state.reading import first_masked, positions_behind
+from lopa.runtime.state.pipeline import first_masked, normalize_branch, positions_behind
 from lopa.runtime.strategy import Candidates, EditView
 
 

@@ -18,10 +18,9 @@ from lopa.runtime.decoding.hole_filling import HoleFilling
 from lopa.runtime.decoding.round import Proposals, RoundEnd, RoundOutcome
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import AnswerState
+from lopa.runtime.state.answer_state import AnswerState, Holes
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import strategy_from_name
 from lopa.runtime.strategy.strategy import identity

@@ -13,10 +13,9 @@ from lopa.runtime.decoding.constrained import copied_rows, row_of_token, sorted_
 from lopa.runtime.decoding.extension import Extension, LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import AnswerState
+from lopa.runtime.state.answer_state import AnswerState, Holes
 from lopa.runtime.state.branch import Branch, first_branch
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.layout import layout_of_holes
 from lopa.runtime.state.packed_rows import PackedRows
 

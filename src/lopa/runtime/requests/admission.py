@@ -1,4 +1,4 @@
-"""Admission of requests to an engine: reserved places, and the prompt rows that join a round.
+"""Admission of requests to an engine: its load and limits, reserved places, and the prompt rows that join a round.
 
 A prompt is computed in one forward, because its rows attend to each other. All running requests stall during a prefill.
 Only the number of prompts in one round and their frequency can be limited.
@@ -7,6 +7,8 @@ Only the number of prompts in one round and their frequency can be limited.
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from lopa.runtime.errors import LopaError
 
 MAX_NUM_BATCHED_TOKENS = 1024
 """Default limit, about the rows per round of eight requests with four branches and a block of 32."""
@@ -58,3 +60,47 @@ class Reservation:
     def cancelled(self) -> bool:
         """True once cancel() was called."""
         return self._cancelled.is_set()
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """The load of a pool's requests."""
+
+    cache_rows: int = 0
+    """Rows in the prefix caches of running decodes: prompts and finished blocks."""
+    prompt_rows: int = 0
+    """Number of prompt tokens of running decodes."""
+    prefix_cached_tokens: int = 0
+    """Rows in the prefix cache, which later requests may use."""
+    prefix_hit_tokens: int = 0
+    """Prompt rows found in the prefix cache instead of computed, since the pool was made."""
+    prefix_hits: int = 0
+    """Requests that found such rows, since the pool was made."""
+    evicted_blocks: int = 0
+    """Blocks dropped from the prefix cache, since the pool was made. A prompt that is stored whole is one block."""
+    rounds: int = 0
+    """Rounds since the pool was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStatus(PoolLoad):
+    """The state of an engine. The load of its requests is that after the last completed round."""
+
+    running: int
+    """Number of running decodes; copies that share a decode count once."""
+    waiting: int
+    """Number of waiting decodes."""
+    reserved: int
+    """Number of places reserved for requests that are not submitted yet."""
+    max_num_seqs: int
+    """Maximum number of running decodes."""
+    queue_limit: int
+    """Maximum number of waiting decodes."""
+    cache_rows_limit: int
+    """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers."""
+    draining: bool
+    """True if new requests are rejected because of drain()."""
+    closed: bool
+    """True if new requests are rejected because of close() or a failure."""
+    failure: LopaError | None
+    """Error that closed the engine, or None."""

@@ -16,6 +16,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import raise_if_from_handler
+from lopa.runtime.requests.admission import PoolLoad
 from lopa.runtime.requests.handle import RequestHandle, ending_handles
 from lopa.runtime.requests.job import Job, loop_of_job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
@@ -24,7 +25,6 @@ from lopa.runtime.requests.prefix_tree import PrefixReuse, PrefixTree, prefix_re
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.running_loop import RequestCache, RequestLoop, RunningLoop
 from lopa.runtime.requests.session_turns import SessionTurns
-from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.state.answer_state import StopReason
