@@ -1,63 +1,30 @@
 """Arrays of one forward: names, types, sizes, shapes, parts and the portable form. This package does no I/O."""
 
-from lopa.runtime.contract.forward import (
-    CONTRACT_VERSION,
-    ENTROPY,
-    INPUT_IDS,
-    LOGITS,
-    LOGITS_INDEX,
-    POSITION_IDS,
-    PREFIX_MASK,
-    ROTARY_COS,
-    ROTARY_SIN,
-    TEMPERATURE,
-    TILE,
-    TOP_K,
-    TOPK_IDS,
-    TOPK_LOGPROBS,
-    WINDOW_MASK,
-    Bool,
-    CacheRows,
-    Float32,
-    Floats,
-    Int64,
-    Rows,
-    Statistics,
-    WindowBatch,
-    input_names,
-    output_names,
-    past_names,
-    tiles,
-    window_names,
-)
-
-__all__ = [
-    "CONTRACT_VERSION",
-    "ENTROPY",
-    "INPUT_IDS",
-    "LOGITS",
-    "LOGITS_INDEX",
-    "POSITION_IDS",
-    "PREFIX_MASK",
-    "ROTARY_COS",
-    "ROTARY_SIN",
-    "TEMPERATURE",
-    "TILE",
-    "TOPK_IDS",
-    "TOPK_LOGPROBS",
-    "TOP_K",
-    "WINDOW_MASK",
-    "Bool",
-    "CacheRows",
-    "Float32",
-    "Floats",
-    "Int64",
-    "Rows",
-    "Statistics",
-    "WindowBatch",
-    "input_names",
-    "output_names",
-    "past_names",
-    "tiles",
-    "window_names",
-]
+from lopa.runtime.contract.forward import CONTRACT_VERSION as CONTRACT_VERSION
+from lopa.runtime.contract.forward import ENTROPY as ENTROPY
+from lopa.runtime.contract.forward import INPUT_IDS as INPUT_IDS
+from lopa.runtime.contract.forward import LOGITS as LOGITS
+from lopa.runtime.contract.forward import LOGITS_INDEX as LOGITS_INDEX
+from lopa.runtime.contract.forward import POSITION_IDS as POSITION_IDS
+from lopa.runtime.contract.forward import PREFIX_MASK as PREFIX_MASK
+from lopa.runtime.contract.forward import ROTARY_COS as ROTARY_COS
+from lopa.runtime.contract.forward import ROTARY_SIN as ROTARY_SIN
+from lopa.runtime.contract.forward import TEMPERATURE as TEMPERATURE
+from lopa.runtime.contract.forward import TILE as TILE
+from lopa.runtime.contract.forward import TOP_K as TOP_K
+from lopa.runtime.contract.forward import TOPK_IDS as TOPK_IDS
+from lopa.runtime.contract.forward import TOPK_LOGPROBS as TOPK_LOGPROBS
+from lopa.runtime.contract.forward import WINDOW_MASK as WINDOW_MASK
+from lopa.runtime.contract.forward import Bool as Bool
+from lopa.runtime.contract.forward import CacheRows as CacheRows
+from lopa.runtime.contract.forward import Float32 as Float32
+from lopa.runtime.contract.forward import Floats as Floats
+from lopa.runtime.contract.forward import Int64 as Int64
+from lopa.runtime.contract.forward import Rows as Rows
+from lopa.runtime.contract.forward import Statistics as Statistics
+from lopa.runtime.contract.forward import WindowBatch as WindowBatch
+from lopa.runtime.contract.forward import input_names as input_names
+from lopa.runtime.contract.forward import output_names as output_names
+from lopa.runtime.contract.forward import past_names as past_names
+from lopa.runtime.contract.forward import tiles as tiles
+from lopa.runtime.contract.forward import window_names as window_names

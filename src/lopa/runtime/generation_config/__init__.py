@@ -5,57 +5,26 @@
 decode, and chooses the number of branches.
 """
 
-from lopa.runtime.generation_config.config import (
-    DEFAULT_OPTIONS,
-    NULLABLE,
-    OPTION_TABLE,
-    OPTIONS,
-    PACKAGE_DEFAULTS,
-    GenerationConfig,
-    check_names,
-    did_you_mean,
-)
-from lopa.runtime.generation_config.keyword_options import GenerationOptions
-from lopa.runtime.generation_config.merged_options import (
-    checked_defaults,
-    defaults_beside,
-    merged_options,
-    options_from_defaults,
-)
-from lopa.runtime.generation_config.resolve import (
-    DEFAULT_DEVICES,
-    BranchChoice,
-    ResolvedOptions,
-    branch_choice,
-    may_share_rows,
-    params_from_options,
-    reason_against_lookahead,
-    resolve,
-)
-from lopa.runtime.options.option import NO_PRESET, PRESET_NAME
-
-__all__ = [
-    "DEFAULT_DEVICES",
-    "DEFAULT_OPTIONS",
-    "NO_PRESET",
-    "NULLABLE",
-    "OPTIONS",
-    "OPTION_TABLE",
-    "PACKAGE_DEFAULTS",
-    "PRESET_NAME",
-    "BranchChoice",
-    "GenerationConfig",
-    "GenerationOptions",
-    "ResolvedOptions",
-    "branch_choice",
-    "check_names",
-    "checked_defaults",
-    "defaults_beside",
-    "did_you_mean",
-    "may_share_rows",
-    "merged_options",
-    "options_from_defaults",
-    "params_from_options",
-    "reason_against_lookahead",
-    "resolve",
-]
+from lopa.runtime.generation_config.config import DEFAULT_OPTIONS as DEFAULT_OPTIONS
+from lopa.runtime.generation_config.config import NULLABLE as NULLABLE
+from lopa.runtime.generation_config.config import OPTION_TABLE as OPTION_TABLE
+from lopa.runtime.generation_config.config import OPTIONS as OPTIONS
+from lopa.runtime.generation_config.config import PACKAGE_DEFAULTS as PACKAGE_DEFAULTS
+from lopa.runtime.generation_config.config import GenerationConfig as GenerationConfig
+from lopa.runtime.generation_config.config import check_names as check_names
+from lopa.runtime.generation_config.config import did_you_mean as did_you_mean
+from lopa.runtime.generation_config.keyword_options import GenerationOptions as GenerationOptions
+from lopa.runtime.generation_config.merged_options import checked_defaults as checked_defaults
+from lopa.runtime.generation_config.merged_options import defaults_beside as defaults_beside
+from lopa.runtime.generation_config.merged_options import merged_options as merged_options
+from lopa.runtime.generation_config.merged_options import options_from_defaults as options_from_defaults
+from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES as DEFAULT_DEVICES
+from lopa.runtime.generation_config.resolve import BranchChoice as BranchChoice
+from lopa.runtime.generation_config.resolve import ResolvedOptions as ResolvedOptions
+from lopa.runtime.generation_config.resolve import branch_choice as branch_choice
+from lopa.runtime.generation_config.resolve import may_share_rows as may_share_rows
+from lopa.runtime.generation_config.resolve import params_from_options as params_from_options
+from lopa.runtime.generation_config.resolve import reason_against_lookahead as reason_against_lookahead
+from lopa.runtime.generation_config.resolve import resolve as resolve
+from lopa.runtime.options.option import NO_PRESET as NO_PRESET
+from lopa.runtime.options.option import PRESET_NAME as PRESET_NAME
