@@ -1,6 +1,7 @@
 """Resolve the options of a request: the value of every option, the parameters, and the branches with their reason.
 
-The default number of branches depends on the device, and so does whether equal rows are computed once.
+Requested options take precedence over the defaults of the bundle or server, the model's own, and the package's. The
+default number of branches depends on the device, and so does whether equal rows are computed once.
 """
 
 import math
@@ -9,11 +10,21 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
-from lopa.runtime.checked_values import check_choice
+from lopa.runtime.checked_values import check_choice, shown
 from lopa.runtime.device_families import STAGE_SEPARATOR, is_on_processor
-from lopa.runtime.generation_config.config import OPTION_TABLE, OWN_OPTIONS, GenerationConfig
-from lopa.runtime.generation_config.merged_options import NOTHING, merged_options
-from lopa.runtime.generation_config.option_checks import Options, edits, grammars_given
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.config import (
+    DEFAULT_OPTIONS,
+    OPTION_TABLE,
+    OPTIONS,
+    OWN_OPTIONS,
+    PACKAGE_DEFAULTS,
+    PER_REQUEST,
+    GenerationConfig,
+    checked_options,
+    did_you_mean,
+)
+from lopa.runtime.generation_config.option_checks import Options, check_together, edits, grammars_given
 from lopa.runtime.options import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_BRANCHES, DecodingParams
 from lopa.runtime.options.choices import PUBLISHED_STEP_LIMIT, Confidence, SharedRows
 from lopa.runtime.options.option import FrozenOptions
@@ -21,11 +32,11 @@ from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.installed import errors_of_strategy
 
+NOTHING: Options = {}
+_USUAL: Options = {**dict.fromkeys(OPTIONS), **GenerationConfig().requested(), **PACKAGE_DEFAULTS}
 MIN_TO_LOOK_AHEAD = 8
 """Minimum number of positions that may be unmasked at a time for lookahead branches to save time. A step unmasks at
 least one of them, and each lookahead one more."""
-
-
 DEFAULT_DEVICES = ("cpu",)
 _PLAIN = {each.name: OPTION_TABLE[each.name].default for each in fields(OptionFields)}
 """Options that a parameters has, with their defaults."""
@@ -227,3 +238,105 @@ def may_share_rows(devices: Sequence[str]) -> bool:
     buckets of compiled engines.
     """
     return len(devices) == 1 and STAGE_SEPARATOR not in devices[0] and is_on_processor(devices[0])
+
+
+def merged_options(config: GenerationConfig, *, own: Options = NOTHING, defaults: Options = NOTHING) -> Options:
+    """Return every option by name: the requested value, or otherwise the value of `defaults`, `own` (the model) or the
+    package.
+
+    Defaults that the strategy does not use, or that contradict a requested option, are dropped. Options without any
+    value are None. Raises BadInputError for unknown options, invalid values and invalid combinations.
+    """
+    requested, own, defaults = config.requested(), checked_options(own), checked_options(defaults)
+    try:
+        return _merge({**defaults, **requested}, own)
+    except BadInputError:
+        if not defaults:
+            raise
+    return _merge({**_applicable_defaults(own, defaults, requested), **requested}, own)
+
+
+def defaults_beside(own: Options, defaults: Options, requested: Options) -> dict[str, Any]:
+    """Return the `defaults` that apply together with the `requested` options; `own` are the model's.
+
+    A default that contradicts a requested option is dropped, e.g. gamma if another strategy is requested. The default
+    strategy applies unless one is requested. Raises BadInputError if the requested options are invalid with it.
+    """
+    return _applicable_defaults(checked_options(own), checked_options(defaults), checked_options(requested))
+
+
+def _applicable_defaults(own: Options, defaults: Options, requested: Options) -> dict[str, Any]:
+    strategy = {name: value for name, value in defaults.items() if name == "strategy" and name not in requested}
+    base = {**strategy, **requested}
+    others = {name: value for name, value in defaults.items() if name not in base}
+    if others and _is_valid({**base, **others}, own):
+        return {**strategy, **others}
+    _merge(base, own)
+    found = dict(strategy)
+    while True:  # an option may need another one
+        added: dict[str, Any] = {}
+        for name, value in others.items():
+            if name not in found and _is_valid({**base, **found, **added, name: value}, own):
+                added[name] = value
+        if not added:
+            return found
+        found |= added
+
+
+def _merge(given: Options, own: Options) -> Options:
+    """Return every option: the `given` value, or otherwise the value of `own` or the package, adapted to strategy and
+    alignment.
+
+    Raises BadInputError for invalid combinations.
+    """
+    usual: dict[str, Any] = {**_USUAL, **own}
+    merged = {**usual, **given}
+    strategy, slides = strategy_from_name(merged["strategy"]), merged["alignment"] == "sliding"
+    if strategy.default_cache is not None:
+        usual["cache"] = strategy.default_cache
+    if strategy.whole or slides:
+        usual["sub_block"] = None
+    if not strategy.block_steps or slides:
+        usual["block_steps"] = None
+    options = {**usual, **given}
+    if strategy.whole:
+        options["block_size"] = options["max_new_tokens"]
+        options["cache"] = "none" if options["cache"] == "blocks" else options["cache"]
+    check_together(options, strategy)
+    return options
+
+
+def _is_valid(given: Options, own: Options) -> bool:
+    try:
+        _merge(given, own)
+    except BadInputError:
+        return False
+    return True
+
+
+def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `defaults` as JSON values, with "inf" for infinity.
+
+    Raises BadInputError for names that are not in DEFAULT_OPTIONS. `resolve` checks the values.
+    """
+    for name in defaults:
+        if name not in DEFAULT_OPTIONS:
+            per_request = name in PER_REQUEST
+            raise BadInputError(
+                f"invalid default for {shown(name)}, "
+                + ("which only requests can set" if per_request else "an unknown option"),
+                expected="one of " + ", ".join(DEFAULT_OPTIONS),
+                remedy="remove it" if per_request else did_you_mean(name, DEFAULT_OPTIONS),
+            )
+    return {name: _in_json(value) for name, value in defaults.items()}
+
+
+def options_from_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of checked_defaults as options of GenerationConfig."""
+    return {name: math.inf if value == "inf" else value for name, value in defaults.items()}
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else "inf" if value == math.inf else value

@@ -28,7 +28,7 @@ def folder_of_bundle(path: Path | str) -> Path:
     """
     expected = "a bundle folder made by lopa-export onnx"
     with errors_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
-        hub_id = hub_id_from_uri(path)
+        hub_id = hub_id_from_uri(path) if str(path).startswith("hf:") else None
         return (Path(path) if hub_id is None else _downloaded_folder(hub_id)).resolve()
 
 
