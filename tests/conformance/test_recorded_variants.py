@@ -29,7 +29,7 @@ from tests.params import params_of
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.row_sharing import always
-from lopa.runtime.state.shared_rows import SharingTest
+from lopa.runtime.state.packed_rows import SharingTest
 
 FILES = trace_files()
 DEVICES = (2, 3, 4, 8)

@@ -86,7 +86,6 @@ class Decoder:
         self.session = session
         self.tokenizer = tokenizer
         self._preparation = RequestPreparation(bundle, tokenizer, session.device, threads, grammar_limits)
-        self._job = native_section(self._preparation.job)
         self._turns = SessionTurns()
         self._held: HeldFolder | None = None
         """The folder that was checked, which the session may read until its end."""
@@ -171,6 +170,10 @@ class Decoder:
     @property
     def _grammars(self) -> RequestGrammars:
         return self._preparation.grammars
+
+    @property
+    def _job(self) -> Callable[..., Job]:
+        return native_section(self._preparation.job)
 
     @native_section
     def prepare_grammars(self) -> None:
