@@ -300,8 +300,8 @@ def test_configs_and_plans_are_hashable(options: dict[str, Any]) -> None:
     configs = [GenerationConfig(**options) for _ in range(2)]
     assert len({*configs, pickle.loads(pickle.dumps(configs[0]))}) == 1
     given = options.pop("strategy_options", None)
-    params = [params(strategy="eb", gamma=gamma, **options) for gamma in (0.1, 0.1, 0.2)]
-    assert len({*params, pickle.loads(pickle.dumps(params[0]))}) == 2
+    found = [params(strategy="eb", gamma=gamma, **options) for gamma in (0.1, 0.1, 0.2)]
+    assert len({*found, pickle.loads(pickle.dumps(found[0]))}) == 2
     if given is not None:
         with pytest.raises(TypeError):
             configs[0].strategy_options["votes"] = 4  # type: ignore[index]
