@@ -27,10 +27,10 @@ from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.device_families import on_mpi
 from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
-from lopa.runtime.device_families import on_mpi
 from lopa.runtime.requests.request import Prompt
 
 Message = dict[str, str]

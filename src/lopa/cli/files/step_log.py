@@ -11,8 +11,7 @@ from typing import Any
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
-from lopa.runtime.decoding.step import Step
-from lopa.runtime.decoding.step import step_table
+from lopa.runtime.decoding.step import Step, step_table
 from lopa.runtime.files.output_file import atomic_writer
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import DecodingParams

@@ -11,8 +11,8 @@ from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import PreparationStoppedError
 from lopa.runtime.generation_config import ResolvedOptions
-from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.admission import Reservation
+from lopa.runtime.requests.handle import RequestHandle
 from lopa.serve.answering.service import Service
 from lopa.serve.http.api_error import ApiError
 from lopa.serve.http.events import watch_disconnect
