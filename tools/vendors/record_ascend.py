@@ -1,16 +1,15 @@
 """Run an Ascend engine on a machine with an NPU, record every pyACL call, and compare it with the documentation.
 
-Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
+Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] -o TRANSCRIPT.json
        [--against EARLIER.json] [--mark]
 
-Every shape bucket runs here and with ONNX Runtime on the CPU. Rows are committed, read and, with --peer, copied to
-another device. Two calls are made to fail. The exit code is 1 if a call differs from runtime/ascend/acl_contract.json.
+Every shape bucket runs here and with ONNX Runtime on the CPU. Rows are committed and read. Two calls are made
+to fail. The exit code is 1 if a call differs from runtime/ascend/acl_contract.json.
 """
 
 import importlib
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import click
@@ -20,17 +19,14 @@ import numpy as np
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.ascend.acl_contract import TABLE, acl_contract
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
-from lopa.runtime.ascend.ascend_session import open_session as open_ascend
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.forward import float32_from_stored
-from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.multi_device.session_thread import SessionThread
 from lopa.runtime.sessions.sequential_session import SequentialSession
-from lopa.runtime.sessions.session import LendingSession, open_session
+from lopa.runtime.sessions.session import open_session
 from tools.report import exit_on_error
 from tools.vendors.acl_recording import (
     RecordingAcl,
@@ -49,14 +45,13 @@ _RULES = ["thread", "model context", "input room", "alignment", "teardown"]
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--device", default=0, show_default=True, help="Index of the NPU.")
-@click.option("--peer", type=int, help="Index of another NPU, to test copies between both.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File of the transcript.")
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Earlier transcript to compare with.")
 @click.option("--mark", is_flag=True, help=f"Mark confirmed entries as `recorded` in {TABLE.name}.")
-def main(bundle: Path, device: int, peer: int | None, output: Path, against: Path | None, mark: bool) -> None:
+def main(bundle: Path, device: int, output: Path, against: Path | None, mark: bool) -> None:
     """Write a transcript of the pyACL calls, and print differences from the documentation."""
     with exit_on_error():
-        transcript = transcript_of_machine(Bundle.open(bundle), device, peer)
+        transcript = transcript_of_machine(Bundle.open(bundle), device)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(transcript), indent=1) + b"\n")
     found = differences_from_contract(transcript, acl_contract())
     if against is not None:
@@ -79,7 +74,7 @@ def main(bundle: Path, device: int, peer: int | None, output: Path, against: Pat
     sys.exit(1 if found else 0)
 
 
-def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Transcript:
+def transcript_of_machine(bundle: Bundle, device: int) -> Transcript:
     """Run all forwards and return the transcript. Raises the errors of opening and running."""
     try:
         module = importlib.import_module("acl")
@@ -93,7 +88,7 @@ def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Tran
     sys.modules["acl"] = recording  # type: ignore[assignment]  # imported by the adapter
     try:
         soc = str(recording.rt.get_soc_name())
-        differences = _run_all(bundle, device, peer)
+        differences = _run_all(bundle, device)
         provoked = _provoke_errors(recording)
         THE_PROCESS.finalize()
     finally:
@@ -106,11 +101,11 @@ def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Tran
         calls=recording.calls,
         provoked=provoked,
         largest_difference=differences,
-        rules=[*_RULES, *(["peers"] if peer is not None else [])] if agree else [],
+        rules=_RULES if agree else [],
     )
 
 
-def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
+def _run_all(bundle: Bundle, device: int) -> dict[str, float]:
     """Return the difference of each bucket's statistics from the CPU."""
     plain = SequentialSession(open_session(bundle.with_dialect("portable"), "cpu"))
     session = SequentialSession(open_session(bundle, f"ascend:{device}"))
@@ -120,36 +115,8 @@ def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
             bundle, bucket, request, session, plain
         )
     session.close()
-    if peer is not None:
-        differences["peers"] = _difference_behind_lent_rows(bundle, device, peer, plain)
     plain.close()
     return differences
-
-
-def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: SequentialSession) -> float:
-    """Return the difference of a forward on `peer` that reads rows computed and shared by `device`.
-
-    Calls are made one at a time. Devices that share branches make them in varying order.
-    """
-    threads = [SessionThread(open_ascend(bundle, f"ascend:{number}", threads=None)) for number in (device, peer)]
-    (lends, borrows), (lender, borrower) = threads, (thread.session for thread in threads)
-    assert isinstance(lender, LendingSession)
-    assert isinstance(borrower, LendingSession)
-    lends.submit(partial(lender.meet, [borrower])).result()
-    borrows.submit(partial(borrower.meet, [lender])).result()
-    batch = _batch(bundle, (0,), 2, 8, 0)
-    ticket = lends.submit(partial(lender.start, packed_batch(batch))).result()
-    lends.submit(partial(lender.wait, ticket)).result()
-    plain.forward(batch)
-    plain.commit(0, 1, 8)
-    lent = lends.submit(partial(lender.lend_rows, ticket, 0, 1, 8, [borrower])).result()
-    borrows.submit(partial(borrower.append_rows, 0, lent)).result()
-    batch = _batch(bundle, (0,), 2, 8, 8)
-    sequential = SequentialSession(borrower)
-    found = _difference(borrows.submit(partial(sequential.forward, batch)).result(), plain.forward(batch))
-    lends.close().result()
-    borrows.close().result()
-    return found
 
 
 def _difference_of_bucket(

@@ -1,7 +1,7 @@
 """A stand-in for device memory: strict host memory, with an ONNX Runtime engine on it.
 
-Queued work runs only in `synchronize`, memory starts with garbage, and every access is checked. Memories are numbered,
-and each has a set of reachable peers.
+Queued work runs only in `synchronize`, memory starts with garbage, and every access is checked, also that it stays
+within this memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 from tests.runtime.accelerator.host_blocks import HostBlocks
 
-from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, Buffer, DeviceMemory
+from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, Buffer
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
@@ -29,23 +29,16 @@ class HostMemory:
 
     packs_arrays = True
 
-    _memories: dict[int, "HostMemory"] = {}  # noqa: RUF012 - shared on purpose: addresses lead to their memory
-
-    def __init__(self, number: int = 0, *, reaches: Sequence[int] = ()) -> None:
-        self.number = number
+    def __init__(self, number: int = 0) -> None:
         self.blocks = HostBlocks()
-        self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0, "from peers": 0}
+        self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0}
         """Bytes copied, by kind."""
         self.peak = 0
         """Maximum number of bytes allocated at once."""
         self.closed = False
         self._queue: list[Callable[[], None]] = []
-        self._reaches = set(reaches)
-        self.enabled_peers: set[int] = set()
-        """Peers for which `reach` returned True."""
         self._next = (number + 1) * _APART
         self._rng = np.random.default_rng(number)
-        HostMemory._memories[number] = self
 
     def allocate(self, size: int) -> int:
         assert size > 0
@@ -70,17 +63,13 @@ class HostMemory:
         self._queue.append(lambda: _write(target.reshape(-1).view(np.uint8), self.view(source, target.nbytes)))
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        owner = self._memories[source // _APART - 1]
-        self.sums["copied" if owner is self else "from peers"] += size * count
-        if owner is not self:
-            assert owner.number in self.enabled_peers
-            assert self.number in owner.enabled_peers, "the other side did not enable access"
+        self.sums["copied"] += size * count
         for piece in range(count):
             to, start = target + piece * target_step, source + piece * source_step
-            self._queue.append(partial(self._copy, to, owner, start, size))
+            self._queue.append(partial(self._copy, to, start, size))
 
-    def _copy(self, target: int, owner: "HostMemory", source: int, size: int) -> None:
-        _write(self.view(target, size), owner.view(source, size))
+    def _copy(self, target: int, source: int, size: int) -> None:
+        _write(self.view(target, size), self.view(source, size))
 
     def fill_zero(self, target: int, size: int) -> None:
         self._queue.append(lambda: self.view(target, size).fill(0))
@@ -90,12 +79,6 @@ class HostMemory:
         queue, self._queue = self._queue, []
         for work in queue:
             work()
-
-    def reach(self, peer: DeviceMemory) -> bool:
-        if not isinstance(peer, HostMemory) or peer.number not in self._reaches:
-            return False
-        self.enabled_peers.add(peer.number)
-        return True
 
     def close(self) -> None:
         assert not self._queue
@@ -215,11 +198,10 @@ def device_session(
     buckets: Sequence[ShapeBucket],
     number: int = 0,
     *,
-    reaches: Sequence[int] = (),
     fixed_addresses: bool = False,
 ) -> tuple[DeviceSession, OnnxRuntimeDeviceForward, HostMemory]:
     """Return a session on a new memory, with its engine and memory."""
-    memory = HostMemory(number, reaches=reaches)
+    memory = HostMemory(number)
     engine = OnnxRuntimeDeviceForward(bundle, buckets, memory)
     shape = cache_shape_from_manifest(bundle.manifest)
     name = f"stand-in:{number}"

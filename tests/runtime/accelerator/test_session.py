@@ -13,7 +13,6 @@ from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
-from lopa.runtime.accelerator.lent_rows import DeviceRows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CacheRows
@@ -180,11 +179,9 @@ def test_memory_is_reused_and_freed(bundle: Bundle) -> None:
 def test_everything_is_freed_before_the_device(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     monkeypatch.setattr(HostMemory, "close", lambda memory: left.append(len(memory.blocks)))
-    session, _, _ = device_session(bundle, [bucket(1, 1, 40, 64), bucket(2, 2, 40, 128)], reaches=[0])
+    session, _, _ = device_session(bundle, [bucket(1, 1, 40, 64), bucket(2, 2, 40, 128)])
     sequential(session).forward(random_batch(np.random.default_rng(5), (1, 2), 2, 40, 8))
     sequential(session).commit(1, 0, 40)
-    held = session.lend_rows(sequential(session)._last(1), 1, 0, 40, [session])
-    assert isinstance(held, DeviceRows)
     session.close()
     assert left == [0]
 
@@ -231,65 +228,9 @@ def test_rows_are_copied_over_the_host(bundle: Bundle) -> None:
     plain.close()
 
 
-def test_rows_are_copied_between_peers_directly(bundle: Bundle) -> None:
-    (lender, _, from_memory), (borrower, _, memory) = (
-        device_session(bundle, [bucket(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
-    )
-    rng = np.random.default_rng(2)
-    first, second = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(2))
-    sequential(lender).forward(first)
-    uploaded, downloaded = memory.sums["uploaded"], from_memory.sums["downloaded"]
-    assert memory.reach(from_memory)
-    rows = lender.lend_rows(sequential(lender)._last(0), 0, 1, 37, [borrower])
-    assert isinstance(rows, DeviceRows)
-    assert rows.count == 37
-    sequential(lender).commit(0, 1, 37)
-    assert from_memory.sums["downloaded"] == downloaded
-    expected = sequential(lender).forward(second)  # while the rows are lent, in other memory
-    blocks = len(from_memory.blocks)
-    borrower.append_rows(0, rows)
-    assert memory.sums["uploaded"] == uploaded
-    assert memory.sums["from peers"] > 0
-    assert_same_statistics(sequential(borrower).forward(second), expected, tolerance=1e-7)
-    del rows
-    sequential(lender).forward(second)
-    assert len(from_memory.blocks) == blocks - 1
-    lender.close()
-    borrower.close()
-
-
-def test_rows_of_a_closed_device_raise(bundle: Bundle) -> None:
-    (lender, _, _), (borrower, _, _) = (
-        device_session(bundle, [bucket(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
-    )
-    sequential(lender).forward(random_batch(np.random.default_rng(2), (0,), 1, 40, 8))
-    rows = lender.lend_rows(sequential(lender)._last(0), 0, 0, 10, [borrower])
-    lender.close()
-    with pytest.raises(RuntimeError, match="was closed"):
-        borrower.append_rows(0, rows)
-    assert borrower.prefix_length(0) == 0
-    borrower.close()
-
-
-@pytest.mark.parametrize("reached", [(1, 2), (1,)], ids=["all peers", "one is none"])
-def test_branch_parallel_devices_commit_directly_if_possible(reached: tuple[int, ...], bundle: Bundle) -> None:
-    """Recorded traces on three devices use the host as soon as one of them is not reachable."""
-    buckets = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
-    everyone = (0, 1, 2)
-    parts = [device_session(bundle, buckets, number, reaches=everyone if number else reached) for number in everyone]
-    # Device 0 owns most winners' rows. The others reach all devices.
-    session = BranchParallelSession([each for each, _, _ in parts])
-    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=4)
-    session.close()
-    assert session.lost == ()
-    copied = sum(memory.sums["from peers"] for _, _, memory in parts)
-    assert copied > 0
-    assert all(memory.closed for _, _, memory in parts)
-
-
 def test_lost_rows_and_devices_do_not_change_tokens(bundle: Bundle) -> None:
     buckets = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
-    parts = [device_session(bundle, buckets, number, reaches=(0, 1, 2)) for number in range(3)]
+    parts = [device_session(bundle, buckets, number) for number in range(3)]
     failing = parts[1][0]
     calls = 0
 
@@ -298,7 +239,7 @@ def test_lost_rows_and_devices_do_not_change_tokens(bundle: Bundle) -> None:
         calls += 1
         raise RuntimeError("the device is gone")
 
-    failing.lend_rows = fails  # type: ignore[method-assign]
+    failing.read_rows = fails  # type: ignore[method-assign]
     session = BranchParallelSession([each for each, _, _ in parts])
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=6)
     session.close()

@@ -26,9 +26,8 @@ MAX_DIMS = 128
 REPEATED_INIT, NO_SUCH_DEVICE, NO_CONTEXT, NO_MEMORY = 100002, 107001, 107002, 207001
 _DEVICE_SPACE = 1 << 44
 _HANDLES = 1 << 60
-_P2P_POLICIES = (3, 4, 5)
-_TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
-_DIRECTIONS = {_TO_DEVICE: ("host", "device"), _TO_HOST: ("device", "host"), _ON_DEVICES: ("device", "device")}
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
+_DIRECTIONS = {_TO_DEVICE: ("host", "device"), _TO_HOST: ("device", "host"), _ON_DEVICE: ("device", "device")}
 
 
 @dataclass
@@ -75,30 +74,24 @@ class Desc:
 class StandInAcl:
     """pyACL of one process on a machine with several devices."""
 
-    def __init__(
-        self, devices: int = 8, soc: str = "Ascend910B1", *, capacity: int = 1 << 34, peers: bool = True
-    ) -> None:
-        self.devices, self.soc, self.capacity, self.peers = devices, soc, capacity, peers
+    def __init__(self, devices: int = 8, soc: str = "Ascend910B1", *, capacity: int = 1 << 34) -> None:
+        self.devices, self.soc, self.capacity = devices, soc, capacity
         self.violations: list[str] = []
         self.trace: list[str] = []
         self.codes: dict[str, list[int | None]] = {}
         """Codes that the next calls of a name return without doing anything. None runs the call."""
         self.codes_of_done: dict[str, int] = {}
         """Codes that calls of a name return after doing their work. Only for calls that return just a code."""
-        self.peer_calls: list[tuple[int, int]] = []
-        """Pairs of a device that enabled access and its peer."""
         self._lock = threading.RLock()
         self._state = "new"
         self._set: dict[int, int] = {}
         """Number of sets minus resets per device."""
         self._thread_device: dict[int, int] = {}
         self._current: dict[int, Context] = {}
-        self._enabled: set[tuple[int, int]] = set()
         self._objects: dict[int, Any] = {}
         self._models: dict[int, Model] = {}
         self._memory = HostBlocks(self.violations)
         """Device memory by address. It belongs to a context."""
-        self._policies: dict[int, int] = {}
         self._next = dict.fromkeys(range(devices), 0)
         self._names: dict[int, str] = {}
         self._counts: dict[str, int] = {}
@@ -148,7 +141,6 @@ class StandInAcl:
         self._set[device] -= 1
         if not self._set[device]:
             self._require(not self._contexts_on(device), f"the last reset of device {device}, which has contexts")
-            self._enabled = {pair for pair in self._enabled if device not in pair}
         return 0
 
     def rt__create_context(self, device: int) -> tuple[int, int]:
@@ -185,27 +177,13 @@ class StandInAcl:
             work()
         return 0
 
-    def rt__device_can_access_peer(self, device: int, peer: int) -> tuple[int, int]:
-        if not {device, peer} <= set(range(self.devices)):
-            return 0, NO_SUCH_DEVICE
-        return int(self.peers and device != peer), 0
-
-    def rt__device_enable_peer_access(self, peer: int, flags: int) -> int:
-        context = self._own_context()
-        self._require(
-            self.peers and not flags and peer != context.device, "peer access enabled for unreachable devices"
-        )
-        self._enabled.add((context.device, peer))
-        self.peer_calls.append((context.device, peer))
-        return 0
-
     # -- memory
 
     def rt__malloc(self, size: int, policy: int) -> tuple[int, int]:
         context = self._context()
         if context is None:  # provoked by tools/vendors/record_ascend.py
             return 0, NO_CONTEXT
-        self._require(size > 0 and policy in range(6), f"{size} bytes of policy {policy}")
+        self._require(size > 0 and policy in range(3), f"{size} bytes of policy {policy}")
         if (
             self._memory.total(lambda owner: owner is not None and owner.device == context.device) + size
             > self.capacity
@@ -214,7 +192,6 @@ class StandInAcl:
         address = (context.device + 1) * _DEVICE_SPACE + self._next[context.device]
         self._next[context.device] += -(-size // 512) * 512 + 512
         self._memory.add(address, size, context)
-        self._policies[address] = policy
         return self._named_memory(address, f"device{context.device}"), 0
 
     def rt__free(self, address: int) -> int:
@@ -236,8 +213,8 @@ class StandInAcl:
         blocks = [self._memory.holding(source, size), self._memory.holding(target, capacity)]
         where = tuple("host" if block.owner is None else "device" for block in blocks)
         self._require(where == _DIRECTIONS[kind], f"a copy of kind {kind} from {where[0]} to {where[1]}")
-        for address in (source, target):
-            self._check_peers(stream.context.device, address)
+        owners = {block.owner.device for block in blocks if block.owner is not None}
+        self._require(owners == {stream.context.device}, "a copy of another device's memory")
         stream.queue.append((lambda: self._memory.copy(target, source, size), (target, source)))
         return 0
 
@@ -472,15 +449,6 @@ class StandInAcl:
         streams = (stream for _, stream in self._named(Stream))
         self._memory.remove(address, (each for stream in streams for _, uses in stream.queue for each in uses))
         return 0
-
-    def _check_peers(self, device: int, address: int) -> None:
-        other = self._device_of(address, 1)
-        if other in (None, device):
-            return
-        for pair in ((device, other), (other, device)):
-            self._require(pair in self._enabled, f"a copy between devices {device} and {other} without {pair} enabled")
-        start = max(each for each in self._memory if each <= address)
-        self._require(self._policies[start] in _P2P_POLICIES, "a copy from memory without a peer policy")
 
     def _sizes(self, om: StandInModel, dims: list[int]) -> tuple[list[int], list[int]]:
         """Return the bytes of inputs and outputs for all dims of all inputs."""

@@ -33,9 +33,7 @@ class cudaError_t(IntEnum):
     cudaErrorInsufficientDriver = 35
     cudaErrorNoDevice = 100
     cudaErrorInvalidDevice = 101
-    cudaErrorPeerAccessUnsupported = 217
     cudaErrorIllegalAddress = 700
-    cudaErrorPeerAccessAlreadyEnabled = 704
 
 
 class cudaMemcpyKind(IntEnum):
@@ -71,16 +69,12 @@ class StandInCudart:
     cudaMemcpyKind = cudaMemcpyKind
     cudaStreamNonBlocking = 1
 
-    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34, peers: bool = True) -> None:
-        self.devices, self.capacity, self.peers = devices, capacity, peers
+    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34) -> None:
+        self.devices, self.capacity = devices, capacity
         self.violations: list[str] = []
         self.calls: dict[str, int] = defaultdict(int)
         self.codes: dict[str, list[cudaError_t | None]] = {}
         """Codes that the next calls of a name return without doing anything. None runs the call."""
-        self.peer_bytes = 0
-        """Bytes copied between devices."""
-        self.enabled: set[tuple[int, int]] = set()
-        """Pairs of a device and a peer whose memory it can access."""
         self._capturing: int | None = None
         """Thread that captures a graph in global mode."""
         self._lock = threading.RLock()
@@ -119,24 +113,6 @@ class StandInCudart:
         if device not in range(self.devices):
             return (cudaError_t.cudaErrorInvalidDevice,)
         self._current[threading.get_ident()] = device
-        return (SUCCESS,)
-
-    def cudaDeviceCanAccessPeer(self, device: int, peerDevice: int) -> tuple[Any, ...]:
-        if not {device, peerDevice} <= set(range(self.devices)):
-            return cudaError_t.cudaErrorInvalidDevice, None
-        return SUCCESS, int(self.peers and device != peerDevice)
-
-    def cudaDeviceEnablePeerAccess(self, peerDevice: int, flags: int) -> tuple[Any, ...]:
-        if flags != 0:
-            return (cudaError_t.cudaErrorInvalidValue,)
-        if peerDevice not in range(self.devices) or peerDevice == self._device():
-            return (cudaError_t.cudaErrorInvalidDevice,)
-        if not self.peers:
-            return (cudaError_t.cudaErrorPeerAccessUnsupported,)
-        pair = (self._device(), peerDevice)
-        if pair in self.enabled:
-            return (cudaError_t.cudaErrorPeerAccessAlreadyEnabled,)
-        self.enabled.add(pair)
         return (SUCCESS,)
 
     # -- streams
@@ -304,12 +280,7 @@ class StandInCudart:
                 for address, step in ((target, target_step), (source, source_step))
             ]
             for owner in owners:
-                self._require(
-                    owner in (None, stream.device) or (stream.device, owner) in self.enabled,
-                    f"device {stream.device} uses memory of {owner} without access",
-                )
-            if None not in owners and owners[0] != owners[1]:
-                self.peer_bytes += size * count
+                self._require(owner in (None, stream.device), f"device {stream.device} uses memory of {owner}")
         ends = target + target_step * (count - 1) + size, source + source_step * (count - 1) + size
         self._require(ends[0] <= source or ends[1] <= target or not size, "a copy within the same memory")
 

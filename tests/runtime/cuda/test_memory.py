@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runtime.accelerator.host_memory import HostMemory
 from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t, cudaMemcpyKind
 from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 
@@ -121,39 +120,6 @@ def test_copy_pieces_and_fill_zero(cudart: StandInCudart) -> None:
     memory.free(start)
     assert cudart.allocated(0) == 5 * 64 + ALIGNMENT
     memory.close()
-
-
-def test_copies_between_devices(cudart: StandInCudart) -> None:
-    first, rows = memory_of(cudart, 0), np.arange(96, dtype=np.uint8)
-    lent = first.allocate(96)
-    first.upload(lent, rows)
-    first.synchronize()
-    second = memory_of(cudart, 1)
-    assert second.reach(first)
-    assert second.reach(first)  # already enabled
-    assert second.reach(second)
-    assert not second.reach(HostMemory(7))
-    assert cudart.enabled == {(1, 0)}
-    place, found = second.allocate(96), np.empty(96, np.uint8)
-    second.copy_pieces(place, 32, lent, 32, 32, 3)
-    second.download(found, place)
-    second.synchronize()
-    np.testing.assert_array_equal(found, rows)
-    assert cudart.peer_bytes == 96
-    second.close()
-    cudart.cudaSetDevice(0)
-    first.close()
-
-
-def test_unreachable_devices(cudart: StandInCudart) -> None:
-    cudart.peers = False
-    first = memory_of(cudart, 0)
-    second = memory_of(cudart, 1)
-    assert not second.reach(first)
-    assert cudart.enabled == set()
-    second.close()
-    cudart.cudaSetDevice(0)
-    first.close()
 
 
 def test_full_device_raises(cudart: StandInCudart) -> None:

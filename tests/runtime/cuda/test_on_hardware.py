@@ -46,26 +46,6 @@ def test_arrays_and_pieces(cuda: CudaCalls) -> None:
     memory.close()
 
 
-def test_copies_between_devices(cuda: CudaCalls) -> None:
-    if cuda("cudaGetDeviceCount") < 2:
-        pytest.skip("needs two CUDA devices")
-    first, rows = CudaMemory(cuda, 0), np.arange(96, dtype=np.uint8)
-    lent = first.allocate(96)
-    first.upload(lent, rows)
-    first.synchronize()
-    second = CudaMemory(cuda, 1)
-    if not second.reach(first):
-        pytest.skip("the devices do not reach each other")
-    place, found = second.allocate(96), np.empty(96, np.uint8)
-    second.copy_pieces(place, 32, lent, 32, 32, 3)
-    second.download(found, place)
-    second.synchronize()
-    np.testing.assert_array_equal(found, rows)
-    second.close()
-    cuda("cudaSetDevice", 0)
-    first.close()
-
-
 @pytest.mark.parametrize("planned", [False, True], ids=["no graphs", "graphs"])
 def test_session_matches_the_reference(planned: bool, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)

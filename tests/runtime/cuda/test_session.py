@@ -75,8 +75,6 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, machine: Stan
     assert_reproduced(name, session, bundle.manifest, limit=4)
     session.close()
     assert session.lost == ()
-    assert machine.cudart.peer_bytes > 0
-    assert machine.cudart.enabled == {(0, 1), (1, 0)}
 
 
 @pytest.fixture(params=["standard", "portable"])

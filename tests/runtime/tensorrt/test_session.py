@@ -53,13 +53,11 @@ def test_recorded_traces_on_one_device(
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
 def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandInGraphs, trt: ModuleType) -> None:
-    """Winners' rows are copied between devices without the host."""
     session = session_from_devices(bundle, ["tensorrt:0", "tensorrt:1"])
     assert isinstance(session, BranchParallelSession)
     assert_reproduced(name, session, bundle.manifest, limit=5)
     session.close()
     assert session.lost == ()
-    assert cuda.peer_bytes > 0
     assert cuda.launches > 0
 
 

@@ -117,7 +117,7 @@ def test_device_caches_equal_host_caches(portable: Bundle) -> None:
 def test_only_inputs_and_statistics_are_transferred(portable: Bundle) -> None:
     """A commit uploads the numbers of its rows, and downloads nothing. Cached rows never leave the device."""
     session = session_with_device_caches(portable, DEVICE, webgpu_device(DEVICE))
-    memory = session.memory
+    memory = session._memory
     assert isinstance(memory, WebGpuMemory)
     sizes, rng = portable.manifest.dimensions, np.random.default_rng(0)
     sequential(session).forward(random_batch(rng, (0,), 2, 48, 10))
@@ -141,7 +141,7 @@ def test_memory_is_bound_as_what_it_is() -> None:
 
 def test_memory_is_freed(portable: Bundle) -> None:
     session = session_with_device_caches(portable, DEVICE, webgpu_device(DEVICE))
-    memory, rng = session.memory, np.random.default_rng(0)
+    memory, rng = session._memory, np.random.default_rng(0)
     assert isinstance(memory, WebGpuMemory)
     left = set()
     for _ in range(3):

@@ -45,7 +45,7 @@ def run(*arguments: str, stand_in: bool = True) -> "subprocess.CompletedProcess[
 @pytest.fixture(scope="module")
 def transcript(bundle: Path) -> Transcript:
     output = bundle.parent / "transcript.json"
-    done = run(str(bundle), "--peer", "1", "-o", str(output))
+    done = run(str(bundle), "-o", str(output))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "the stand-in (no evidence about a real machine), 0 differences" in done.stdout
     return msgspec.json.decode(output.read_bytes(), type=Transcript)
@@ -55,16 +55,16 @@ def test_the_transcript_has_every_call_and_bucket(transcript: Transcript) -> Non
     assert transcript.stand_in
     assert {call.name for call in transcript.calls} == {call.name for call in acl_contract().calls}
     assert transcript.provoked == {"rt.set_device": 107001, "rt.malloc": 107002}
-    assert set(transcript.largest_difference) == {"(1, 1, 48, 64, 48)", "(2, 2, 64, 128, 64)", "peers"}
+    assert set(transcript.largest_difference) == {"(1, 1, 48, 64, 48)", "(2, 2, 64, 128, 64)"}
     assert all(difference < 1e-4 for difference in transcript.largest_difference.values())
-    assert "peers" in transcript.rules
+    assert "thread" in transcript.rules
 
 
 def test_a_repeated_run_has_no_differences(bundle: Path, transcript: Transcript) -> None:
     earlier = bundle.parent / "earlier.json"
     earlier.write_bytes(msgspec.json.encode(msgspec.structs.replace(transcript, calls=transcript.calls[:-1])))
     before = TABLE.read_bytes()
-    done = run(str(bundle), "--peer", "1", "-o", str(bundle.parent / "t.json"), "--against", str(earlier), "--mark")
+    done = run(str(bundle), "-o", str(bundle.parent / "t.json"), "--against", str(earlier), "--mark")
     assert done.returncode == 2
     assert "nothing marked" in done.stderr
     number = sum(call.thread == "MainThread" for call in transcript.calls) - 1

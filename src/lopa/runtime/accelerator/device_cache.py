@@ -58,7 +58,7 @@ class DeviceCache:
         return place_of_rows(self.buffers, self._shape, 0, self.capacity, start)
 
     def append(self, source: RowPlace, count: int) -> None:
-        """Append rows from this device, or from one that it can access."""
+        """Append rows from this device."""
         if count:
             copy_rows(self._memory, self._grow(count), source, count * row_bytes(self._shape), self._heads)
             self.length += count

@@ -44,22 +44,13 @@ class DeviceMemory(Protocol):
         """Fill a C-contiguous host array. It is valid after `synchronize`."""
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        """Copy `count` pieces of `size` bytes each, at fixed distances. No source overlaps a target.
-
-        `source` may be memory of another device for which `reach` returned True.
-        """
+        """Copy `count` pieces of `size` bytes each, at fixed distances. No source overlaps a target."""
 
     def fill_zero(self, target: int, size: int) -> None:
         """Fill memory with zeros."""
 
     def synchronize(self) -> None:
         """Wait for all queued work. Raises its errors."""
-
-    def reach(self, peer: "DeviceMemory") -> bool:
-        """Enable copies between this device and `peer`. Return True if they are possible.
-
-        Call it on both sides, preferably before allocating the memory to copy.
-        """
 
     def close(self) -> None:
         """Free the stream and all remaining memory."""

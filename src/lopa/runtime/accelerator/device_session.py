@@ -17,13 +17,11 @@ from lopa.runtime.accelerator.device_forward import HostBoundForward, QueuedForw
 from lopa.runtime.accelerator.device_memory import (
     Buffer,
     BufferSet,
-    DeviceMemory,
     RowPlace,
     copy_rows,
     download_rows,
 )
 from lopa.runtime.accelerator.graph_form import Array
-from lopa.runtime.accelerator.lent_rows import DeviceRows, Lender, RowLoan
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import (
@@ -41,7 +39,7 @@ from lopa.runtime.contract.packed_batch import padded_batch as padded_windows
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.errors import EngineFailedError, converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import Session, check_prefix_count
+from lopa.runtime.sessions.session import check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 
@@ -74,7 +72,6 @@ class DeviceSession:
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
         self._caches: dict[int, DeviceCache] = {}
-        self._lender = Lender()
         self._tickets = Tickets[_NewRows]()
         self._last: Ticket | None = None
         """Ticket of the last run, whose rows the next run overwrites."""
@@ -98,7 +95,6 @@ class DeviceSession:
         self._open_forward()
         padded = padded_windows(self._tickets.take(ticket))
         batch = padded.batch
-        self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
         sizes = sizes_of_batch(batch, tiles(longest))
         bucket = self._bucket_for(sizes)
@@ -145,49 +141,12 @@ class DeviceSession:
         for copy in copies:
             copy.free()
 
-    def meet(self, others: Sequence[Session]) -> None:
-        """Enable copies from and to the devices of `others`."""
-        for other in others:
-            if isinstance(other, DeviceSession):
-                self._memory.reach(other.memory)
-
-    def lend_rows(
-        self, ticket: Ticket, request: int, branch: int, count: int, borrowers: Sequence[Session]
-    ) -> CacheRows:
-        """Return rows like read_rows, but on the device if all `borrowers` can copy them from there."""
-        memories = [each.memory if isinstance(each, DeviceSession) else None for each in borrowers]
-        if not count or not all(memory is not None and self._memory.reach(memory) for memory in memories):
-            return self.read_rows(ticket, request, branch, count)
-        place = self._place(ticket, request, branch, count)
-        buffers = buffers_of_rows(self._memory, self._shape, 1, count)
-        size = count * row_bytes(self._shape)
-        lent = RowPlace(_addresses(buffers.buffers), size)
-        copy_rows(self._memory, lent, place, size, self._shape.kv_heads)
-        self._memory.synchronize()
-        loan = RowLoan(buffers)
-        return self._lender.lend(
-            DeviceRows(layers=(), memory=self._memory, place=lent, shape=self._shape, rows=count, loan=loan)
-        )
-
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Append rows that another session computed or lent.
-
-        Raises ValueError if they do not match this bundle. Raises RuntimeError for lent rows if the lender is closed,
-        or if this device cannot access them.
-        """
+        """Append rows that another session computed. Raises ValueError if they do not match this bundle."""
         self._open_forward()
         self._tickets.check_idle(request)
-        if not isinstance(rows, DeviceRows):
-            check_rows(self._shape, rows.layers)
-            self._cache(request).append_from_host(rows.layers)
-            return
-        if rows.shape != self._shape:
-            raise ValueError(f"received rows of a cache {rows.shape}, expected {self._shape}")
-        if not self._memory.reach(rows.memory):
-            raise RuntimeError(f"{self._device} cannot access the device that lent the rows; pass rows on the host")
-        with rows.loan.use():
-            self._cache(request).append(rows.place, rows.count)
-            self._memory.synchronize()
+        check_rows(self._shape, rows.layers)
+        self._cache(request).append_from_host(rows.layers)
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, in order with the device's forwards."""
@@ -221,7 +180,6 @@ class DeviceSession:
             for copy in chain(*(rows.copies for rows in self._tickets)):
                 copy.free()
             self._tickets.clear()
-            self._lender.end_all()
             for cache in self._caches.values():
                 cache.free()
             self._buffers.free()
@@ -231,11 +189,6 @@ class DeviceSession:
                 forward.close()
             finally:
                 self._memory.close()
-
-    @property
-    def memory(self) -> DeviceMemory:
-        """Memory of the device."""
-        return self._memory
 
     def _open_forward(self) -> QueuedForward | HostBoundForward:
         if self._forward is None:

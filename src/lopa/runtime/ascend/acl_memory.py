@@ -6,16 +6,16 @@ asynchronous.
 
 from typing import Any
 
-from lopa.runtime.accelerator.device_memory import Array, DeviceMemory
+from lopa.runtime.accelerator.device_memory import Array
 from lopa.runtime.accelerator.pinned_memory import PinnedMemory
 from lopa.runtime.ascend.acl_calls import AclCalls
 from lopa.runtime.ascend.process import AclProcess
 
 COPY_ALIGNMENT = 64
 """Alignment in bytes of both addresses of an asynchronous copy."""
-_HUGE_FIRST_P2P = 3
-"""Allocation policy: huge pages if possible, in memory that other devices can copy from."""
-_TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
+_HUGE_FIRST = 0
+"""Allocation policy: huge pages if possible."""
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 
 
 class AclMemory:
@@ -45,14 +45,9 @@ class AclMemory:
         """Handle of the stream that forwards run on."""
         return self._stream
 
-    @property
-    def device(self) -> int:
-        """Number of the device."""
-        return self._device
-
     def allocate(self, size: int) -> int:
         """Allocate device memory, which CANN aligns sufficiently. Raises AclError if memory is full."""
-        address = int(self._acl("rt.malloc", size, _HUGE_FIRST_P2P))
+        address = int(self._acl("rt.malloc", size, _HUGE_FIRST))
         self._allocated.add(address)
         return address
 
@@ -70,9 +65,9 @@ class AclMemory:
         self._copy(self._staging.piece_for(target), source, target.nbytes, _TO_HOST)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        """Copy the pieces with one call each, because pyACL has no strided copy between devices."""
+        """Copy the pieces with one call each, because pyACL has no strided copy on a device."""
         for piece in range(count):
-            self._copy(target + piece * target_step, source + piece * source_step, size, _ON_DEVICES)
+            self._copy(target + piece * target_step, source + piece * source_step, size, _ON_DEVICE)
 
     def fill_zero(self, target: int, size: int) -> None:
         """Fill memory with zeros."""
@@ -83,12 +78,6 @@ class AclMemory:
         finish = self._staging.arrivals()
         self._acl("rt.synchronize_stream", self._stream)
         finish()
-
-    def reach(self, peer: DeviceMemory) -> bool:
-        """Enable access to another Ascend device of this process. Return True if `peer` is accessible."""
-        if not isinstance(peer, AclMemory):
-            return False
-        return peer.device == self._device or self._process.enable_peer(self._device, peer.device)
 
     def close(self) -> None:
         """Free the stream and all memory, even if some calls fail. Raises the first failure."""

@@ -19,8 +19,6 @@ class AclProcess:
         """True if acl.init was called here, not earlier by another library."""
         self._users: dict[int, int] = {}
         """Number of sessions by device."""
-        self._peers: set[tuple[int, int]] = set()
-        """Pairs of a device and a peer that it may copy from."""
 
     def calls(self) -> AclCalls:
         """Return pyACL's calls, initialized on first use. Raises MissingBackendError if it is missing, and AclError."""
@@ -51,20 +49,7 @@ class AclProcess:
             self._users[device] -= 1
             if not self._users[device]:
                 del self._users[device]
-                self._peers = {pair for pair in self._peers if device not in pair}
             calls("rt.reset_device", device)
-
-    def enable_peer(self, device: int, peer: int) -> bool:
-        """Let `device`, the calling thread's device, copy from `peer`. Return False if this is impossible."""
-        calls = self.calls()
-        with self._lock:
-            if (device, peer) in self._peers:
-                return True
-            if not calls("rt.device_can_access_peer", device, peer):
-                return False
-            calls("rt.device_enable_peer_access", peer, 0)
-            self._peers.add((device, peer))
-            return True
 
     def finalize(self) -> None:
         """Finalize pyACL at the end of the process. The call has no effect while sessions are open, because finalizing

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, DeviceMemory, RowPlace
+from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, RowPlace
 from lopa.runtime.accelerator.pinned_memory import PinnedMemory
 from lopa.runtime.cuda.cuda_calls import CudaCalls
 from lopa.runtime.cuda.row_kernel import RowKernel
-
-_NO_FLAGS = 0
 
 
 class CudaMemory:
@@ -52,10 +50,7 @@ class CudaMemory:
         return int(self._cuda("cudaMemGetInfo"))
 
     def allocate(self, size: int) -> int:
-        """Allocate with cudaMalloc. Raises CudaError if memory is full.
-
-        Peer devices can read memory from cudaMalloc, but not memory from a pool.
-        """
+        """Allocate with cudaMalloc. Raises CudaError if memory is full."""
         raw = int(self._cuda("cudaMalloc", size + ALIGNMENT))  # cudaMalloc guarantees only an alignment of 256 bytes
         address = -(-raw // ALIGNMENT) * ALIGNMENT
         self._allocated[address] = raw
@@ -74,11 +69,7 @@ class CudaMemory:
         self._copy(self._staging.piece_for(target), source, target.nbytes)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        """Copy pieces at fixed distances with one call.
-
-        This works between devices too. Addresses are unique per process, and peer copies use the same calls (CUDA C++
-        Programming Guide, peer-to-peer memory copy).
-        """
+        """Copy pieces at fixed distances with one call."""
         if count == 1:
             self._copy(target, source, size)
             return
@@ -115,18 +106,6 @@ class CudaMemory:
         finish = self._staging.arrivals()
         self._cuda("cudaStreamSynchronize", self._stream)
         finish()
-
-    def reach(self, peer: DeviceMemory) -> bool:
-        """Enable access to another CUDA device of this process. Return True if `peer` is accessible."""
-        if not isinstance(peer, CudaMemory):
-            return False
-        if peer.device == self._device:
-            return True
-        if not self._cuda("cudaDeviceCanAccessPeer", self._device, peer.device):
-            return False
-        # Peer access belongs to the process. It may already be enabled, and it stays enabled.
-        self._cuda("cudaDeviceEnablePeerAccess", peer.device, _NO_FLAGS, allowed=("cudaErrorPeerAccessAlreadyEnabled",))
-        return True
 
     def close(self) -> None:
         """Free the stream and all memory, even if some calls fail. Raises the first failure."""

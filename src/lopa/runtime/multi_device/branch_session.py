@@ -30,7 +30,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.multi_device.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
 from lopa.runtime.multi_device.session_thread import SessionThread
-from lopa.runtime.sessions.session import LendingSession, Session, check_prefix_count
+from lopa.runtime.sessions.session import Session, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 
 STALL_SECONDS = 60.0
@@ -66,10 +66,6 @@ class BranchParallelSession:
             raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, both must be positive")
         self._devices = [SessionThread(session) for session in sessions]
         """Devices in use."""
-        for device in self._devices:
-            if isinstance(device.session, LendingSession):
-                others = [each.session for each in self._devices if each is not device]
-                device.submit(partial(device.session.meet, others))
         self._name = ",".join(device.session.device for device in self._devices)
         self._stall_seconds = stall_seconds
         self._lost: list[LostDevice] = []

@@ -11,7 +11,7 @@ from functools import partial
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.multi_device.session_thread import SessionThread
-from lopa.runtime.sessions.session import LendingSession, Session
+from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 
 
@@ -48,7 +48,7 @@ def transfer_of_rows(
     The owner commits them as well.
     """
     session, request = owner.session, batch.requests[0]
-    read = partial(_rows_for, [receiver.session for receiver in receivers], session, ticket, request, branch, count)
+    read = partial(session.read_rows, ticket, request, branch, count)
     started = _start(batch, count, owner, receivers, read)
     owner.submit(partial(session.commit, ticket, request, branch, count))
     return started
@@ -76,15 +76,6 @@ def _start(
     for receiver in receivers:
         receiver.submit(partial(_append_on_arrival, receiver.session, batch.requests[0], rows))
     return RowTransfer(batch, count, owner, receivers, done, rows)
-
-
-def _rows_for(
-    receivers: Sequence[Session], owner: Session, ticket: Ticket, request: int, branch: int, count: int
-) -> CacheRows:
-    """Return the owner's rows. If it can lend them, devices that reach each other copy them directly."""
-    if isinstance(owner, LendingSession):
-        return owner.lend_rows(ticket, request, branch, count, receivers)
-    return owner.read_rows(ticket, request, branch, count)
 
 
 def _hand_over(read: Callable[[], CacheRows], rows: Future[CacheRows]) -> None:

@@ -4,8 +4,7 @@ by device name.
 
 import importlib
 import itertools
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
@@ -75,22 +74,6 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free all resources. The session cannot be used afterwards."""
-
-
-@runtime_checkable
-class LendingSession(Protocol):
-    """A session that can lend rows without a copy."""
-
-    def meet(self, others: Sequence[Session]) -> None:
-        """Prepare to lend rows to and borrow rows from these sessions if possible, before any forward.
-
-        Each session receives all others.
-        """
-
-    def lend_rows(
-        self, ticket: Ticket, request: int, branch: int, count: int, borrowers: Sequence[Session]
-    ) -> CacheRows:
-        """Return rows like Session.read_rows. The result is valid only for `append_rows` of the `borrowers`."""
 
 
 class SessionFactory(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from lopa.runtime.accelerator.device_memory import Array, DeviceMemory, RowPlace
+from lopa.runtime.accelerator.device_memory import Array, RowPlace
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.webgpu.row_graphs import (
     CHANGED,
@@ -153,10 +153,6 @@ class WebGpuMemory:
 
     def synchronize(self) -> None:
         """Do nothing. All work is in one queue in order, and every download waits for it."""
-
-    def reach(self, peer: DeviceMemory) -> bool:
-        """Return True for this memory only."""
-        return peer is self
 
     def close(self) -> None:
         """Free all memory."""
