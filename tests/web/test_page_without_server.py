@@ -133,7 +133,7 @@ def no_change(_bundle: Path) -> None:
     [
         (change_weight, "", "CheckFailedError", r"model\.onnx\.data has the SHA-256", "copy the bundle again"),
         (remove_tokenizer, "", "BadInputError", r"tokenizer\.json is missing \(HTTP status 404\)", "check the address"),
-        (from_the_future, "", "BadInputError", "manifest.json has schema version 3", "update lopa-web"),
+        (from_the_future, "", "BadInputError", "manifest.json has schema version 4", "update lopa-web"),
         (too_large, "", "BadInputError", "no memory for the 140737488355328 bytes of .*data", "quantized bundle"),
         (no_change, "?device=webgpu", "MissingBackendError", "WebGPU", 'device "wasm"'),
         (no_change, "?device=cuda", "BadInputError", 'device "cuda"', "choose one"),

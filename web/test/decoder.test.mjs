@@ -208,7 +208,7 @@ test("a broken bundle is rejected with a remedy", async () => {
   const open = (folder, options) => Decoder.open(folder, options);
   await assertFails(open(join(scratch, "nothing")), BadInputError, /manifest.json is missing/, /copy the bundle/);
   const future = await changedBundle("future", (manifest) => (manifest.schema = SCHEMA_VERSION + 1));
-  await assertFails(open(future), BadInputError, /schema version 3/, /update lopa-web/);
+  await assertFails(open(future), BadInputError, /schema version 4/, /update lopa-web/);
   const unknown = await changedBundle("unknown", (manifest) => (manifest.extra = 1));
   await assertFails(open(unknown), BadInputError, /unknown field \$\.extra/);
   const large = await changedBundle("large", (manifest) => (manifest.dimensions.head_size = 2 ** 40));

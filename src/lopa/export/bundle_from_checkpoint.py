@@ -6,7 +6,7 @@ Decoding, verification and engines are in other modules.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import onnx_ir as ir
@@ -34,14 +34,13 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
-    CpuForm,
-    CpuGraph,
     Dialect,
     FileRecord,
+    GraphTwin,
     Manifest,
     Origin,
     Stage,
-    WebgpuGraph,
+    TwinForm,
     manifest_from_json,
 )
 from lopa.runtime.bundle.record import json_from_record
@@ -97,7 +96,7 @@ def bundle_from_checkpoint(
 
 
 def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bundle:
-    """Write the bundle of `plan`. Standard graphs get twins for ONNX Runtime's CPU provider (lopa.export.cpu_graph).
+    """Write the bundle of `plan`. Graphs get twins for the providers of ONNX Runtime that need other operators.
 
     Raises BadInputError for values that the bundle cannot hold, for a tokenizer that transformers reads differently,
     and for a destination that cannot be written. Raises CheckFailedError for a portable graph that breaks its dialect's
@@ -126,13 +125,11 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
             None if calibration is None else partial(NetworkCalibration, source.config.dimensions, calibration.windows),
         )
         functions, twins = _write_graphs(folder, plan, report)
-        webgpu = _write_webgpu_graph(folder, plan)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
         names = [
             *(graph.name for graph in plan.graphs),
             *(twin.graph for twin in twins),
-            *([] if webgpu is None else [webgpu.graph]),
             TOKENIZER_NAME,
             TOKENIZER_CONFIG_NAME,
         ]
@@ -143,16 +140,11 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
             checkpoint_hub=plan.choices.checkpoint_hub,
             adapter_hub=plan.choices.adapter_hub,
         )
-        manifest = _manifest(plan, twins, webgpu, files, functions, origin, calibration)
+        manifest = _manifest(plan, twins, files, functions, origin, calibration)
         text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises the errors of Bundle.open
         (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(plan.destination)
-
-
-def cpu_name(name: str, form: CpuForm = "packed") -> str:
-    """Return the file name of a graph's twin for CPUs: model.cpu.onnx or model.cpu-mapped.onnx for model.onnx."""
-    return f"{name.removesuffix('.onnx')}.cpu{'' if form == 'packed' else f'-{form}'}.onnx"
 
 
 def _calibration_set(plan: BundlePlan) -> CalibrationSet | None:
@@ -171,8 +163,8 @@ def _calibration_set(plan: BundlePlan) -> CalibrationSet | None:
 
 def _write_graphs(
     folder: Path, plan: BundlePlan, report: Callable[[str, int, int], None]
-) -> tuple[list[str], list[CpuGraph]]:
-    """Trace, check and write the graphs of `plan`. Return their plugins, sorted, and their twins for CPUs."""
+) -> tuple[list[str], list[GraphTwin]]:
+    """Trace, check and write the graphs of `plan`. Return their plugins, sorted, and their twins."""
     source, choices = plan.source, plan.choices
     found: set[str] = set()
     twins = []
@@ -189,9 +181,10 @@ def _write_graphs(
         )
         if graph.dialect in choices.rotary_dialects:
             model = with_rotary_inputs(model)
-        cpu_twins: dict[CpuForm, ir.Model] = {}
+        models: dict[tuple[Literal["cpu", "webgpu"], TwinForm], ir.Model] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
-            cpu_twins = twins_for_cpu(model, TwinOf(source.config.dimensions, graph.part))
+            of_cpu = twins_for_cpu(model, TwinOf(source.config.dimensions, graph.part))
+            models = {("cpu", form): twin for form, twin in of_cpu.items()}
         model = with_expert_operators(model, graph.dialect)
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
@@ -199,39 +192,21 @@ def _write_graphs(
         if graph.dialect == "portable":
             check_portable(ir.to_proto(model), graph.name, quantized=choices.quantization is not None)
         ir.save(model, folder / graph.name)
+        if graph.dialect == "portable" and choices.quantization is not None:
+            matrices = [name for name, record in plan.records.items() if is_reordered(record)]
+            models["webgpu", "packed"] = WebgpuPass(matrices)(ir.load(folder / graph.name)).model
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
-        for form, twin in cpu_twins.items():
-            name = cpu_name(graph.name, form)
+        for (provider, form), twin in models.items():
+            name = f"{graph.name.removesuffix('.onnx')}.{provider}{'' if form == 'packed' else '-mapped'}.onnx"
             ir.save(twin, folder / name)
-            twins.append(
-                CpuGraph(
-                    graph=name,
-                    source=graph.name,
-                    source_sha256=digest,
-                    mapped=form == "mapped",
-                )
-            )
+            twins.append(GraphTwin(graph=name, source=graph.name, source_sha256=digest, provider=provider, form=form))
     return sorted(found), twins
-
-
-def _write_webgpu_graph(folder: Path, plan: BundlePlan) -> WebgpuGraph | None:
-    """Write the twin of a quantized portable graph for WebGPU. Return None for other bundles."""
-    choices = plan.choices
-    if "portable" not in choices.dialects or choices.quantization is None:
-        return None
-    source = GRAPH_NAMES["portable"]
-    name = f"{source.removesuffix('.onnx')}.webgpu.onnx"
-    model = ir.load(folder / source)
-    names = [name for name, record in plan.records.items() if is_reordered(record)]
-    ir.save(WebgpuPass(names)(model).model, folder / name)
-    return WebgpuGraph(graph=name, source=source, source_sha256=sha256_of_file(folder / source))
 
 
 def _manifest(
     plan: BundlePlan,
-    twins: list[CpuGraph],
-    webgpu: WebgpuGraph | None,
+    twins: list[GraphTwin],
     files: list[FileRecord],
     plugins: list[str],
     origin: Origin,
@@ -266,8 +241,7 @@ def _manifest(
         files=files,
         origin=origin,
         rotary_inputs=choices.rotary_dialects,
-        cpu_graphs=twins,
-        webgpu_graph=webgpu,
+        twins=twins,
         plugins=plugins,
         defaults=dict(choices.defaults),
     )

@@ -54,7 +54,7 @@ def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> Non
     assert "what to do:" in nothing.stderr
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     manifest = json.loads((bundle / "manifest.json").read_text())
-    (bundle / "manifest.json").write_text(json.dumps({**manifest, "schema": 3}))
+    (bundle / "manifest.json").write_text(json.dumps({**manifest, "schema": 4}))
     newer = lopa_export("inspect", bundle)
     assert newer.returncode == 2
     assert "update lopa-export" in newer.stderr

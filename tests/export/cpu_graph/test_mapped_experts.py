@@ -40,7 +40,7 @@ def made(family_bundle: Callable[..., Path], family: str, kind: str) -> Path:
 @pytest.mark.parametrize("kind", OPERATORS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_layer_is_one_node(family: str, kind: str, family_bundle: Callable[..., Path]) -> None:
-    graph = Bundle.open(made(family_bundle, family, kind)).cpu_graph("mapped")
+    graph = Bundle.open(made(family_bundle, family, kind)).twin("cpu", "mapped")
     assert graph is not None
     nodes = onnx.load(graph, load_external_data=False).graph.node
     found = Counter(node.op_type for node in nodes if node.domain == DOMAIN and node.op_type.startswith("Experts"))

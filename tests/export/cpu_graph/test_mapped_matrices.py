@@ -56,7 +56,7 @@ def rows_of_last_layer(graph: Path) -> set[str]:
 @both
 def test_every_product_is_replaced(tiny_quantized: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
-    graph = bundle.cpu_graph("mapped")
+    graph = bundle.twin("cpu", "mapped")
     assert graph is not None
     found = operators(graph)
     assert bundle.manifest.quantization is not None
@@ -65,7 +65,7 @@ def test_every_product_is_replaced(tiny_quantized: Path) -> None:
     assert not found["", "MatMul"]
     assert not found["", "DequantizeLinear"]
     assert not found["com.microsoft", "MatMulIntegerToFloat"]
-    packed = bundle.cpu_graph("packed")
+    packed = bundle.twin("cpu")
     assert packed is not None
     assert rows_of_last_layer(graph) == rows_of_last_layer(packed) != set()
 
@@ -164,7 +164,7 @@ def test_products_with_an_odd_number_of_outputs_stay(tmp_path: Path, dtype: Dtyp
     bundle = bundle_from_checkpoint(
         checkpoint, tmp_path / "bundle", quantization=QuantizationChoice("int4"), dtype=dtype
     )
-    graph = bundle.cpu_graph("mapped")
+    graph = bundle.twin("cpu", "mapped")
     assert graph is not None
     found = operators(graph)
     assert found["", "MatMul"] == found["", "DequantizeLinear"] == 1  # the head

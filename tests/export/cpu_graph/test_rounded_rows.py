@@ -173,7 +173,7 @@ def _answers(bundle: Bundle, device: str) -> Statistics:
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_every_product_of_the_tiny_model(tiny_quantized: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
-    graph = bundle.cpu_graph("packed")
+    graph = bundle.twin("cpu")
     assert graph is not None
     operators = operators_when_optimized(graph, tmp_path)
     # Queries of the last layer exist for sampled positions only, rounded separately. Its sums have unknown shapes.
@@ -187,6 +187,6 @@ def test_float16_with_layers_left_out_and_stages(tmp_path: Path, device: str, mo
     checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
     choice = QuantizationChoice("int8", exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, stages=2)
-    twin, plain = _answers(bundle, device), _answers(bundle.without_cpu_graphs(), device)
+    twin, plain = _answers(bundle, device), _answers(bundle.with_twins(), device)
     np.testing.assert_array_equal(twin.topk_ids, plain.topk_ids)
     np.testing.assert_allclose(twin.topk_logprobs, plain.topk_logprobs, atol=1e-4)

@@ -62,7 +62,7 @@ def edit_manifest(bundle: Bundle, **fields: object) -> None:
 
 
 def test_twins_are_listed_and_run_on_the_cpu_alone(bundle: Bundle) -> None:
-    names = [(each.source, each.graph) for each in bundle.manifest.cpu_graphs]
+    names = [(each.source, each.graph) for each in bundle.manifest.twins]
     assert names == [  # the first stage has no statistics and so no twin
         ("model.onnx", "model.cpu.onnx"),
         ("model.stage-1-of-2.onnx", "model.stage-1-of-2.cpu.onnx"),
@@ -71,8 +71,8 @@ def test_twins_are_listed_and_run_on_the_cpu_alone(bundle: Bundle) -> None:
     plain = entropy(bundle, "numpy")
     assert entropy(bundle) == pytest.approx(plain + 1, abs=1e-4)
     assert entropy(bundle, "cpu+cpu") == pytest.approx(plain + 1, abs=1e-4)
-    assert entropy(bundle.without_cpu_graphs()) == pytest.approx(plain, abs=1e-4)
-    assert entropy(bundle.without_cpu_graphs(), "cpu+cpu") == pytest.approx(plain, abs=1e-4)
+    assert entropy(bundle.with_twins()) == pytest.approx(plain, abs=1e-4)
+    assert entropy(bundle.with_twins(), "cpu+cpu") == pytest.approx(plain, abs=1e-4)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu+cpu"])
@@ -85,26 +85,29 @@ def test_a_graph_that_was_altered_has_no_twin(bundle: Bundle) -> None:
     model = onnx.load(bundle.graph, load_external_data=False)
     model.doc_string = "another file"
     onnx.save(model, bundle.graph)
-    assert bundle.cpu_graph("packed") is None
+    assert bundle.twin("cpu") is None
 
 
 def test_an_export_without_a_faster_form_has_no_twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin, "CPU_PASSES", [])
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle")
-    assert bundle.manifest.cpu_graphs == []
+    assert bundle.manifest.twins == []
     assert not list(bundle.path.glob("*.cpu.onnx"))
-    assert bundle.cpu_graph("packed") is None
+    assert bundle.twin("cpu") is None
 
 
 def test_twins_that_contradict_the_manifest_are_rejected(bundle: Bundle, tmp_path: Path) -> None:
-    first, second = json.loads((bundle.path / MANIFEST_NAME).read_bytes())["cpu_graphs"]
+    first, second = json.loads((bundle.path / MANIFEST_NAME).read_bytes())["twins"]
     for fields, received in (
-        ({"cpu_graphs": [first | {"source": "model.onnx.data"}]}, "1 cpu_graphs for 'model.onnx.data'"),
-        ({"cpu_graphs": [first, second | {"source": "model.onnx"}]}, "2 cpu_graphs for 'model.onnx'"),
-        ({"cpu_graphs": [first | {"graph": "model.onnx.data"}]}, "'model.onnx.data' twice"),
-        ({"cpu_graphs": [first | {"graph": "other.onnx"}]}, "'other.onnx', which is not in its list"),
-        ({"cpu_graphs": [first | {"source_sha256": "0"}]}, "source_sha256"),
+        ({"twins": [first | {"source": "model.onnx.data"}]}, "1 twins of 'model.onnx.data' for cpu"),
+        ({"twins": [first, second | {"source": "model.onnx"}]}, "2 twins of 'model.onnx' for cpu"),
+        ({"twins": [first | {"graph": "model.onnx.data"}]}, "'model.onnx.data' twice"),
+        ({"twins": [first | {"graph": "other.onnx"}]}, "'other.onnx', which is not in its list"),
+        ({"twins": [first | {"source_sha256": "0"}]}, "source_sha256"),
+        ({"twins": [first | {"provider": "webgpu"}]}, "1 twins of 'model.onnx' for webgpu"),
+        ({"twins": [first | {"form": "mapped"}]}, "but no quantized matrices"),
+        ({"twins": [first | {"provider": "tpu"}]}, "tpu"),
     ):
         copy = Bundle(Path(shutil.copytree(bundle.path, tmp_path / "copy")), bundle.manifest)
         edit_manifest(copy, **fields)

@@ -118,7 +118,7 @@ def test_quantized_graphs_and_their_twins(kind: IntegerDtype, tmp_path: Path) ->
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, rotary_inputs=True)
     report = report_from_bundle(bundle)
     assert report.ok
-    assert {twin.form for twin in bundle.manifest.cpu_graphs} >= {"packed", "mapped"}
+    assert {twin.form for twin in bundle.manifest.twins} >= {"packed", "mapped"}
     for model in _graphs(bundle).values():
         assert model.graph.input[1].name == "rotary_cos"
 
@@ -128,7 +128,7 @@ def test_graphs_with_plugins(tmp_path: Path) -> None:
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", plugins=True, rotary_inputs=True)
     assert bundle.manifest.plugins
     assert report_from_bundle(bundle).ok
-    assert report_from_bundle(bundle.without_cpu_graphs()).ok
+    assert report_from_bundle(bundle.with_twins()).ok
 
 
 @pytest.mark.parametrize("source", ["tiny_bundle", "tiny_portable_positions"])
@@ -197,7 +197,7 @@ def converted(bundle: Bundle, target: Path) -> Bundle:
     shutil.copytree(bundle.path, target)
     model = with_rotary_inputs(ir.load(bundle.graph))
     (target / bundle.manifest.graph).write_bytes(ir.to_proto(model).SerializeToString())
-    manifest = bundle.without_cpu_graphs().manifest
+    manifest = bundle.with_twins().manifest
     size = (target / manifest.graph).stat().st_size
     files = [
         record if record.path != manifest.graph else msgspec.structs.replace(record, size=size)

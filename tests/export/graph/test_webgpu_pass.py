@@ -177,10 +177,11 @@ def test_a_twin_of_another_graph_is_not_used(both: Bundle, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "model.onnx"}, "the portable graph as its source"),
+        ({"source": "model.onnx"}, "1 twins of 'model.onnx' for webgpu"),
         ({"graph": "model.onnx"}, "'model.onnx' twice"),
         ({"source_sha256": "0"}, "source_sha256"),
-        (None, "a webgpu_graph, but no quantized matrices"),
+        ({"form": "mapped"}, "for webgpu of the portable graph, packed"),
+        (None, "a twin for webgpu in the form packed, but no quantized matrices"),
     ],
 )
 def test_bad_entries_are_rejected(both: Bundle, tmp_path: Path, changes: dict[str, str] | None, message: str) -> None:
@@ -188,9 +189,9 @@ def test_bad_entries_are_rejected(both: Bundle, tmp_path: Path, changes: dict[st
         (tmp_path / record.path).write_bytes(both.file(record.path).read_bytes())
     manifest = json.loads((both.path / MANIFEST_NAME).read_bytes())
     if changes is None:
-        manifest |= {"quantization": None, "cpu_graphs": []}
-    else:
-        manifest["webgpu_graph"] |= changes
+        manifest["quantization"] = None
+    twins = manifest["twins"]
+    twins[:] = [twin | (changes or {}) for twin in twins if twin["provider"] == "webgpu"]
     (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest))
     with pytest.raises(BadInputError) as caught:
         Bundle.open(tmp_path)

@@ -65,7 +65,7 @@ def test_exact_and_rounded_graphs_of_one_file_are_separate(
 ) -> None:
     """A process may have both open at once, so the second must not get the first one's graph."""
     monkeypatch.setenv(VARIABLE, "packed")
-    bundle = Bundle.open(tiny_quantized).without_cpu_graphs()
+    bundle = Bundle.open(tiny_quantized).with_twins()
     part = whole_model(bundle.manifest.dimensions.layers)
     rounded = open_part_graph(bundle, part, "cpu", 1)
     exact = open_part_graph(bundle, part, "cpu", 1, exact=True)

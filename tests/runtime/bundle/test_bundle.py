@@ -50,7 +50,7 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "received", "expected"),
     [
-        (_set("schema", to=1), "schema version 1", "schema version 2"),
+        (_set("schema", to=1), "schema version 1", "schema version 3"),
         (_set("contract", to=9), "contract version 9", "contract version 1"),
         (_set("dtype", to="float8"), "float8", "fields of schema"),
         (_set("colour", to="red"), "colour", "fields of schema"),

@@ -88,7 +88,7 @@ def test_only_the_manifest_changes_and_unset_restores_it(bundle: Path) -> None:
     assert {name for name in {*before, *changed} if before.get(name) != changed.get(name)} == {MANIFEST_NAME}
     opened = Bundle.open(bundle)
     assert opened.altered_files() == []
-    assert opened.cpu_graph("packed") == Bundle.open(bundle).file("model.cpu.onnx")  # the twin still matches
+    assert opened.twin("cpu") == Bundle.open(bundle).file("model.cpu.onnx")  # the twin still matches
     assert (bundle / MANIFEST_NAME).stat().st_mode & 0o777 == 0o640
     edit(bundle, unset=[*opened.manifest.defaults, CHAT_TEMPLATE])
     assert (bundle / MANIFEST_NAME).read_bytes() == raw

@@ -160,6 +160,27 @@ def test_unknown_architecture_keeps_its_shift(content: dict[str, Any]) -> None:
     assert read({**content, "architecture": "other", "prediction_shift": 0}).prediction_shift == 0
 
 
+def test_twins_of_schema_2_are_read(content: dict[str, Any]) -> None:
+    content.pop("twins", None)
+    files, source = content["files"], {"source": content["graph"], "source_sha256": "0" * 64}
+    names = ("portable.onnx", "packed.onnx", "mapped.onnx", "webgpu.onnx")
+    content["files"] = [*files, *({**files[0], "path": name} for name in names)]
+    content["quantization"] = {"kind": "int8", "block": None, "activation": "none", "head": True, "excluded": []}
+    content["portable_graph"] = names[0]
+    packed, mapped, webgpu = (
+        {"graph": name, **source, **more}
+        for name, more in zip(names[1:], ({}, {"mapped": True}, {"source": names[0]}), strict=True)
+    )
+    former = {**content, "schema": 2, "cpu_graphs": [packed, mapped], "webgpu_graph": webgpu}
+    mapped = {name: value for name, value in mapped.items() if name != "mapped"}
+    twins = [{**packed, "provider": "cpu"}, {**mapped, "provider": "cpu", "form": "mapped"}]
+    assert read(former) == read({**content, "twins": [*twins, {**webgpu, "provider": "webgpu"}]})
+    assert read({**content, "schema": 2}) == read(content)
+    for wrong in ({**former, "cpu_graphs": [{**packed, "mapped": "no"}]}, {**content, "cpu_graphs": [packed]}):
+        with pytest.raises(BadInputError):
+            read(wrong)
+
+
 REQUIRED = {
     "Manifest": "schema contract architecture dialect dtype quantization with_logits prediction_shift dimensions "
     "special_tokens decoding graph weights stages tensors files origin",
@@ -171,15 +192,15 @@ REQUIRED = {
     "TensorRecord": "dtype shape offset length",
     "Quantization": "kind block activation head excluded",
     "Stage": "graph first_layer end_layer",
-    "CpuGraph": "graph source source_sha256",
+    "GraphTwin": "graph source source_sha256 provider",
     "Origin": "checkpoint adapter tools",
 }
-"""Fields without a default in schema 2. Every bundle of this schema has them, whatever version wrote it."""
+"""Fields without a default in schema 3. Every bundle of this schema has them, whatever version wrote it."""
 
 
 @pytest.mark.parametrize("record", REQUIRED)
 def test_bundles_of_earlier_versions_are_readable(record: str) -> None:
     """New fields must have a default, as docs/reference/python.md promises."""
-    assert manifest.SCHEMA_VERSION == 2, "list the required fields of the new schema"
+    assert manifest.SCHEMA_VERSION == 3, "list the required fields of the new schema"
     found = {field.name: field.required for field in msgspec.structs.fields(getattr(manifest, record))}
     assert [name for name, required in found.items() if required] == REQUIRED[record].split()

@@ -2,7 +2,7 @@
 
 import { BadInputError, CheckFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
 import { IS_NODE } from "../platform.js";
-import { MANIFEST_NAME, manifestFromJson, type FileRecord, type Manifest } from "./manifest.js";
+import { MANIFEST_NAME, manifestFromJson, type FileRecord, type GraphTwin, type Manifest } from "./manifest.js";
 import { MAX_JSON_BYTES } from "./record.js";
 
 const REMEDY = "copy the bundle again, or export the checkpoint again";
@@ -56,22 +56,15 @@ export class Bundle {
     return found === null ? null : found.path;
   }
 
-  /** Return the name of the graph for a processor: the twin that is faster there, if it was made from the graph. */
-  cpuGraph(): string {
-    const { graph, cpu_graphs: twins = [] } = this.manifest;
-    const digest = this.#record(graph).sha256;
-    const twin = twins.find((each) => each.source === graph && !each.mapped);
-    return twin?.source_sha256 === digest ? twin.graph : graph;
-  }
-
-  /** Return the name of the graph for WebGPU in place of the portable graph `source`: the twin that multiplies by 4 or 8
-   * bits, if it was made from that graph, otherwise `source`. */
-  webgpuGraph(source: string): string {
-    const { webgpu_graph: twin, quantization, dtype } = this.manifest;
-    // Scales of int8 are always float32, which a graph in float16 would not take.
-    const isMixed = quantization?.["kind"] === "int8" && dtype === "float16";
-    if (twin?.source !== source || isMixed) return source;
-    return twin.source_sha256 === this.#record(source).sha256 ? twin.graph : source;
+  /** Return the name of the graph for a provider in place of the graph `source`: the twin that is faster there, if it was
+   * made from that graph, otherwise `source`. */
+  graphFor(provider: GraphTwin["provider"], source: string): string {
+    const { twins = [], quantization, dtype } = this.manifest;
+    // Scales of int8 are always float32, which a graph for WebGPU in float16 would not take.
+    if (provider === "webgpu" && quantization?.["kind"] === "int8" && dtype === "float16") return source;
+    const { sha256 } = this.#record(source);
+    const fits = (twin: GraphTwin): boolean => twin.source === source && twin.source_sha256 === sha256;
+    return twins.find((twin) => twin.provider === provider && twin.form !== "mapped" && fits(twin))?.graph ?? source;
   }
 
   #record(name: string): FileRecord {

@@ -21,7 +21,7 @@ import {
   type Problem,
 } from "./record.js";
 
-export const SCHEMA_VERSION = 2;
+export const SCHEMA_VERSION = 3;
 export const MANIFEST_NAME = "manifest.json";
 /** Maximum bytes of one tile of a prefix cache, as float32. Dream 7B needs 14 MiB. */
 const MAX_TILE_BYTES = 2 ** 30;
@@ -53,18 +53,14 @@ export interface FileRecord {
   readonly sha256: string;
 }
 
-export interface CpuGraph {
+/** Graph with the function of another, in the operators that are fastest with one provider of ONNX Runtime. */
+export interface GraphTwin {
   readonly graph: string;
   readonly source: string;
   readonly source_sha256: string;
-  readonly mapped?: boolean;
-}
-
-/** Twin of a quantized portable graph for WebGPU. */
-export interface WebgpuGraph {
-  readonly graph: string;
-  readonly source: string;
-  readonly source_sha256: string;
+  readonly provider: "cpu" | "webgpu";
+  /** Form of quantized matrices: packed, which is the default, or mapped, for operators that only Python has. */
+  readonly form?: "packed" | "mapped";
 }
 
 /** Location of a tensor in the weights file. */
@@ -95,8 +91,7 @@ export interface Manifest {
   readonly portable_graph?: string | null;
   /** Dialects whose graphs take cosines and sines of rotary angles in place of positions. */
   readonly rotary_inputs?: readonly string[];
-  readonly cpu_graphs?: readonly CpuGraph[];
-  readonly webgpu_graph?: WebgpuGraph | null;
+  readonly twins?: readonly GraphTwin[];
   /** Options set by the bundle's owner. They override the options of `decoding`. */
   readonly defaults?: JsonObject;
   readonly chat_template?: string | null;
@@ -146,7 +141,10 @@ const TENSOR = record({
   offset: bytes,
   length: bytes,
 });
-const GRAPH = { graph: name, source: name, source_sha256: sha256 };
+const TWIN = record(
+  { graph: name, source: name, source_sha256: sha256, provider: choice("cpu", "webgpu") },
+  { form: choice("packed", "mapped") },
+);
 
 const MANIFEST = record(
   {
@@ -174,8 +172,7 @@ const MANIFEST = record(
   {
     portable_graph: nullable(name),
     rotary_inputs: list(choice("standard", "portable"), 2),
-    cpu_graphs: list(record(GRAPH, { mapped: bool }), 4096),
-    webgpu_graph: nullable(record(GRAPH)),
+    twins: list(TWIN, 4096),
     plugins: list(name, 4096),
     defaults: map(anything),
     presets: map(anything),
@@ -224,9 +221,8 @@ function contradiction(manifest: Manifest): Problem | null {
   const listed = files.map((file) => file.path);
   const twice = listed.find((path, index) => listed.indexOf(path) < index);
   if (twice !== undefined) return { received: `the file ${twice} twice`, expected: "each file listed once" };
-  const used = [manifest.graph, manifest.weights, ...(manifest.cpu_graphs ?? []).map((twin) => twin.graph)];
+  const used = [manifest.graph, manifest.weights, ...(manifest.twins ?? []).map((twin) => twin.graph)];
   if (manifest.portable_graph) used.push(manifest.portable_graph);
-  if (manifest.webgpu_graph) used.push(manifest.webgpu_graph.graph);
   const unlisted = used.find((path) => !listed.includes(path));
   if (unlisted !== undefined) {
     return { received: `${unlisted}, which is not in its list of files`, expected: "listed files" };

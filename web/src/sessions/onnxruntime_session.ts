@@ -54,8 +54,8 @@ export async function openSession(
 function graphForDevice(bundle: Bundle, device: Device): [Dialect, string] {
   const { dialect, graph, portable_graph: second } = bundle.manifest;
   const portable = dialect === "portable" ? graph : second;
-  if (device === "webgpu") return portable ? ["portable", bundle.webgpuGraph(portable)] : ["standard", graph];
-  return dialect === "portable" ? ["portable", graph] : ["standard", bundle.cpuGraph()];
+  if (device === "webgpu") return portable ? ["portable", bundle.graphFor("webgpu", portable)] : ["standard", graph];
+  return dialect === "portable" ? ["portable", graph] : ["standard", bundle.graphFor("cpu", graph)];
 }
 
 /** Throw BadInputError for a bundle whose type ONNX Runtime lacks here. */
@@ -99,7 +99,7 @@ async function openGraph(
   graph: string,
   options: Ort.InferenceSession.SessionOptions,
 ): Promise<Ort.InferenceSession> {
-  const { weights, webgpu_graph: twin } = bundle.manifest;
+  const { weights, twins = [] } = bundle.manifest;
   const isWeb = options.executionProviders?.[0] !== "cpu";
   const path = isWeb ? null : await bundle.path(graph);
   if (path !== null) await bundle.path(weights);
@@ -107,7 +107,8 @@ async function openGraph(
   let values: Pick<Ort.InferenceSession.SessionOptions, "externalData"> = {};
   if (path === null) {
     const data = await bundle.read(weights);
-    const own = graph === twin?.graph ? filesOfTwin(content as Uint8Array, data, bundle.manifest) : [];
+    const isTwin = twins.some((twin) => twin.graph === graph && twin.provider === "webgpu");
+    const own = isTwin ? filesOfTwin(content as Uint8Array, data, bundle.manifest) : [];
     values = { externalData: [{ path: weights, data }, ...own] };
   }
   try {

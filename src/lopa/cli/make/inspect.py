@@ -83,7 +83,7 @@ def _lint(bundle: Bundle) -> None:
 
 def _summary(bundle: Bundle) -> str:
     manifest = bundle.manifest
-    model, tokens, webgpu = manifest.dimensions, manifest.special_tokens, manifest.webgpu_graph
+    model, tokens = manifest.dimensions, manifest.special_tokens
     scales = {scale_name(name) for name in manifest.tensors}
     parameters = sum(math.prod(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
     rows = [
@@ -105,8 +105,7 @@ def _summary(bundle: Bundle) -> str:
         ),
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
-        *(("for cpu", f"{each.graph}  replaces {each.source}") for each in manifest.cpu_graphs),
-        *([] if webgpu is None else [("for webgpu", f"{webgpu.graph}  replaces {webgpu.source}")]),
+        *((f"for {each.provider}", f"{each.graph}  replaces {each.source}") for each in manifest.twins),
         ("decoding", ", ".join(f"{name} {value}" for name, value in msgspec.structs.asdict(manifest.decoding).items())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),

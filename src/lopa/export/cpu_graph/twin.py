@@ -13,7 +13,7 @@ from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.quantized_experts import expert_nodes
-from lopa.runtime.bundle.manifest import CpuForm, ModelDimensions
+from lopa.runtime.bundle.manifest import ModelDimensions, TwinForm
 from lopa.runtime.contract.model_part import ModelPart
 
 
@@ -36,13 +36,13 @@ CPU_PASSES: Sequence[PassMaker] = (
 """Passes in their order. Each leaves a graph unchanged if it finds nothing to do."""
 
 
-def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[CpuForm, ir.Model]:
+def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[TwinForm, ir.Model]:
     """Return the copies of `model` for each form of quantized matrices that differs from `model`.
 
     Experts are single nodes in `model` (lopa.export.graph.experts). Values of weights are not read, but stay in the
     file that `model` refers to. Raises onnx_ir.passes.PassError if a pass violates its contract.
     """
-    twins: dict[CpuForm, ir.Model] = {}
+    twins: dict[TwinForm, ir.Model] = {}
     packed = _copied(model)
     modified = [_apply_passes(packed, of)]
     mapped = _copied(packed)

@@ -99,12 +99,12 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
     if "cpu" not in families:
         return {"": bundle}  # this device compiles the graph
     first, *others = bundle.dialects
-    bundles = {"": bundle.with_dialect(first).without_cpu_graphs()}
-    if bundle.cpu_graph("packed") is not None:
-        bundles["cpu"] = bundle.with_dialect(first).with_cpu_graphs("packed")
+    bundles = {"": bundle.with_dialect(first).with_twins()}
+    if bundle.twin("cpu") is not None:
+        bundles["cpu"] = bundle.with_dialect(first).with_twins("packed")
     form = cpu_form(bundle)
     if form != "packed":
-        bundles[f"cpu-{form}"] = bundle.with_dialect(first).with_cpu_graphs(form)
+        bundles[f"cpu-{form}"] = bundle.with_dialect(first).with_twins(form)
     if len(families) == 1:  # the others are graphs of the whole model, which a pipeline does not run
         bundles |= {dialect: bundle.with_dialect(dialect) for dialect in others}
     return bundles
@@ -117,7 +117,7 @@ def _is_exact(bundle: Bundle, device: str) -> bool:
     """
     is_cpu = stages_of_device(device) == [device] and parse_device(device).family.name == "cpu"
     manifest = bundle.manifest
-    if not is_cpu or manifest.quantization is None or manifest.cpu_graphs:
+    if not is_cpu or manifest.quantization is None or any(each.provider == "cpu" for each in manifest.twins):
         return False
     return manifest.dialect == "portable" or manifest.quantization.activation == "none"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, CpuForm, Dialect, Manifest, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Dialect, Manifest, TwinForm, manifest_from_json
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.stamp import Stamp, changed_file, check_stamps, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file
@@ -92,43 +92,36 @@ class Bundle:
                 remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
             )
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
+        is_standard = dialect == "standard"  # stages and functions exist only for standard graphs
+        stages = self.manifest.stages if is_standard else []
+        sources = {graph, *(stage.graph for stage in stages)}
         alone = msgspec.structs.replace(
             self.manifest,
             dialect=dialect,
             graph=graph,
             portable_graph=None,
             rotary_inputs=[each for each in self.manifest.rotary_inputs if each == dialect],
+            stages=stages,
+            plugins=self.manifest.plugins if is_standard else [],
+            twins=[twin for twin in self.manifest.twins if twin.source in sources],
         )
-        if dialect != "standard":
-            alone = msgspec.structs.replace(
-                alone, stages=[], cpu_graphs=[], plugins=[]
-            )  # stages, their twins and functions exist only for standard graphs
-        else:
-            alone = msgspec.structs.replace(alone, webgpu_graph=None)
         return replace(self, manifest=alone)
 
-    def cpu_graph(self, form: CpuForm) -> Path | None:
-        """Return the path of the twin of `graph` for CPUs whose quantized matrices are in `form`.
+    def twin(self, provider: str, form: TwinForm = "packed") -> Path | None:
+        """Return the path of the twin of `graph` for a provider, with quantized matrices in `form`.
 
         The result is None if there is no such twin, or if it was made from another graph. Raises BadInputError if
         `graph` cannot be read.
         """
-        twins = [each for each in self.manifest.cpu_graphs if each.source == self.manifest.graph]
-        twin = next((each for each in twins if each.form == form), None)
-        if (
-            twin is None or sha256_of_file(self.graph) != twin.source_sha256
-        ):  # reads less than a megabyte; weights are in another file
-            return None
-        return self.file(twin.graph)
+        key = (provider, form, self.manifest.graph)
+        twin = next((each for each in self.manifest.twins if (each.provider, each.form, each.source) == key), None)
+        # The digest reads less than a megabyte; weights are in another file.
+        return None if twin is None or sha256_of_file(self.graph) != twin.source_sha256 else self.file(twin.graph)
 
-    def with_cpu_graphs(self, form: CpuForm) -> "Bundle":
-        """Return the bundle with only those twins whose matrices are in `form`."""
-        twins = [each for each in self.manifest.cpu_graphs if each.form == form]
-        return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=twins))
-
-    def without_cpu_graphs(self) -> "Bundle":
-        """Return the bundle without twins. Its standard graphs then run on CPUs unchanged."""
-        return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=[]))
+    def with_twins(self, *forms: TwinForm) -> "Bundle":
+        """Return the bundle with only those twins whose matrices are in `forms`. Without any, graphs run unchanged."""
+        twins = [each for each in self.manifest.twins if each.form in forms]
+        return replace(self, manifest=msgspec.structs.replace(self.manifest, twins=twins))
 
     @property
     def weights(self) -> Path:

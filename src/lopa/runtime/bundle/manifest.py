@@ -31,7 +31,7 @@ from lopa.runtime.generation_config import (
 )
 from lopa.runtime.options import DecodingParams
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
 """Dialect of a graph (docs/concepts/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
@@ -235,40 +235,24 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """End of the layers, exclusive."""
 
 
-CpuForm = Literal["mapped", "packed"]
+TwinForm = Literal["packed", "mapped"]
 
 
-class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Twin of a standard graph, in the fastest form for ONNX Runtime on CPUs (lopa.export.cpu_graph).
+class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Graph with the function of another, in the operators that are fastest with one provider of ONNX Runtime.
 
-    It has the same inputs, outputs and weights, and may use operators that only ONNX Runtime has.
+    It has the same inputs and outputs, and may use operators that only this provider has.
     """
 
     graph: Name
     source: Name
-    """The graph that it replaces: the bundle's or a stage's."""
+    """The graph that it replaces: for CPUs the standard one or a stage's, for WebGPU the portable one."""
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
-    mapped: bool = False
-    """True if quantized matrices are factors of lopa's own operators (lopa.runtime.cpu_kernels)."""
-
-    @property
-    def form(self) -> CpuForm:
-        """Form of the quantized matrices (lopa.runtime.bundle.quantized_form)."""
-        return "mapped" if self.mapped else "packed"
-
-
-class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Twin of a quantized portable graph for WebGPU (lopa.runtime.bundle.webgpu_twin).
-
-    It has the same inputs and outputs. A session passes in its matrices.
-    """
-
-    graph: Name
-    source: Name
-    """The portable graph that it replaces."""
-    source_sha256: Sha256
-    """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
+    provider: Literal["cpu", "webgpu"]
+    form: TwinForm = "packed"
+    """Form of quantized matrices. packed: in the layout of the provider's kernels (lopa.runtime.bundle.webgpu_twin).
+    mapped: as in the weights file, for lopa's own operators on CPUs (lopa.runtime.cpu_kernels)."""
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -332,10 +316,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     rotary_inputs: Annotated[list[Dialect], Meta(max_length=2)] = msgspec.field(default_factory=list)
     """Dialects whose graphs take cosines and sines of rotary angles in place of positions (see
     docs/concepts/contract.md)."""
-    cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
-    """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
-    webgpu_graph: WebgpuGraph | None = None
-    """Twin of the portable graph for WebGPU, if matrices are quantized."""
+    twins: Annotated[list[GraphTwin], Meta(max_length=4096)] = msgspec.field(default_factory=list)
+    """Faster forms of the other graphs, at most one per graph, provider and form."""
     plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and in the stages (docs/how-to/engines.md). Any backend may run their
     bodies."""
@@ -422,11 +404,46 @@ _REMEDY = "export the checkpoint again with this version of lopa-export"
 def manifest_from_json(text: bytes, *, source: str) -> Manifest:
     """Read and check a manifest. `source` names it in errors.
 
-    Raises BadInputError like record_from_json, also for contradicting fields.
+    Schema 2 is readable too. Raises BadInputError like record_from_json, also for contradicting fields.
     """
     return record_from_json(
-        text, Manifest, source=source, what="a manifest", schema=SCHEMA_VERSION, remedy=_REMEDY, checks=_CHECKS
+        _from_schema_2(text),
+        Manifest,
+        source=source,
+        what="a manifest",
+        schema=SCHEMA_VERSION,
+        remedy=_REMEDY,
+        checks=_CHECKS,
     )
+
+
+class _FormerTwin(msgspec.Struct):
+    graph: str
+    source: str
+    source_sha256: str
+    mapped: bool = False
+
+    def entry(self, provider: str) -> dict[str, str]:
+        names = {"graph": self.graph, "source": self.source, "source_sha256": self.source_sha256}
+        return {**names, "provider": provider, "form": "mapped" if self.mapped else "packed"}
+
+
+class _Schema2(msgspec.Struct):
+    schema: Literal[2]
+    cpu_graphs: list[_FormerTwin] = []
+    webgpu_graph: _FormerTwin | None = None
+
+
+def _from_schema_2(text: bytes) -> bytes:
+    """Return a manifest of schema 2, which had a field of twins for each provider, as one of schema 3."""
+    try:
+        former, fields = msgspec.json.decode(text, type=_Schema2), msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return text  # of another schema, or rejected by the caller
+    webgpu = [] if former.webgpu_graph is None else [former.webgpu_graph.entry("webgpu")]
+    twins = [*(twin.entry("cpu") for twin in former.cpu_graphs), *webgpu]
+    others = {name: value for name, value in fields.items() if name not in ("cpu_graphs", "webgpu_graph")}
+    return msgspec.json.encode({**others, "schema": 3, "twins": twins})
 
 
 def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
@@ -589,11 +606,11 @@ def _find_shift_errors(manifest: Manifest) -> Reasons:
 
 
 def _find_dialect_errors(manifest: Manifest) -> Reasons:
-    """Yield a problem unless a portable graph is a whole model without plugins and twins, and the only graph if it
-    comes first.
+    """Yield a problem unless a portable graph is a whole model without plugins, and the only graph if it comes
+    first.
     """
     if manifest.dialect == "portable":
-        for name in ("stages", "plugins", "portable_graph", "cpu_graphs"):
+        for name in ("stages", "plugins", "portable_graph"):
             if getattr(manifest, name):
                 yield (
                     f"{name} in addition to a graph in the portable dialect",
@@ -620,32 +637,29 @@ def _find_stage_errors(manifest: Manifest) -> Reasons:
         )
 
 
-def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
-    graphs = {manifest.graph, *(stage.graph for stage in manifest.stages)}
-    for (source, form), count in Counter((twin.source, twin.form) for twin in manifest.cpu_graphs).items():
-        if source not in graphs or count > 1:
-            yield f"{count} cpu_graphs for {source!r}", "at most one per graph and form, in the standard dialect"
-        if form == "mapped" and manifest.quantization is None and manifest.dimensions.moe is None:
-            yield "cpu_graphs with mapped matrices, but no quantized matrices and no experts", "quantization or experts"
-
-
-def _find_webgpu_graph_errors(manifest: Manifest) -> Reasons:
-    if manifest.webgpu_graph is None:
-        return
-    portable = manifest.graph if manifest.dialect == "portable" else manifest.portable_graph
-    if manifest.webgpu_graph.source != portable:
-        yield f"a webgpu_graph for {manifest.webgpu_graph.source!r}", "the portable graph as its source"
-    if manifest.quantization is None:
-        yield "a webgpu_graph, but no quantized matrices", "quantization"
+def _find_twin_errors(manifest: Manifest) -> Reasons:
+    standard = {manifest.graph, *(stage.graph for stage in manifest.stages)}
+    portable = {manifest.portable_graph}
+    if manifest.dialect == "portable":
+        standard, portable = set(), {manifest.graph}
+    twins = Counter((twin.source, twin.provider, twin.form) for twin in manifest.twins)
+    for (source, provider, form), count in twins.items():
+        of_cpu = provider == "cpu"
+        if source not in (standard if of_cpu else portable) or count > 1 or not (of_cpu or form == "packed"):
+            yield (
+                f"{count} twins of {source!r} for {provider} in the form {form}",
+                "one: for cpu of a standard graph, packed or mapped, or for webgpu of the portable graph, packed",
+            )
+        if manifest.quantization is None and not (of_cpu and (form == "packed" or manifest.dimensions.moe)):
+            yield f"a twin for {provider} in the form {form}, but no quantized matrices", "quantization"
 
 
 def _find_name_errors(manifest: Manifest) -> Reasons:
     """Yield a problem for each file that is listed twice, used twice or not listed, and for a listed manifest."""
     listed = [record.path for record in manifest.files]
     used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
-    used += [twin.graph for twin in manifest.cpu_graphs]
+    used += [twin.graph for twin in manifest.twins]
     used += [] if manifest.portable_graph is None else [manifest.portable_graph]
-    used += [] if manifest.webgpu_graph is None else [manifest.webgpu_graph.graph]
     listings, uses = Counter(listed), Counter(used)
     for name in (*used, *listed):
         if listings[name] > 1 or uses[name] > 1:
@@ -669,8 +683,7 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_dialect_errors,
     _find_rotary_errors,
     _find_stage_errors,
-    _find_cpu_graph_errors,
-    _find_webgpu_graph_errors,
+    _find_twin_errors,
     _find_name_errors,
     _find_default_errors,
 )

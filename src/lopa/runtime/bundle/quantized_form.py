@@ -11,7 +11,7 @@ import logging
 import os
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.manifest import CpuForm
+from lopa.runtime.bundle.manifest import TwinForm
 from lopa.runtime.checked_values import shown
 from lopa.runtime.cpu_kernels.kernel_library import kernel_library
 from lopa.runtime.errors import BadInputError
@@ -19,10 +19,10 @@ from lopa.runtime.errors import BadInputError
 VARIABLE = "LOPA_WEIGHTS"
 """Name of the environment variable that sets the form: mapped, packed or auto (the default)."""
 _LOG = logging.getLogger(__name__)
-_FORMS: dict[str, CpuForm | None] = {"auto": None, "mapped": "mapped", "packed": "packed"}
+_FORMS: dict[str, TwinForm | None] = {"auto": None, "mapped": "mapped", "packed": "packed"}
 
 
-def cpu_form(bundle: Bundle) -> CpuForm:
+def cpu_form(bundle: Bundle) -> TwinForm:
     """Return the form in which `bundle` is opened on this machine: packed if it has no graph for a requested one.
 
     Raises BadInputError for an unknown form in the environment, and for a requested form that this machine does not
@@ -37,7 +37,7 @@ def cpu_form(bundle: Bundle) -> CpuForm:
     return form
 
 
-def requested_form() -> CpuForm | None:
+def requested_form() -> TwinForm | None:
     """Return the form that the environment requests, or None for `auto`. Raises BadInputError for an unknown one."""
     name = os.environ.get(VARIABLE) or "auto"
     if name not in _FORMS:
@@ -49,19 +49,19 @@ def requested_form() -> CpuForm | None:
     return _FORMS[name]
 
 
-_MEANINGS: dict[CpuForm, str] = {
+_MEANINGS: dict[TwinForm, str] = {
     "mapped": "are read in place, in the bundle's mapped file",
     "packed": "are copied into ONNX Runtime's packed form",
 }
 
 
-def _best_form(bundle: Bundle) -> CpuForm:
-    if bundle.cpu_graph("mapped") is not None and kernel_library() is not None:
+def _best_form(bundle: Bundle) -> TwinForm:
+    if bundle.twin("cpu", "mapped") is not None and kernel_library() is not None:
         return "mapped"
     return "packed"
 
 
-def _available_form(bundle: Bundle, requested: CpuForm) -> CpuForm:
+def _available_form(bundle: Bundle, requested: TwinForm) -> TwinForm:
     """Return `requested`, or packed if `bundle` has no graph for it."""
     if requested == "mapped" and kernel_library() is None:
         raise BadInputError(
@@ -69,7 +69,7 @@ def _available_form(bundle: Bundle, requested: CpuForm) -> CpuForm:
             expected="an x86-64 processor with AVX2, and a C++ compiler when lopa-export was installed",
             remedy=f"install a C++ compiler and reinstall lopa-export, or unset {VARIABLE}",
         )
-    if requested != "packed" and bundle.cpu_graph(requested) is None:
+    if requested != "packed" and bundle.twin("cpu", requested) is None:
         _LOG.warning("%s has no graph for %s=%s; export the checkpoint again", bundle.path, VARIABLE, requested)
         return "packed"
     return requested

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.bundle.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.dequantize import Int8
-from lopa.runtime.bundle.manifest import Manifest, TensorRecord, WebgpuGraph, scale_name
+from lopa.runtime.bundle.manifest import Manifest, TensorRecord, scale_name
 from lopa.runtime.bundle.temporary_memory import aligned_size, temporary_memory
 from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
 from lopa.runtime.contract import Floats
@@ -36,8 +36,7 @@ def webgpu_graph(bundle: Bundle) -> Path:
     Raises BadInputError if the bundle has no portable graph.
     """
     portable = bundle.with_dialect("portable")
-    twin = _twin(portable)
-    return portable.graph if twin is None else portable.file(twin.graph)
+    return portable.twin("webgpu") or portable.graph
 
 
 def webgpu_initializers(bundle: Bundle) -> dict[str, npt.NDArray[Any]]:
@@ -47,7 +46,7 @@ def webgpu_initializers(bundle: Bundle) -> dict[str, npt.NDArray[Any]]:
     like `reordered_matrices`, and if the bundle has no portable graph.
     """
     portable = bundle.with_dialect("portable")
-    if _twin(portable) is None:
+    if portable.twin("webgpu") is None:
         return {}
     return reordered_matrices(portable, webgpu_tensor_names(portable.manifest))
 
@@ -88,12 +87,6 @@ def is_reordered(record: TensorRecord) -> bool:
     """Return True for a quantized matrix of whole blocks. WebGPU dequantizes other int8 matrices in each forward."""
     is_matrix = record.dtype in ("int8", "int4") and len(record.shape) == _MATRIX_AXES
     return is_matrix and record.shape[0] % WEBGPU_BLOCK == 0
-
-
-def _twin(portable: Bundle) -> WebgpuGraph | None:
-    """Return the twin, unless it was made from another graph than the bundle's."""
-    twin = portable.manifest.webgpu_graph
-    return None if twin is None or sha256_of_file(portable.graph) != twin.source_sha256 else twin
 
 
 def _reorder(weights: BundleWeights, name: str, record: TensorRecord, matrix: Bytes) -> Floats:

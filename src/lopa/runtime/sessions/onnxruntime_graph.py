@@ -78,7 +78,7 @@ def open_part_graph(
     exact = exact or is_portable
     if providers[0][0] == CPU_PROVIDER and not exact:
         form = cpu_form(bundle)
-        graph = bundle.cpu_graph(form) or bundle.graph
+        graph = bundle.twin("cpu", form) or bundle.graph
         has_split_experts = has_split_experts and form != "mapped"
     opening = partial(
         _open_graph,
