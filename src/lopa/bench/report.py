@@ -13,7 +13,7 @@ from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import errors_as_bad_input
-from lopa.runtime.files.output_file import inspect_output_path, write_atomically
+from lopa.runtime.files.output_file import check_replaceable, write_atomically
 
 
 @dataclass(frozen=True)
@@ -86,4 +86,4 @@ def make_folder(folder: Path) -> None:
 def check_output(path: Path) -> None:
     """Create the folder of `path` and raise BadInputError unless `path` is writable. An existing file is kept."""
     make_folder(path.parent)
-    inspect_output_path(path)
+    check_replaceable(path)

@@ -12,7 +12,7 @@ from typing import Any
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
 from lopa.runtime.decoding.step import Step, step_table
-from lopa.runtime.files.output_file import atomic_writer
+from lopa.runtime.files.output_file import check_replaceable, write_atomically
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import DecodingParams
 
@@ -133,7 +133,7 @@ def timeline_into(path: Path | None) -> Iterator[Timeline | None]:
     if path is None:
         yield None
         return
-    with atomic_writer(path) as write:
-        timeline = Timeline()
-        yield timeline
-        write(f"{json_from_spans(timeline.spans)}\n".encode())
+    check_replaceable(path)
+    timeline = Timeline()
+    yield timeline
+    write_atomically(path, f"{json_from_spans(timeline.spans)}\n".encode())

@@ -14,7 +14,7 @@ from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Preset, check_defaults, manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.output_file import replace_file
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import (
     DEFAULT_OPTIONS,
     NO_PRESET,
@@ -69,7 +69,7 @@ def write_manifest(bundle: Bundle) -> None:
     path = bundle.path / MANIFEST_NAME
     text = json_from_record(bundle.manifest)
     manifest_from_json(text, source=str(path))  # never write a manifest that cannot be opened
-    replace_file(path, text)
+    write_atomically(path, text)
 
 
 def _is_preset_kept(name: str | None, presets: Mapping[str, Preset], given: Mapping[str, Any]) -> bool:

@@ -2,17 +2,21 @@
 
 A special file (device, FIFO) is opened and written, but never replaced. Links are followed, even to targets that do not
 exist yet. An unwritable path raises an error before anything changes. Line output reaches the operating system line by
-line. Content written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
+line. Content written at once (`write_atomically`) goes to a temporary file, which then replaces the path.
 
-A regular file is locked while lines are written. A second process that writes or replaces it gets an error.
+A regular file is locked while lines are written. A second process that writes or replaces it gets an error. The lock is
+taken with flock. It belongs to the file, not to its name, so links and relative paths lead to the same lock. The kernel
+releases it when the process ends, so there are no stale locks.
 """
 
 import errno
 import os
 import secrets
 import select
+import signal
 import stat
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +24,18 @@ from types import TracebackType
 from typing import Self
 
 from lopa.runtime.errors import BadInputError, LopaError, OutputFailedError, error_text
-from lopa.runtime.files.deferred_signals import defer_signals
-from lopa.runtime.files.file_lock import FileIsLockedError, lock_file
+
+try:
+    import fcntl
+except ImportError:  # not available on Windows and WebAssembly
+    fcntl = None  # type: ignore[assignment]
 
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""
-_RENAME_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
-"""Errors of a rename in another user's folder or on a mount point. Such a target can still be written in place."""
+_HELD_ERRORS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+"""Error numbers for a lock held by another process. Some network file systems return EACCES."""
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -173,103 +182,48 @@ class OutputLines:
             yield
 
 
-@contextmanager
-def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that writes the whole content of `path` atomically. A failed write leaves a regular file
-    unchanged.
-
-    Before the block, raises BadInputError if the path cannot be written or another process writes lines to it. The
-    function raises OutputFailedError, or BadInputError for such a process.
-    """
+def check_replaceable(path: Path) -> OutputPlace:
+    """Inspect `path`. Raises BadInputError if write_atomically cannot write it, as far as that shows before."""
     place = inspect_output_path(path)
-    if not place.regular:
-        with OutputLines.open(place) as opened:
-            yield lambda data: _write_descriptor(path, opened._descriptor, data)
-        return
-    with defer_signals(), _bad_path_errors(path), _locked(place, shared=True):
-        try:
-            os.close(_create_temporary(temporary := _temporary_path(place.target)))
-            temporary.unlink()
-        except OSError:
-            if place.status is None:  # an existing file can be written in place
-                raise
-    yield lambda data: _write_regular(place, data)
+    if place.regular:
+        with _bad_path_errors(path):
+            _check_folder(place.target.parent)
+    return place
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically, like `atomic_writer`."""
-    with atomic_writer(path) as write:
-        write(data)
+    """Write the whole content of `path`: a new file replaces a regular one. Other hard links keep the old content.
 
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace the regular file `path` atomically by a new file with `data`. Other hard links keep the old content.
-
-    The data is synced to disk before the rename. Raises BadInputError if the path cannot be written, and
-    OutputFailedError if writing fails. `path` then stays unchanged.
+    The data is synced to disk before the rename. Raises BadInputError if the path cannot be written, or another process
+    writes lines to it. Raises OutputFailedError if writing fails. A regular file then stays unchanged.
     """
-    place = inspect_output_path(path)
+    place = check_replaceable(path)
     if not place.regular:
-        raise BadInputError(f"{path} is not a regular file", expected="a regular file", remedy="check the path")
-    with defer_signals(), _output_errors(path):
-        _write_and_rename(place, data, sync=True)
-
-
-def _write_regular(place: OutputPlace, data: bytes) -> None:
-    with defer_signals(), _output_errors(place.path):
-        if place.status is not None and place.status.st_nlink > 1:
-            _write_in_place(place, data)  # writing in place keeps the file's other hard links
-            return
+        with OutputLines.open(place) as opened, _output_errors(path):
+            _write_all(opened._descriptor, data)
+        return
+    # The name has a fixed length, because the target's name may already be as long as allowed.
+    temporary = place.target.with_name(f".lopa-{secrets.token_hex(8)}.partial")
+    with defer_signals(), _output_errors(path), _locked(place):
+        with _bad_path_errors(path):
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            with _locked(place, shared=True):  # several processes may replace it, and the last rename wins
-                _write_and_rename(place, data)
-        except OSError as error:
-            if place.status is None or error.errno not in _RENAME_ERRORS:
-                raise
-            _write_in_place(place, data)
-
-
-def _write_and_rename(place: OutputPlace, data: bytes, *, sync: bool = False) -> None:
-    temporary = _temporary_path(place.target)
-    descriptor = _create_temporary(temporary)
-    try:
-        try:
-            if place.status is not None:
-                os.fchmod(descriptor, stat.S_IMODE(place.status.st_mode))
-            _write_all(descriptor, data)
-            if sync:
+            try:
+                if place.status is not None:
+                    os.fchmod(descriptor, stat.S_IMODE(place.status.st_mode))
+                _write_all(descriptor, data)
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(place.target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _temporary_path(target: Path) -> Path:
-    """Return a new name in the target's folder. Its length is fixed, because the target's name may already be as long
-    as allowed.
-    """
-    return target.with_name(f".lopa-{secrets.token_hex(8)}.partial")
-
-
-def _create_temporary(temporary: Path) -> int:
-    return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-
-def _write_in_place(place: OutputPlace, data: bytes) -> None:
-    with _locked(place, shared=False):
-        descriptor = os.open(place.path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-        try:
-            _write_all(descriptor, data)
-        finally:
-            os.close(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.replace(place.target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
-def _locked(place: OutputPlace, *, shared: bool) -> Iterator[None]:
-    """Hold the lock of the file at `place`, if there is one that can be opened.
+def _locked(place: OutputPlace) -> Iterator[None]:
+    """Hold a shared lock of the file at `place`, if there is one that can be opened. Several processes may replace it.
 
     Raises BadInputError if another process holds a conflicting lock.
     """
@@ -281,7 +235,7 @@ def _locked(place: OutputPlace, *, shared: bool) -> Iterator[None]:
     try:
         if descriptor is not None:
             with _bad_path_errors(place.path):
-                lock_file(descriptor, shared=shared)
+                lock_file(descriptor, shared=True)
         yield
     finally:
         if descriptor is not None:
@@ -294,11 +248,6 @@ def _is_open_file(target: Path, descriptor: int) -> bool:
         return os.path.samestat(target.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
-
-
-def _write_descriptor(path: Path, descriptor: int, data: bytes) -> None:
-    with _output_errors(path):
-        _write_all(descriptor, data)
 
 
 def _open_descriptor(place: OutputPlace) -> int:
@@ -376,3 +325,47 @@ def _output_errors(path: Path | str) -> Iterator[None]:
             expected="a file system that accepts the output",
             remedy="free disk space or choose another path; earlier output is complete",
         ) from error
+
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Defer SIGINT and SIGTERM until the block has ended. Use it for short work that does not wait. It has no effect
+    outside the main thread, which alone receives signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # A handler is None if it was not set from Python. Python cannot restore such a handler.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for each in received:
+            signal.raise_signal(each)
+
+
+class FileIsLockedError(Exception):
+    """Another process, or another open file of this process, holds a conflicting lock."""
+
+
+def lock_file(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting, until its descriptor is closed.
+
+    An exclusive lock excludes all others; a shared lock excludes exclusive ones. The result is False if the platform or
+    file system has no locks. Raises FileIsLockedError for a conflict and OSError for any other failure.
+    """
+    if fcntl is None:
+        return False
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD_ERRORS:
+            raise FileIsLockedError from error
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise
+    return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.runtime.errors import BadInputError, CheckFailedError, errors_as_bad_input
-from lopa.runtime.files.output_file import replace_file
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.files.stamp import Stamp, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.signature.envelope import envelope_from_json, json_from_envelope
@@ -49,7 +49,7 @@ def sign_folder(folder: Path, signer: Signer, expected: Mapping[str, str] | None
             remedy="do not sign it; copy the bundle again, or export the checkpoint again",
         )
     envelope = signer.envelope(statement_from_digests(folder.resolve().name, digests, SIGNATURE_NAME))
-    replace_file(folder / SIGNATURE_NAME, json_from_envelope(envelope))
+    write_atomically(folder / SIGNATURE_NAME, json_from_envelope(envelope))
     return len(digests)
 
 
