@@ -44,15 +44,15 @@ class Committed(CountingSession):
     rows: Sequence[Rows] = ()
 
     def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
-        new = self._session.read_rows(ticket, request, branch, count).layers
+        new = self._inner.read_rows(ticket, request, branch, count).layers
         copies = [array.copy() for array in new]
         before = self.rows or [array[..., :0, :] for array in copies]
         self.rows = [np.concatenate(pair, axis=-2) for pair in zip(before, copies, strict=True)]
-        self._session.commit(ticket, request, branch, count)
+        self._inner.commit(ticket, request, branch, count)
 
     def shorten(self, request: int, count: int) -> None:
         self.rows = [array[..., :count, :] for array in self.rows]
-        self._session.shorten(request, count)
+        self._inner.shorten(request, count)
 
 
 def rows_of_one_pass(session: Session, decoding: LoneDecode) -> tuple[Rows, ...]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 PROBABILITY_TOLERANCE = 3e-5
 """Recorded probabilities are rounded to 1e-7; float32 kernels differ by a few 1e-6."""
@@ -23,22 +23,20 @@ LOGIT_SUM_TOLERANCE = 5e-5
 """Tolerance relative to the sum of the terms' magnitudes."""
 
 
-class _AllRows:
+class _AllRows(WrappedSession):
     """Forwards of a session, which also record the statistics of every window row."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._sequential = session, SequentialSession(session)
+        super().__init__(session)
+        self._sequential = SequentialSession(session)
         self.forwards: list[tuple[WindowBatch, Statistics]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
     def start(self, packed: PackedBatch) -> Ticket:
         batch = padded_batch(packed).batch
         rows = np.broadcast_to(np.arange(batch.input_ids.shape[2]), batch.input_ids.shape)
         self.forwards.append((batch, self._sequential.forward(dataclasses.replace(batch, logits_index=rows))))
         self._sequential.release()
-        return self._session.start(packed)
+        return self._inner.start(packed)
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])

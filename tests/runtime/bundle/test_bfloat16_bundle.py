@@ -26,6 +26,7 @@ from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 
 @pytest.fixture(scope="module")
@@ -131,27 +132,17 @@ def test_right_computations_are_within_the_bound(rounding: Rounding, bundle: Bun
         assert found.within(BOUND), found
 
 
-class Wrapped:
-    """A session that is changed by subclasses."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-
 def test_other_tokens_and_rows_of_any_branch_exceed_the_bound(bundle: Bundle) -> None:
     reference = open_session(bundle, "numpy")
 
-    class OtherTokens(Wrapped):
+    class OtherTokens(WrappedSession):
         def wait(self, ticket: Ticket) -> Statistics:
-            found = self.session.wait(ticket)
+            found = self._inner.wait(ticket)
             return replace(found, topk_ids=np.roll(found.topk_ids, 1, axis=0))
 
-    class OtherRows(Wrapped):
+    class OtherRows(WrappedSession):
         def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
-            rows = self.session.read_rows(ticket, request, branch, count)
+            rows = self._inner.read_rows(ticket, request, branch, count)
             return CacheRows(tuple(np.zeros_like(each) for each in rows.layers)) if branch == 0 else rows
 
     for kind in (OtherTokens, OtherRows):

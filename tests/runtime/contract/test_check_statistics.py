@@ -17,8 +17,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
-from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.text.tokenizer import Tokenizer
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -104,19 +105,16 @@ def test_generate_reports_broken_weights(tiny_bundle: Path, tmp_path: Path, capf
     assert "lopa-export verify" in err
 
 
-class NanSession:
+class NanSession(WrappedSession):
     """Session that returns NaN for one request from its third forward on."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self._forwards = 0
         self.nan_request: int | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
     def wait(self, ticket: Ticket) -> Statistics:
-        batch, answer = ticket.batch, self._session.wait(ticket)
+        batch, answer = ticket.batch, self._inner.wait(ticket)
         self._forwards += 1
         entropy, logprobs = answer.entropy.copy(), answer.topk_logprobs.copy()
         if self.nan_request is None:

@@ -5,9 +5,11 @@ import threading
 from typing import Any
 
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
-from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
+from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 WAIT = 60.0
 """Seconds after which a handle counts as lost."""
@@ -62,22 +64,16 @@ class FailingSession:
         return getattr(self._session, name)
 
 
-class CountingSession:
+class CountingSession(WrappedSession):
     """A session that records the requests of every forward."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.forwards: list[tuple[int, ...]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
     def wait(self, ticket: Ticket) -> Statistics:
         self.forwards.append(ticket.batch.requests)
-        return self._session.wait(ticket)  # type: ignore[no-any-return]
-
-    def append_rows(self, request: int, rows: CacheRows) -> None:
-        self._session.append_rows(request, rows)
+        return self._inner.wait(ticket)
 
 
 class StalledSession(CountingSession):

@@ -17,24 +17,22 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
-class RecordingSession:
+class RecordingSession(WrappedSession):
     """A session that records the statistics of its forwards."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.recorded: list[Statistics] = []
 
     def wait(self, ticket: Ticket) -> Statistics:
-        self.recorded.append(self._session.wait(ticket))
+        self.recorded.append(self._inner.wait(ticket))
         return self.recorded[-1]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
 
 @pytest.fixture(scope="module")

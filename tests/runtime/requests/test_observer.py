@@ -23,7 +23,9 @@ from lopa.runtime import (
 )
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
+from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 
 class RecordingObserver:
@@ -44,19 +46,16 @@ class RecordingObserver:
         self.ends.append(report)
 
 
-class MeasuredSession:
+class MeasuredSession(WrappedSession):
     """A session that records the window rows of every forward."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.rows: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
     def wait(self, ticket: Ticket) -> Statistics:
         self.rows.append(ticket.batch.padded_rows)
-        return self._session.wait(ticket)  # type: ignore[no-any-return]
+        return self._inner.wait(ticket)
 
 
 def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
@@ -221,23 +220,20 @@ def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> 
     assert (again.draining, again.closed, again.prefix_hit_tokens) == (True, True, 0)
 
 
-class WatchedSession:
+class WatchedSession(WrappedSession):
     """A session that compares its caches with the engine's status before the first forward of every round."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.engine: Engine | None = None
         self.seen: dict[int, tuple[int, int]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
     def wait(self, ticket: Ticket) -> Statistics:
         assert self.engine is not None
         status = self.engine.status
-        cached = sum(self._session.prefix_length(request) for request in list(self._session._caches))
+        cached = sum(self._inner.prefix_length(request) for request in list(self._inner._caches))  # type: ignore[attr-defined]
         self.seen.setdefault(status.rounds, (status.cache_rows, cached))
-        return self._session.wait(ticket)  # type: ignore[no-any-return]
+        return self._inner.wait(ticket)
 
 
 def test_cache_rows_match_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -17,7 +17,9 @@ from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.request import MAX_CACHE_SALT, Request
+from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 BLOCKS: dict[str, Any] = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
 """Options with which any model counts blocks from position 0."""
@@ -66,19 +68,16 @@ def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None
         assert [step.rows.prefix for step in steps if step.number == 1] == [0, 0]
 
 
-class CountingRows:
+class CountingRows(WrappedSession):
     """A session that counts the window rows it computes."""
 
-    def __init__(self, session: object) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.rows = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
 
     def wait(self, ticket: Ticket) -> Statistics:
         self.rows += ticket.batch.input_ids.size
-        return self._session.wait(ticket)  # type: ignore[attr-defined, no-any-return]
+        return self._inner.wait(ticket)
 
 
 def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:

@@ -22,26 +22,23 @@ from lopa.runtime import (
 )
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.sessions.session import next_request_number
+from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 32, "attention": "block_causal"}
 
 
-class InterruptedSession:
+class InterruptedSession(WrappedSession):
     """A session with a function that runs inside its forwards, as signal handlers and finalizers may."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.interruption: Callable[[], object] = lambda: None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
     def wait(self, ticket: Ticket) -> Statistics:
         self.interruption()
-        statistics: Statistics = self._session.wait(ticket)
-        return statistics
+        return self._inner.wait(ticket)
 
 
 @pytest.fixture

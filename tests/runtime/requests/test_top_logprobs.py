@@ -14,7 +14,8 @@ from lopa.runtime import Decoder, DoneEvent, GenerationResult
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.text.tokenizer import Tokenizer
 
 Row = list[tuple[int, float]]
@@ -166,19 +167,17 @@ def test_candidates_change_nothing_and_are_off_by_default(decoder: Decoder, prom
     assert result.logprobs is not None, "candidates come with the log-probabilities of the tokens"
 
 
-class MaskProposingSession:
+class MaskProposingSession(WrappedSession):
     """A session whose second candidate is always the mask token."""
 
-    def __init__(self, session: Any, mask: int) -> None:
-        self._session, self._mask = session, mask
+    def __init__(self, session: Session, mask: int) -> None:
+        super().__init__(session)
+        self._mask = mask
 
     def wait(self, ticket: Any) -> Statistics:
-        found = self._session.wait(ticket)
+        found = self._inner.wait(ticket)
         found.topk_ids[..., 1] = self._mask
-        return found  # type: ignore[no-any-return]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+        return found
 
 
 @pytest.mark.parametrize("options", [{}, {"choices": [(5,)]}, {"reference": True}], ids=str)
