@@ -123,8 +123,7 @@ def _webgpu_adapter(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("webgpu") is None:
         return
     from lopa.runtime.errors import MissingBackendError
-    from lopa.runtime.webgpu.webgpu_graph import can_run
-    from lopa.runtime.webgpu.webgpu_library import webgpu_adapters
+    from lopa.runtime.webgpu.webgpu_library import can_run, webgpu_adapters
 
     try:
         adapters = webgpu_adapters()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lopa.runtime.chat.call_format import CallFormat as CallFormat
     from lopa.runtime.chat.chat import Chat as Chat
     from lopa.runtime.chat.prepared_chat import AnswerForm as AnswerForm
-    from lopa.runtime.contract.candidate_list import TokenLogprob as TokenLogprob
+    from lopa.runtime.contract.row_statistics import TokenLogprob as TokenLogprob
     from lopa.runtime.contract.timeline import Span as Span
     from lopa.runtime.contract.timeline import Timeline as Timeline
     from lopa.runtime.decoder import Decoder as Decoder
@@ -80,7 +80,7 @@ _NAMES = {
     "lopa.runtime.chat.call_format": "CallFormat",
     "lopa.runtime.chat.chat": "Chat",
     "lopa.runtime.chat.prepared_chat": "AnswerForm",
-    "lopa.runtime.contract.candidate_list": "TokenLogprob",
+    "lopa.runtime.contract.row_statistics": "TokenLogprob",
     "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
     "lopa.runtime.decoding.step": "Step step_table",

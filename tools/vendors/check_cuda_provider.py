@@ -127,7 +127,7 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     """Run a shape bucket twice and another shape once, print the calls, and yield the errors."""
     import onnxruntime
 
-    from lopa.runtime.accelerator.arrays import GraphArrays
+    from lopa.runtime.accelerator.device_forward import GraphArrays
     from lopa.runtime.accelerator.device_memory import Buffer
     from lopa.runtime.bundle.buckets import ShapeBucket
     from lopa.runtime.cuda.cuda_calls import CudaCalls

@@ -51,7 +51,7 @@ from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.requests.session_turns import SessionTurns, native_section
 from lopa.runtime.revision import Revision, revised
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.signature import CheckedFolder, check_signature, trust_from_files
 from lopa.runtime.text.text_with_holes import text_with_holes
 from lopa.runtime.text.tokenizer import Tokenizer

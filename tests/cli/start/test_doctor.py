@@ -13,7 +13,7 @@ from onnxruntime.capi.build_and_package_info import __version__, package_name
 from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
-from lopa.runtime.cuda import cuda_status
+from lopa.runtime.cuda import cuda_calls
 from lopa.runtime.install_hint import installed_version, pip_install
 from lopa.runtime.tensorrt.tensorrt_library import RTX
 
@@ -35,7 +35,7 @@ def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Simulate an environment with these distributions and no others."""
     monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
     monkeypatch.setattr(doctor, "_program", lambda _: None)
-    monkeypatch.setattr(cuda_status, "NVIDIA_DRIVER", Path("/none"))
+    monkeypatch.setattr(cuda_calls, "NVIDIA_DRIVER", Path("/none"))
     for library in ("openvino", *RTX.modules):  # other tests import them
         monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
@@ -95,7 +95,7 @@ def test_an_installation_lists_only_complete_features(
 def test_a_gpu_that_onnx_runtime_cannot_use_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver is installed, so that the line is shown without --all too."""
     only_installed(monkeypatch, *RUNTIME)
-    monkeypatch.setattr(cuda_status, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(cuda_calls, "NVIDIA_DRIVER", tmp_path)
     assert "cuda:N: no CUDA provider in ONNX Runtime: " in lopa_export("doctor").stdout
 
 

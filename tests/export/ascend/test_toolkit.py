@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
-from lopa.export.ascend.toolkit import atc_of_machine, cann_version
+from lopa.export.ascend.build import atc_of_machine, cann_version
 from lopa.runtime.errors import MissingBackendError
 
 

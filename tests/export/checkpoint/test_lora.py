@@ -21,7 +21,7 @@ from torch import nn
 from lopa.export.checkpoint.lora import _KNOWN
 from lopa.export.families import FAMILIES
 from lopa.export.source import ExportSource, source_from_checkpoint
-from lopa.export.weights import merged_blocks
+from lopa.export.weights import writer
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights
 from lopa.runtime.errors import BadInputError
@@ -178,7 +178,7 @@ def test_an_adapter_of_another_family(tmp_path: Path, family: str, other: str) -
 @pytest.mark.parametrize("block", [5000, 1 << 24])
 def test_the_tiny_adapter_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """Check also matrices that are merged in several blocks, the last one shorter."""
-    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
+    monkeypatch.setattr(writer, "_BLOCK_ITEMS", block)
     source = source_from_checkpoint(CHECKPOINT, ADAPTER)
     merged = _our_merge(source, tmp_path)
     base = load_file(CHECKPOINT / "model.safetensors")

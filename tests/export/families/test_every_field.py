@@ -15,8 +15,7 @@ from tests.tools.miniature import MINIATURES
 from tools.checkpoint.likeness import config_from_likeness
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.checkpoint.config import CheckpointConfig, config_from_checkpoint
-from lopa.export.families.harmless_fields import HARMLESS
+from lopa.export.checkpoint.config import HARMLESS, CheckpointConfig, config_from_checkpoint
 from lopa.runtime.errors import BadInputError
 
 CLASSES: dict[str, tuple[Any, ...]] = {

@@ -12,8 +12,8 @@ import torch
 from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantize_tensor import bytes_from_int4, int4_from_values, int8_from_values
-from lopa.runtime.bundle.dequantize import values_from_integers
-from lopa.runtime.sessions.exact_int8 import multiply_exactly
+from lopa.runtime.bundle.weights import values_from_integers
+from lopa.runtime.sessions.providers import multiply_exactly
 
 FILE = "weights.data"
 PREFIX = "layers.3.mlp.experts"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import ALLOWED
+from lopa.export.graph.portable_lint import ALLOWED, ascend_operators
 from lopa.export.graph.portable_passes import OPSET
 
 

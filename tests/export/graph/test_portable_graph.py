@@ -10,8 +10,7 @@ from tests.cli.make.test_verify import rewrite_digests
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import ALLOWED, violations_of_model
+from lopa.export.graph.portable_lint import ALLOWED, ascend_operators, violations_of_model
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantization import QuantizationChoice

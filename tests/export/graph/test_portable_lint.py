@@ -11,8 +11,7 @@ import pytest
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import check_portable, violations_of_model
+from lopa.export.graph.portable_lint import ascend_operators, check_portable, violations_of_model
 from lopa.runtime.errors import CheckFailedError
 
 Change = Callable[[onnx.ModelProto], None]

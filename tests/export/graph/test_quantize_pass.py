@@ -19,7 +19,7 @@ from lopa.export.weights.plan import IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.quantize_tensor import int4_from_values, int8_from_values
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.dequantize import values_from_integers
+from lopa.runtime.bundle.weights import values_from_integers
 from lopa.runtime.sessions.session import open_session
 
 RNG = np.random.default_rng(77)

@@ -16,8 +16,7 @@ from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import check_portable, violations_of_model
+from lopa.export.graph.portable_lint import ascend_operators, check_portable, violations_of_model
 from lopa.export.weights.plan import Dtype, IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
@@ -25,7 +24,7 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.bundle.webgpu_twin import webgpu_graph, webgpu_initializers, webgpu_tensor_names
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.sessions.portable_forward import OnnxPortableForward
+from lopa.runtime.sessions.onnxruntime_session import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 

@@ -9,8 +9,7 @@ import onnx
 import onnx.shape_inference
 from tests.export.tensorrt.parser_controls import Verdict
 
-from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
-from lopa.runtime.tensorrt.tensorrt_messages import messages_logger
+from lopa.runtime.tensorrt.tensorrt_library import garbage_collection_disabled, messages_logger
 
 AXIS = 4
 

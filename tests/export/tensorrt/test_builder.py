@@ -18,7 +18,7 @@ import lopa.export.tensorrt.builder as builder
 from lopa.export.progress import silent
 from lopa.export.tensorrt.builder import BuildRequest, check_named_dimensions, plan_from_request
 from lopa.export.tensorrt.engine import job_from_bundle
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import profiles_of_buckets

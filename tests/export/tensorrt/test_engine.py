@@ -22,7 +22,7 @@ from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import input_names
 from lopa.runtime.contract.sizes import Sizes

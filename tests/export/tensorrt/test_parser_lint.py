@@ -13,9 +13,8 @@ from tests.export.tensorrt.parser_controls import CONTROLS
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.torch_graph import graph_from_dimensions
-from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.export.tensorrt.parser_graph import let_attention_decompose, model_for_parser
-from lopa.export.tensorrt.parser_lint import check_parser_accepts, refusals_of_model
+from lopa.export.tensorrt.parser_lint import check_parser_accepts, refusals_of_model, tensorrt_operators
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError

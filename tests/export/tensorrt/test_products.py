@@ -8,8 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from lopa.export.tensorrt.operators import tensorrt_operators
-from lopa.export.tensorrt.parser_lint import refusals_of_model
+from lopa.export.tensorrt.parser_lint import refusals_of_model, tensorrt_operators
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.runtime.bundle.manifest import TensorRecord
 from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32

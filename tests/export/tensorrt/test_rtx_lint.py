@@ -17,7 +17,7 @@ from tests.export.tensorrt.real_verdict import verdict_of_model
 from lopa.export.tensorrt import parser_lint
 from lopa.export.tensorrt.builder import check_named_dimensions
 from lopa.export.tensorrt.engine import job_from_bundle
-from lopa.export.tensorrt.operators import tensorrt_operators
+from lopa.export.tensorrt.parser_lint import tensorrt_operators
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags

@@ -12,7 +12,7 @@ from tests.buckets import bucket
 from tests.runtime.tensorrt.bindings import installed_rtx
 
 from lopa.export.replay.forwards_folder import shape_options
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 
 pytestmark = pytest.mark.tensorrt_rtx

@@ -13,9 +13,8 @@ from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.families import FAMILIES
-from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.export.tensorrt.parser_graph import model_for_parser
-from lopa.export.tensorrt.parser_lint import refusals_of_model
+from lopa.export.tensorrt.parser_lint import refusals_of_model, tensorrt_operators
 from lopa.export.verify.quantized_weights import dequantize
 from lopa.export.verify.reference_model import network_from_checkpoint
 from lopa.export.verify.report import report_from_bundle

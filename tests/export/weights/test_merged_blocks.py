@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from lopa.export.checkpoint.lora import LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor, tensors_from_file
-from lopa.export.weights.merged_blocks import merged_blocks
+from lopa.export.weights.writer import merged_blocks
 
 
 def _stored(folder: Path, **tensors: torch.Tensor) -> dict[str, StoredTensor]:
@@ -32,7 +32,7 @@ def _joined(
 def test_blocks_are_the_matrix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, columns: slice
 ) -> None:
-    monkeypatch.setattr("lopa.export.weights.merged_blocks._BLOCK_ITEMS", 20 * 40)
+    monkeypatch.setattr("lopa.export.weights.writer._BLOCK_ITEMS", 20 * 40)
     matrix = torch.randn(90, 20, generator=torch.Generator().manual_seed(0)).to(dtype)
     found, rows = _joined(_stored(tmp_path, matrix=matrix)["matrix"], None, columns)
     assert torch.equal(found, matrix[:, columns].float())
@@ -41,7 +41,7 @@ def test_blocks_are_the_matrix(
 
 @pytest.mark.parametrize("columns", [slice(None), slice(3, 17)])
 def test_blocks_have_the_adapter_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: slice) -> None:
-    monkeypatch.setattr("lopa.export.weights.merged_blocks._BLOCK_ITEMS", 20 * 7)
+    monkeypatch.setattr("lopa.export.weights.writer._BLOCK_ITEMS", 20 * 7)
     generator = torch.Generator().manual_seed(1)
     matrix, up, down = (torch.randn(shape, generator=generator) for shape in ((90, 20), (90, 5), (5, 20)))
     stored = _stored(tmp_path, matrix=matrix.bfloat16(), up=up.bfloat16(), down=down.half())
@@ -52,7 +52,7 @@ def test_blocks_have_the_adapter_in_them(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_vector_and_a_row_that_is_larger_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.export.weights.merged_blocks._BLOCK_ITEMS", 10)
+    monkeypatch.setattr("lopa.export.weights.writer._BLOCK_ITEMS", 10)
     vector, matrix = torch.randn(33), torch.randn(3, 25)
     stored = _stored(tmp_path, vector=vector, matrix=matrix)
     found, rows = _joined(stored["vector"], None)

@@ -13,7 +13,7 @@ from lopa.export.weights.quantize_tensor import (
     int8_from_values,
     integers_from_values,
 )
-from lopa.runtime.bundle.dequantize import int4_from_bytes, values_from_integers
+from lopa.runtime.bundle.weights import int4_from_bytes, values_from_integers
 
 HALF_A_STEP = 0.5 + 1e-6
 

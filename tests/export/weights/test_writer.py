@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from tests.export.checkpoints import edit_config, edit_weights, failed_export, shard, small_checkpoint
 
 from lopa.export.source import source_from_checkpoint
-from lopa.export.weights import merged_blocks
+from lopa.export.weights import writer
 from lopa.export.weights.plan import Dtype, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.writer import Workspace, write_weights
@@ -43,7 +43,7 @@ def _values(data: bytes, record: TensorRecord) -> np.ndarray:
 def test_tensors_are_at_their_recorded_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, block: int, strip: int
 ) -> None:
-    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
+    monkeypatch.setattr(writer, "_BLOCK_ITEMS", block)
     monkeypatch.setattr("lopa.export.weights.writer._STRIP_BYTES", strip)
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     base = load_file(checkpoint / "model.safetensors")
@@ -69,7 +69,7 @@ def test_integers_do_not_depend_on_the_blocks(tmp_path: Path, monkeypatch: pytes
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
     quantization = QuantizationChoice("int8" if kind == "int8" else "int4")
     whole = _written(checkpoint, quantization=quantization)[0]
-    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", 200)
+    monkeypatch.setattr(writer, "_BLOCK_ITEMS", 200)
     monkeypatch.setattr("lopa.export.weights.writer._PACKED_ITEMS", 1)
     assert _written(checkpoint, quantization=quantization)[0] == whole
 

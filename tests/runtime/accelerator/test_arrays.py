@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.runtime.random_windows import random_batch
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import ROTARY_COS, input_names, output_names, window_names

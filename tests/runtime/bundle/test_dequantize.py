@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lopa.runtime.bundle.dequantize import int4_from_bytes, values_from_integers
+from lopa.runtime.bundle.weights import int4_from_bytes, values_from_integers
 
 RNG = np.random.default_rng(31)
 

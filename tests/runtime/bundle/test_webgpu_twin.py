@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 
 from lopa.runtime.bundle import webgpu_twin
-from lopa.runtime.bundle.dequantize import int4_from_bytes
 from lopa.runtime.bundle.webgpu_twin import WEBGPU_BLOCK, reorder_int4, reorder_int8
+from lopa.runtime.bundle.weights import int4_from_bytes
 
 
 def numbers_of(matrix: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from lopa.runtime.contract import Float32
 from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
-from lopa.runtime.sessions.exact_int8 import multiply_exactly
+from lopa.runtime.sessions.providers import multiply_exactly
 
 Int8 = npt.NDArray[np.int8]
 NEEDS_KERNELS = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 
 SHAPE = bucket(1, 2, 20, 64)

@@ -26,8 +26,7 @@ from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.openvino import openvino_model as model
 from lopa.runtime.openvino import openvino_session as session
 from lopa.runtime.openvino import rounding_choice as choice
-from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
-from lopa.runtime.openvino.openvino_library import openvino_core
+from lopa.runtime.openvino.openvino_library import OpenVinoDevice, device_from_name, openvino_core
 from lopa.runtime.openvino.openvino_model import settings
 from lopa.runtime.sessions.session import Session, open_session
 

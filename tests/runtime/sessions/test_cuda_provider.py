@@ -12,11 +12,11 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions import onnxruntime_graph
-from lopa.runtime.sessions.cuda_provider import cuda_providers, session_on_providers
 from lopa.runtime.sessions.onnxruntime_graph import check_types, open_part_graph
+from lopa.runtime.sessions.providers import cuda_providers, session_on_providers
 
 ROOT = Path(__file__).parents[3]
-PLACE = ROOT / "src/lopa/runtime/sessions/cuda_provider.py"
+PLACE = ROOT / "src/lopa/runtime/sessions/providers.py"
 WARNING = "No registered plugin EP device found for 'CUDAExecutionProvider'"
 CPU = ("CPUExecutionProvider", {})
 

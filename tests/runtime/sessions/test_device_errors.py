@@ -18,7 +18,7 @@ from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 

@@ -14,8 +14,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.device_families import DeviceStatus
 from lopa.runtime.sessions import numpy_session
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.typed_session import TypedSession
-from lopa.runtime.webgpu import webgpu_status
+from lopa.runtime.sessions.wrapped_session import TypedSession
+from lopa.runtime.webgpu import webgpu_library
 
 ERROR = "RuntimeError: the driver is confused"
 METHODS = (
@@ -153,7 +153,7 @@ def test_doctor_reports_a_family_whose_search_fails(
     def confused(_: str) -> list[DeviceStatus]:
         raise RuntimeError("the driver is confused")
 
-    monkeypatch.setattr(webgpu_status, "find_devices", confused)
+    monkeypatch.setattr(webgpu_library, "find_devices", confused)
     with pytest.raises(SystemExit) as caught:
         main(["doctor"])
     assert caught.value.code == 0

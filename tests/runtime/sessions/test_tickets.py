@@ -21,8 +21,8 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.sessions.tickets import Tickets
-from lopa.runtime.sessions.typed_session import TypedSession
-from lopa.runtime.webgpu.locked_session import LockedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
+from lopa.runtime.webgpu.webgpu_session import LockedSession
 
 _BUCKETS = [bucket(1, 2, 24, 64), bucket(2, 3, 24, 64)]
 

@@ -13,10 +13,10 @@ from tests.runtime.sequential import sequential
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_engine import AUTOMATIC, PERSISTENT, SCRATCH
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.context_memory import ContextMemory
+from lopa.runtime.tensorrt.contexts import ContextMemory
 from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 BUCKETS = [bucket(1, 2, 48, 64), bucket(2, 3, 64, 192)]

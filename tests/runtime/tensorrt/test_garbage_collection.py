@@ -8,13 +8,13 @@ from types import ModuleType
 
 import pytest
 
-from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
+from lopa.runtime.tensorrt.tensorrt_library import garbage_collection_disabled
 
 _BUILDER_WITH_GARBAGE = """
 import gc, sys
 sys.path.append(sys.argv[1])
 import tensorrt_rtx_bindings as trt
-from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
+from lopa.runtime.tensorrt.tensorrt_library import garbage_collection_disabled
 
 class CollectingLogger(trt.ILogger):  # collects like Python may at any call
     def __init__(self):

@@ -11,7 +11,7 @@ from tests.runtime.tensorrt.buckets import BUCKETS, WANTED, bucket
 from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.runtime import contract
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket, ShapeSource

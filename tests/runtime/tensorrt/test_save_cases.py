@@ -18,8 +18,8 @@ from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
 from lopa.export.replay.compare import matching_outputs
-from lopa.export.replay.failed_forwards import FailedForwards
 from lopa.export.replay.recorded_session import RecordedSession
+from lopa.export.replay.saved_cases import FailedForwards
 from lopa.export.verify.cases import SHAPES
 from lopa.export.verify.random_windows import random_windows
 from lopa.export.verify.token_gate import gate_tolerance
@@ -97,7 +97,7 @@ def test_correct_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsy
 def test_number_of_saved_forwards_is_limited(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lopa.export.replay.failed_forwards.MAX_FORWARDS", 2)
+    monkeypatch.setattr("lopa.export.replay.saved_cases.MAX_FORWARDS", 2)
     bundle = Bundle.open(tiny_bundle)
     rng = np.random.default_rng(0)
     failed = FailedForwards()

@@ -18,7 +18,7 @@ from tests.runtime.tensorrt.machines import built
 from tests.runtime.tensorrt.stand_in_engine import SCRATCH
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import past_names

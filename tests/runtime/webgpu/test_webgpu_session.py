@@ -25,8 +25,7 @@ from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
-from lopa.runtime.webgpu.webgpu_graph import session_from_graph
-from lopa.runtime.webgpu.webgpu_library import webgpu_device
+from lopa.runtime.webgpu.webgpu_library import session_from_graph, webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 from lopa.runtime.webgpu.webgpu_session import session_with_device_caches, session_with_host_caches
 

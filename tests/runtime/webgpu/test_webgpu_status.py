@@ -7,8 +7,8 @@ import onnxruntime as ort
 import pytest
 from onnxruntime.capi.onnxruntime_inference_collection import get_vendor_id_for_device_type
 
-from lopa.runtime.webgpu import webgpu_status
-from lopa.runtime.webgpu.webgpu_graph import DEVICE
+from lopa.runtime.webgpu import webgpu_library
+from lopa.runtime.webgpu.webgpu_library import DEVICE
 
 
 def _adapter(kind: Any = ort.OrtHardwareDeviceType.GPU, **fields: Any) -> Any:
@@ -29,9 +29,9 @@ def _adapter(kind: Any = ort.OrtHardwareDeviceType.GPU, **fields: Any) -> Any:
     ],
 )
 def test_an_adapter_is_named_by_the_fields_that_exist(adapter: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webgpu_status, "webgpu_adapters", lambda: [adapter])
-    monkeypatch.setattr(webgpu_status, "can_run", lambda _: True)
-    (status,) = webgpu_status.find_devices("webgpu")
+    monkeypatch.setattr(webgpu_library, "webgpu_adapters", lambda: [adapter])
+    monkeypatch.setattr(webgpu_library, "can_run", lambda _: True)
+    (status,) = webgpu_library.find_devices("webgpu")
     assert (status.name, status.state) == ("webgpu:0", f"ready ({name})")
 
 

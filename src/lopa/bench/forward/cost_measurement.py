@@ -28,7 +28,7 @@ from lopa.runtime.options import MAX_AUTO_BRANCHES
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.runtime.requests.request import Request
 from lopa.runtime.sessions.sequential_session import SequentialSession
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.tiny import EVAL
 
 BUDGET = 600.0

@@ -62,8 +62,7 @@ def _lint(bundle: Bundle) -> None:
     with export_extra_needed("reading ONNX graphs"):
         import onnx
 
-        from lopa.export.graph.operator_table import ascend_operators
-        from lopa.export.graph.portable_lint import violations_of_model
+        from lopa.export.graph.portable_lint import ascend_operators, violations_of_model
     graph = bundle.with_dialect("portable" if "portable" in bundle.dialects else "standard").graph
     model = onnx.load(graph, load_external_data=False)
     violations = violations_of_model(model, ascend_operators())

@@ -15,10 +15,9 @@ from lopa.cli.options.devices import DEVICE_NAMES, complete_device, software_gpu
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.progress import ProgressCallback
-from lopa.export.replay.failed_forwards import FailedForwards
 from lopa.export.replay.forwards_folder import check_folder
 from lopa.export.replay.recorded_session import RecordedSession
-from lopa.export.replay.saved_cases import save_cases
+from lopa.export.replay.saved_cases import FailedForwards, save_cases
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.verify.token_gate import (
@@ -35,7 +34,7 @@ from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.signature import check_signature, trust_from_files
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine

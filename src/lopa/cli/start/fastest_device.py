@@ -9,7 +9,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, LopaError, engine_failure
 from lopa.runtime.openvino.openvino_session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 
 _OPENVINO, _OPENVINO_AUTO = "openvino:CPU", "openvino:CPU:auto"
 _SHAPE = ForwardShape(1, 32, 64, 32)

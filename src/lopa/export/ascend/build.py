@@ -1,10 +1,11 @@
 """Compilation of a job with the ATC of this machine into engines/ascend-*/ of the bundle.
 
 After a failure nothing is left there. job.py decides what is compiled. The project's tests have not run ATC, only a
-stand-in for it.
+stand-in for it. ATC and the version of its toolkit are found without running a program.
 """
 
 import os
+import platform
 import re
 import shutil
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from lopa.export.ascend.call import CACHE_FOLDER, ENGINE_FOLDER, MODEL_FOLDER, A
 from lopa.export.ascend.contract import codes_of_output, failure_of_output
 from lopa.export.ascend.job import AscendJob
 from lopa.export.ascend.process import run_command
-from lopa.export.ascend.toolkit import atc_of_machine, cann_version
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.ascend.ascend_manifest import (
     ASCEND_ENGINES,
@@ -207,3 +207,35 @@ def _described(job: AscendJob, folder: Path, version: str | None) -> AscendEngin
             if path.is_file()
         ],
     )
+
+
+_INSTALL_INFO = "ascend_toolkit_install.info"
+
+
+def atc_of_machine() -> Path:
+    """Return the path of `atc`. Raises MissingBackendError if it is not on PATH."""
+    found = shutil.which("atc")
+    if found is None:
+        raise MissingBackendError(
+            "atc is not on PATH",
+            expected="Ascend's CANN toolkit with the operator package of the chip",
+            remedy="install both, then `source set_env.sh` of the toolkit in this shell; or use --dry-run to write a "
+            "folder for a machine that has them",
+        )
+    return Path(found)
+
+
+def cann_version(atc: Path) -> str | None:
+    """Return the version in the toolkit's install file; None without such a file or line.
+
+    The toolkit's folder comes from the environment (set_env.sh), or is one of the parent folders of `atc`.
+    """
+    homes = [os.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
+    folders = [Path(home) for home in homes if home] + list(atc.resolve().parents[:4])
+    for folder in folders:
+        path = folder / f"{platform.machine()}-linux" / _INSTALL_INFO
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            versions = [line.partition("=")[2].strip() for line in lines if line.startswith("version=")]
+            return next(iter(versions), None)
+    return None

@@ -14,8 +14,7 @@ import onnx
 from lopa.export.ascend.call import AtcCall
 from lopa.export.ascend.inputs import OPEN
 from lopa.export.ascend.socs import SOCS
-from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import MAX_AXES, violations_of_model
+from lopa.export.graph.portable_lint import MAX_AXES, ascend_operators, violations_of_model
 from lopa.runtime.errors import BadInputError
 
 MIN_BUCKETS = 2

@@ -1,6 +1,6 @@
 """Content of a checkpoint's config.json. Other modules read the weights and the tokenizer."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 from lopa.export.checkpoint.family_choice import family_of_config
 from lopa.export.checkpoint.packed_weights import PACKING_FIELDS, PackedFormat, packed_format_from_config
 from lopa.export.families.family import Architecture, Family
-from lopa.export.families.harmless_fields import unknown_fields
 from lopa.export.families.settings import FOR_ALL_FAMILIES, check_settings
 from lopa.export.json_file import JsonValues, json_object_from_file
 from lopa.runtime.bundle.manifest import ROLES, ModelDimensions
@@ -152,3 +151,27 @@ def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list
     several = _MAX_ENDS if role == "eos" and family.more_ends else 1
     given = value if isinstance(value, list) and 1 <= len(value) <= several else [value]
     return [config.checked_int(name, each, min=0, max=vocab_size - 1) for each in given] if value is not None else []
+
+
+_NAMES = """
+_attn_implementation _attn_implementation_autoset _commit_hash _experts_implementation _name_or_path attn_implementation
+auto_map chunk_size_feed_forward decoder_start_token_id dtype finetuning_task id2label is_decoder label2id name_or_path
+output_attentions output_hidden_states prefix problem_type return_dict sep_token_id task_specific_params tf_legacy_loss
+tie_encoder_decoder tokenizer_class torch_dtype torchscript transformers_version unsloth_fixed unsloth_version
+use_bfloat16 use_cache attention_dropout embedding_dropout hidden_dropout output_dropout residual_dropout
+init_cutoff_factor init_device init_fn init_std initializer_range precision output_router_logits router_aux_loss_coef
+router_z_loss_coef conplemenrary_mask debug ep_size fuse_cross_entropy micro_forward skip_checkpoint use_deepep
+alibi_bias_max attention_layer_norm_with_affine flash_attention max_window_layers norm_topk_prob num_mtp_layers
+num_nextn_predict_layers pretraining_tp rope_full_precision sliding_window
+effective_n_kv_heads tie_word_embeddings
+"""
+HARMLESS = frozenset(_NAMES.split())
+"""Names of transformers and of the published code. They concern loading, training and caching, or parts that only a
+refused entry turns on.
+"""
+
+
+def unknown_fields(values: Mapping[str, Any], used: Collection[str]) -> list[str]:
+    """Return the names in `values` that are neither in `used` nor in HARMLESS, unless null, false or empty."""
+    unset: tuple[object, ...] = (None, False, "", [], {})
+    return [name for name, value in values.items() if value not in unset and name not in used and name not in HARMLESS]

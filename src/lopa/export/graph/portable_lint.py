@@ -1,21 +1,51 @@
 """Rules of the portable dialect (docs/concepts/contract.md), checked for every node of an ONNX graph.
 
-The result depends only on the model and a table of operators. Values in external files are not read. Subgraphs are not
-checked, because an operator with a subgraph is itself a violation.
+The result depends only on the model and a table of operators. ascend_operators.json is the table of Ascend's ATC and
+names its source. Values in external files are not read. Subgraphs are not checked, because an operator with a subgraph
+is itself a violation.
 """
 
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
 
 import onnx
 import onnx.numpy_helper
 
 from lopa.export.graph.lint import LintedGraph, Violation
-from lopa.export.graph.operator_table import OperatorTable, ascend_operators
 from lopa.export.graph.portable_passes import OPSET, QUANTIZED_OPSET
 from lopa.runtime.errors import CheckFailedError
+
+_ASCEND = Path(__file__).with_name("ascend_operators.json")
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """Registered opsets by "domain::operator". The standard domain is ai.onnx."""
+
+    opsets: Mapping[str, frozenset[int]]
+
+    def opsets_of(self, operator: str, domain: str = "") -> frozenset[int]:
+        """Return the opsets of an operator; an empty set if it is not registered."""
+        return self.opsets.get(f"{domain or 'ai.onnx'}::{operator}", frozenset())
+
+
+@cache
+def ascend_operators() -> OperatorTable:
+    """Return the operators that ATC's ONNX parser registers."""
+    operators: dict[str, str] = json.loads(_ASCEND.read_bytes())["operators"]
+    return OperatorTable({name: _numbers(ranges) for name, ranges in operators.items()})
+
+
+def _numbers(ranges: str) -> frozenset[int]:
+    """Return the numbers of ranges, e.g. 8, 12, 13, .., 18 for "8,12-18"."""
+    pairs = [part.split("-") for part in ranges.split(",")]
+    return frozenset(number for pair in pairs for number in range(int(pair[0]), int(pair[-1]) + 1))
+
 
 MAX_AXES = 4
 ALLOWED = frozenset(

@@ -1,4 +1,4 @@
-"""Cases of lopa-export verify with numpy's results, in a folder for Polygraphy."""
+"""Forwards with the reference's results, in a folder for Polygraphy: cases of lopa-export verify, or failed ones."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +10,7 @@ from lopa.export.replay.forwards_folder import ComparisonRule, write_forwards
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.staging import Product, staged_folder
 from lopa.export.verify.cases import Case, cases_from_manifest
-from lopa.export.verify.token_gate import gate_tolerance
+from lopa.export.verify.token_gate import GateTolerance, gate_tolerance
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.sessions.numpy_session import open_session
@@ -66,3 +66,34 @@ def _answered(recorded: RecordedSession, case: Case) -> AnsweredForward:
     for request in case.window.requests:
         session.free(request)
     return answered
+
+
+MAX_FORWARDS = 8
+"""Maximum number of stored forwards. Each has the prefixes and new rows of all its windows, in memory and on disk."""
+
+
+class FailedForwards:
+    """Collection of failed forwards, up to MAX_FORWARDS of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Number of failed forwards, including forwards that are not stored."""
+        self._kept: list[AnsweredForward] = []
+
+    def add_last(self, session: RecordedSession) -> None:
+        """Store the last forward of `session`, which runs on the reference device."""
+        self.count += 1
+        if len(self._kept) < MAX_FORWARDS:
+            self._kept.append(session.last_forward())
+
+    def save(self, folder: Path, reference: str, tolerance: GateTolerance) -> int:
+        """Write the stored forwards, at least one, to a new folder. Return their number.
+
+        Raises BadInputError if the folder cannot be written.
+        """
+        rule = ComparisonRule(
+            reference=reference, tolerance=tolerance.statistics, by_rms=tolerance.by_rms, margin=tolerance.margin
+        )
+        with staged_folder(folder, overwrite=False, product=SAVED) as staged:
+            write_forwards(staged, self._kept, "standard", rule)
+        return len(self._kept)

@@ -17,13 +17,12 @@ from typing import Any, BinaryIO
 from lopa.export.progress import ProgressCallback
 from lopa.export.tensorrt.build_progress import Cancellable, progress_monitor
 from lopa.export.tensorrt.flags import configure
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle.manifest import FileRecord, Manifest
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
 from lopa.runtime.tensorrt.profiles import ProfileRange
+from lopa.runtime.tensorrt.tensorrt_library import Messages, garbage_collection_disabled, last_messages, messages_logger
 from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget
-from lopa.runtime.tensorrt.tensorrt_messages import Messages, last_messages, messages_logger
 
 _M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt. Blocks from this size on are mapped separately and unmapped when they are freed."""

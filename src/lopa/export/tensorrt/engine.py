@@ -19,7 +19,6 @@ from lopa.export.progress import ProgressCallback
 from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
 from lopa.export.tensorrt.flags import check_has_products
-from lopa.export.tensorrt.layer_report import write_layer_report
 from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.export.tensorrt.parser_lint import check_parser_accepts
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
@@ -33,11 +32,15 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.contract.forward import float32_from_stored, stored_dtype
 from lopa.runtime.cuda.driver import cuda_device, version_numbers
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.tensorrt.contexts import gpu_slug
+from lopa.runtime.tensorrt.plan_file import engine_from_plan
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_buckets
+from lopa.runtime.tensorrt.tensorrt_library import last_messages, messages_logger
 from lopa.runtime.tensorrt.tensorrt_manifest import (
     ENGINE_SCHEMA,
+    LAYERS_NAME,
     MODEL_NAME,
     PLAN_NAME,
     TENSORRT_ENGINES,
@@ -270,3 +273,24 @@ def _replace(path: Path, content: bytes) -> None:
 
 def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial-{os.getpid()}")
+
+
+def write_layer_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
+    """Write the report into the engine's folder, on the current CUDA device.
+
+    Return None, or the reason of a failure.
+    """
+    try:
+        return _try_report(trt, found)
+    except LopaError as error:
+        return error.received
+
+
+def _try_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
+    messages = messages_logger(trt)
+    _runtime, engine = engine_from_plan(trt, found, messages)
+    if engine is None:
+        return f"TensorRT cannot open the engine on this machine{last_messages(messages)}"
+    report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    write_atomically(found.folder / LAYERS_NAME, report.encode())
+    return None

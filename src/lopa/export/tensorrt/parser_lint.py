@@ -6,8 +6,11 @@ real parser.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnx.defs
@@ -17,8 +20,41 @@ import onnx.inliner
 import onnx.numpy_helper
 
 from lopa.export.graph.lint import LintedGraph, Violation
-from lopa.export.tensorrt.operators import ParserTable, tensorrt_operators
 from lopa.runtime.errors import BadInputError
+
+_TABLE = Path(__file__).with_name("operators.json")
+
+
+class ParserOperator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One operator of ai.onnx."""
+
+    types: str
+    """Names of TensorProto.DataType that its data may have, separated by spaces."""
+    limits: list[str] = []
+    """Further conditions, for humans. lopa.export.tensorrt.parser_lint checks the conditions of exported operators."""
+
+    def takes(self, type_name: str) -> bool:
+        """Return True if data may have this type, e.g. BFLOAT16."""
+        return type_name in self.types.split()
+
+
+class ParserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of operators.json."""
+
+    source: str
+    opsets: tuple[int, int]
+    """Oldest and newest supported opset of ai.onnx."""
+    max_axes: int
+    """Maximum number of axes of a tensor."""
+    operators: Mapping[str, ParserOperator]
+    """Supported operators."""
+
+
+@cache
+def tensorrt_operators() -> ParserTable:
+    """Return the table of operators.json."""
+    return msgspec.json.decode(_TABLE.read_bytes(), type=ParserTable)
+
 
 _DATA_INPUTS = {"Where": (1, 2), "Attention": (0, 1, 2)}
 """Inputs whose type the table describes. For other operators it describes the first input."""

@@ -21,10 +21,10 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
+from lopa.runtime.openvino.openvino_library import rounds_to_bfloat16
 from lopa.runtime.sessions.onnxruntime_session import open_session as open_exact_session
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, session_from_engine
 

@@ -1,6 +1,7 @@
-"""Checked calls of pyACL (CANN's module `acl`)."""
+"""Checked calls of pyACL (CANN's module `acl`), and whether it is installed."""
 
 import importlib
+import importlib.util
 from collections.abc import Iterable
 from functools import partial
 from operator import attrgetter
@@ -8,6 +9,7 @@ from typing import Any
 
 from lopa.runtime.accelerator.device_memory import run_all
 from lopa.runtime.ascend.acl_contract import calls_by_name, code_of_number
+from lopa.runtime.device_families import DeviceStatus
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
 
 REPEATED_INIT = 100002
@@ -66,3 +68,11 @@ def load_acl() -> AclCalls:
             expected="the Python module acl of a CANN toolkit or NNRT (not available on PyPI)",
             remedy="install CANN for this machine's NPU, then run: source .../ascend-toolkit/set_env.sh",
         ) from error
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line for all NPUs."""
+    is_here = importlib.util.find_spec("acl") is not None
+    missing = "needs pyACL, which comes with CANN, and an NPU (docs/how-to/engines.md)"
+    state = "pyACL is installed" if is_here else missing
+    return [DeviceStatus(f"{family}:N", state, is_here)]

@@ -251,8 +251,9 @@ class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     provider: Literal["cpu", "webgpu"]
     form: TwinForm = "packed"
-    """Form of quantized matrices. packed: in the layout of the provider's kernels (lopa.runtime.bundle.webgpu_twin).
-    mapped: as in the weights file, for lopa's own operators on CPUs (lopa.runtime.cpu_kernels)."""
+    """Form of quantized matrices. Packed ones are in the layout of the provider's kernels
+    (lopa.runtime.bundle.webgpu_twin). Mapped ones are as in the weights file, for lopa's own operators on CPUs
+    (lopa.runtime.cpu_kernels)."""
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

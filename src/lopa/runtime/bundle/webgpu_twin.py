@@ -5,6 +5,9 @@ forward. The twin of a quantized portable graph multiplies by MatMulNBits, whose
 weights file. They are computed from the mapped file when a session opens.
 """
 
+import mmap
+import os
+import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.dequantize import Int8
 from lopa.runtime.bundle.manifest import Manifest, TensorRecord, scale_name
-from lopa.runtime.bundle.temporary_memory import aligned_size, temporary_memory
-from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
+from lopa.runtime.bundle.weights import BundleWeights, Int8, weights_from_bundle
 from lopa.runtime.contract import Floats
+from lopa.runtime.errors import BadInputError, raise_if_from_handler
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -131,3 +133,33 @@ def _chunks(blocks: int, block_size: int) -> Iterator[slice]:
     count = max(1, _CHUNK_BYTES // block_size)
     for first in range(0, blocks, count):
         yield slice(first, first + count)
+
+
+_ALIGNMENT = 64
+"""Alignment of a matrix, in bytes: one cache line."""
+
+
+def aligned_size(size: int) -> int:
+    """Return `size`, in bytes, rounded up so that the next matrix is aligned."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def temporary_memory(size: int, content: str, remedy: str) -> mmap.mmap:
+    """Return zeroed memory of `size` bytes, in a file that is deleted with the last reference.
+
+    Raises BadInputError with `content` and `remedy` if the temporary folder is full or cannot be written.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix="lopa-matrices-") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # fails here if the disk is full
+            else:
+                file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise_if_from_handler(error)
+        raise BadInputError(
+            f"cannot make a temporary file of {size / 1e9:.2f} GB for {content}: {error}",
+            expected="a temporary folder with that much space while the bundle is open",
+            remedy=remedy,
+        ) from error

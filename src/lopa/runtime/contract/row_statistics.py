@@ -1,7 +1,8 @@
-"""Statistics of the rows of one request."""
+"""Statistics of the rows of one request, and their candidates as lists for results."""
 
 from dataclasses import dataclass, replace
 from types import EllipsisType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,3 +89,16 @@ def _are_logprobs(rows: RowStatistics) -> bool:
     if np.isfinite(found).all():
         return True
     return bool(np.isfinite(found[..., 0]).all() and (np.isfinite(found) | np.isneginf(found)).all())
+
+
+class TokenLogprob(NamedTuple):
+    """A token and its log-probability."""
+
+    token_id: int
+    logprob: float
+
+
+def candidates_from_row(row: RowStatistics, count: int, without: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
+    """Return at most `count` of the candidates of `row` [K], the most probable first, except the tokens `without`."""
+    found = zip(row.topk_ids.tolist(), row.topk_logprobs.tolist(), strict=True)
+    return tuple(TokenLogprob(*each) for each in found if each[0] not in without)[:count]

@@ -1,4 +1,4 @@
-"""Checked calls of the CUDA runtime through NVIDIA's cuda-bindings.
+"""Checked calls of the CUDA runtime through NVIDIA's cuda-bindings, and the GPUs that it finds.
 
 cuda-bindings contains the CUDA runtime, so the package needs only the GPU driver in addition.
 """
@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lopa.runtime.accelerator.device_memory import run_all
+from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
 
@@ -121,3 +123,33 @@ def load_cuda() -> CudaCalls:
             expected="NVIDIA's package cuda-bindings, version 13",
             remedy=pip_install("gpu"),
         ) from error
+
+
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line for all GPUs, also if only the driver is installed."""
+    providers = _providers()
+    is_here = "CUDAExecutionProvider" in providers or NVIDIA_DRIVER.exists()
+    return [DeviceStatus(f"{family}:N", _state(providers), is_here)]
+
+
+def _providers() -> list[str]:
+    try:
+        import onnxruntime
+    except ImportError:
+        return []
+    return list(onnxruntime.get_available_providers())
+
+
+def _state(providers: list[str]) -> str:
+    if "CUDAExecutionProvider" not in providers:
+        return f"no CUDA provider in ONNX Runtime: {FAMILIES['cuda'].ability.remedy()} on a machine with a GPU"
+    try:
+        count = load_cuda()("cudaGetDeviceCount")
+    except MissingBackendError:
+        return f"no cuda-bindings: {pip_install('gpu')}"
+    except CudaError as error:
+        return error.received
+    return f"ready ({count} device{'' if count == 1 else 's'})"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import onnxruntime as ort
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
@@ -23,9 +23,8 @@ from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
-from lopa.runtime.sessions.cuda_provider import PROVIDER, cuda_providers, session_on_providers
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
-from lopa.runtime.sessions.ort_log import ERRORS_ONLY
+from lopa.runtime.sessions.providers import ERRORS_ONLY, PROVIDER, cuda_providers, session_on_providers
 
 _NO_GRAPH = -1
 """Value of ONNX Runtime's gpu_graph_id for a run without a graph. 0 is reserved."""

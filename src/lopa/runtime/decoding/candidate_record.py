@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics, TokenLogprob, candidates_from_row
 from lopa.runtime.decoding.extension import LoopState
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.state.answer_state import AnswerState

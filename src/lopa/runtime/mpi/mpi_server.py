@@ -28,7 +28,7 @@ from lopa.runtime.mpi.mpi_messages import (
 from lopa.runtime.sessions.prefix_cache import CacheShape, cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
-from lopa.runtime.sessions.typed_session import TypedSession
+from lopa.runtime.sessions.wrapped_session import TypedSession
 
 
 def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:

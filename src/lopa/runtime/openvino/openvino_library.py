@@ -1,13 +1,18 @@
-"""OpenVINO's Python package: version check, import without telemetry, and the one Core of a process."""
+"""OpenVINO's Python package: version check, import without telemetry, the one Core of a process, and its devices.
+
+Device names are "openvino:CPU" and "openvino:GPU.1", optionally with ":bf16", ":int8" or ":auto".
+"""
 
 import importlib
+import importlib.util
 import os
 import re
 import sys
 import threading
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
-from lopa.runtime.device_families import FAMILIES
+from lopa.runtime.device_families import FAMILIES, DeviceStatus, find_device, parse_device, stages_of_device
 from lopa.runtime.errors import MissingBackendError
 
 _TELEMETRY = "openvino_telemetry"
@@ -72,3 +77,51 @@ def _import() -> Any:
         finally:
             if hidden:
                 del sys.modules[_TELEMETRY]
+
+
+_FAMILY = "openvino"
+Rounding = Literal["bf16", "int8", "auto"]
+
+
+@dataclass(frozen=True)
+class OpenVinoDevice:
+    """Parts of an OpenVINO device name."""
+
+    name: str
+    """OpenVINO's name of the device: CPU, GPU, GPU.1, NPU."""
+    rounding: Rounding | None
+    """Reduced precision, or None for float32.
+
+    With bf16, products may be computed in bfloat16. With int8, rows are rounded to 8 bits in products with 4-bit
+    weights. With auto, the fastest of these is used.
+    """
+
+
+def device_from_name(device: str) -> OpenVinoDevice:
+    """Parse the name of an OpenVINO device. Raises BadInputError for any other name."""
+    name, _, rounding = parse_device(device, _FAMILY).rest.partition(":")
+    return OpenVinoDevice(name, cast(Rounding | None, rounding or None))
+
+
+def rounds_to_bfloat16(device: str) -> bool:
+    """Return True if `device` or one of its stages is an OpenVINO device that computes in bfloat16."""
+    stages = map(find_device, stages_of_device(device))
+    return any(stage and stage.family.name == _FAMILY and stage.rest.endswith(":bf16") for stage in stages)
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line per device. Importing OpenVINO takes a fraction of a second."""
+    try:
+        openvino = openvino_module(f"{family}:CPU")
+    except MissingBackendError as error:
+        state = f"{error.received.split(', but ')[-1]}: {error.remedy}"
+        return [DeviceStatus(f"{family}:NAME", state, importlib.util.find_spec("openvino") is not None)]
+    core = openvino_core(openvino)
+    devices = []
+    for name in core.available_devices:
+        device = f"{family}:{name}"
+        bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
+        untested = "" if name == "CPU" else ", untested (docs/how-to/devices.md)"
+        also = f"; also {device}:bf16 (rounded) and {device}:auto (the fastest)" if bf16 else ""
+        devices.append(DeviceStatus(device, f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{untested}"))
+    return devices

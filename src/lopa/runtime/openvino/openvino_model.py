@@ -11,8 +11,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.errors import BadInputError, MissingBackendError, error_text, raise_if_from_handler
-from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
-from lopa.runtime.openvino.openvino_library import openvino_core, openvino_module
+from lopa.runtime.openvino.openvino_library import OpenVinoDevice, device_from_name, openvino_core, openvino_module
 
 _BLOCK = 32
 """Number of row elements that are rounded to 8 bits together: a block of an int4 matrix (lopa.export.weights)."""

@@ -1,14 +1,16 @@
-"""ONNX Runtime's plug-in for QNN: import, registration, and the options of a session on its NPU."""
+"""ONNX Runtime's plug-in for QNN: import, registration, options of a session on its NPU, and its status here."""
 
 import importlib
+import importlib.util
 import threading
 from typing import Any
 
 import onnxruntime
 
-from lopa.runtime.device_families import FAMILIES
+from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.qnn.socs import QnnSoc
+from lopa.runtime.install_hint import installed_version
+from lopa.runtime.qnn.socs import QnnSoc, soc_of_machine
 
 _lock = threading.Lock()
 _registered: set[str] = set()
@@ -61,3 +63,11 @@ def session_options(module: Any, soc: QnnSoc) -> onnxruntime.SessionOptions:
         },
     )
     return options
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line for the NPU or its emulator."""
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        return [DeviceStatus(family, FAMILIES[family].ability.remedy(), is_here=False)]
+    chip = soc_of_machine() or "no Snapdragon: the emulator on x86-64, slow"
+    return [DeviceStatus(family, f"onnxruntime-qnn {installed_version('onnxruntime-qnn')} is installed ({chip})")]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lopa.runtime.contract.candidate_list import TokenLogprob
+from lopa.runtime.contract.row_statistics import TokenLogprob
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.choice_scores import ChoiceScores

@@ -15,8 +15,7 @@ import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K, Int64
-from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics, TokenLogprob, candidates_from_row
 from lopa.runtime.errors import ChoicesRefusedError
 from lopa.runtime.options import MAX_BRANCHES, DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason

@@ -25,16 +25,16 @@ from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
-from lopa.runtime.sessions.cuda_provider import (
+from lopa.runtime.sessions.providers import (
     CPU_PROVIDER,
+    ERRORS_ONLY,
     PROVIDER,
     Providers,
     check_tf32,
     cuda_providers,
+    multiply_exactly,
     session_on_providers,
 )
-from lopa.runtime.sessions.exact_int8 import multiply_exactly
-from lopa.runtime.sessions.ort_log import ERRORS_ONLY
 
 _FATAL_ONLY = 4
 _DEQUANTIZED_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"

@@ -1,6 +1,7 @@
-"""The contract on ONNX Runtime with arrays bound from host memory, for CPUs and for pipeline stages on CUDA devices.
+"""The contract on ONNX Runtime with caches in host memory, for CPUs and for pipeline stages on CUDA devices.
 
-Arrays are bound without copies. lopa.runtime.sessions.onnxruntime_graph opens the graph.
+Arrays of standard graphs are bound without copies. Portable graphs target other devices, so their forward documents the
+computation and is not tuned: every run allocates new arrays. lopa.runtime.sessions.onnxruntime_graph opens the graph.
 """
 
 from collections.abc import Sequence
@@ -8,15 +9,23 @@ from collections.abc import Sequence
 import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, window_names
 from lopa.runtime.contract.forward import stored_dtype
 from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.portable_form import (
+    PAST,
+    portable_inputs,
+    portable_past,
+    rows_from_portable,
+    statistics_from_portable,
+)
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
-from lopa.runtime.sessions.cuda_provider import CPU_PROVIDER
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import open_part_graph, quiet_run
-from lopa.runtime.sessions.portable_forward import OnnxPortableForward
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
+from lopa.runtime.sessions.providers import CPU_PROVIDER
 
 _BFLOAT16_BITS = stored_dtype("bfloat16")
 _BFLOAT16_IN_ONNX = 16
@@ -99,3 +108,30 @@ class OnnxRuntimeBinding:
     def close(self) -> None:
         """Free the graph."""
         del self._binding, self._session
+
+
+class OnnxPortableForward:
+    """Forward over an opened portable graph in float32 or float16."""
+
+    def __init__(self, session: ort.InferenceSession, rotary: RotaryAngles | None = None) -> None:
+        """Create a forward over `session`, whose graph takes the cosines and sines of `rotary` unless it is None."""
+        self._session: ort.InferenceSession | None = session
+        self._rotary = rotary
+        self._run_options = quiet_run()
+        self._outputs = [value.name for value in session.get_outputs()]
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """Run one forward. The caller owns the returned arrays."""
+        assert self._session is not None  # HostSession does not call `run` after close()
+        inputs = portable_inputs(batch, prefix.mask, self._rotary) | {PAST: portable_past(prefix.block)}
+        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs, self._run_options), strict=True))
+        branches = batch.input_ids.shape[1]
+        rows = tuple(rows_from_portable(outputs[name], branches) for name in window_names(len(prefix.block) // 2))
+        return statistics_from_portable(outputs, batch), rows
+
+    def forget_prefix(self) -> None:
+        """Do nothing, because a run keeps no reference to its prefix."""
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._session = None

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
-from lopa.runtime.contract.candidate_list import TokenLogprob
+from lopa.runtime.contract.row_statistics import TokenLogprob
 from lopa.runtime.state.choice_scores import ChoiceScores
 from lopa.runtime.strategy import Candidates
 

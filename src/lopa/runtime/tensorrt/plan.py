@@ -17,8 +17,8 @@ from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.tensorrt.contexts import contexts_of_engine
 from lopa.runtime.tensorrt.plan_file import check_file, engine_from_plan
 from lopa.runtime.tensorrt.profiles import profiles_of_buckets
+from lopa.runtime.tensorrt.tensorrt_library import last_messages, messages_logger
 from lopa.runtime.tensorrt.tensorrt_manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
-from lopa.runtime.tensorrt.tensorrt_messages import last_messages, messages_logger
 
 _SHOWN_WEIGHTS = 5
 _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}

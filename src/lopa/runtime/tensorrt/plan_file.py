@@ -12,9 +12,8 @@ from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import regular_file
-from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
+from lopa.runtime.tensorrt.tensorrt_library import Messages, garbage_collection_disabled
 from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, StoredTensorRTEngine
-from lopa.runtime.tensorrt.tensorrt_messages import Messages
 
 _CHUNK = 64 * 2**20
 """Maximum number of bytes per read. TensorRT calls the reader again for the rest (IStreamReaderV2)."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
 from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.bundle import Bundle
@@ -18,7 +18,7 @@ from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.tensorrt.bucket import BucketRunner
-from lopa.runtime.tensorrt.context_memory import ContextMemory
+from lopa.runtime.tensorrt.contexts import ContextMemory
 from lopa.runtime.tensorrt.plan import ProfileContext, TensorRTPlan
 from lopa.runtime.tensorrt.profiles import ProfileTable
 from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine, can_be_captured

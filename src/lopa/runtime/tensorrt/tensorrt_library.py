@@ -1,16 +1,20 @@
-"""The two TensorRT libraries: their Python packages, imported on demand, and supported versions.
+"""The two TensorRT libraries: their Python packages, imported on demand, supported versions, and their log.
 
 TensorRT builds on the target GPU. TensorRT for RTX builds on any machine for all GPUs of certain compute capabilities,
 and compiles kernels when the engine opens. Their Python interfaces are the same.
 """
 
+import gc
 import importlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any, Protocol
 
-from lopa.runtime.cuda.driver import version_numbers
-from lopa.runtime.device_families import FAMILIES, find_device, parse_device
+from lopa.runtime.cuda.driver import cuda_device, version_numbers
+from lopa.runtime.device_families import FAMILIES, DeviceStatus, find_device, parse_device
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import installed_version
 
@@ -107,3 +111,68 @@ def is_tensorrt(device: str) -> bool:
 def library_of_device(device: str) -> TensorRTLibrary:
     """Return the library of "tensorrt:N" or "tensorrt-rtx:N". Raises BadInputError for another device."""
     return LIBRARIES[parse_device(device, *LIBRARIES).family.name]
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line for all GPUs."""
+    library, name = LIBRARIES[family], f"{family}:N"
+    try:
+        version = library.module().__version__
+    except MissingBackendError as error:
+        return [DeviceStatus(name, f"needs {library.title} and a GPU: {error.received}", is_here=False)]
+    try:
+        state = f"{library.title} {version} is installed, for {cuda_device(0).name} (docs/how-to/engines.md)"
+    except MissingBackendError:
+        state = f"{library.title} {version} is installed, but running engines needs a GPU and its driver"
+    return [DeviceStatus(name, state)]
+
+
+_MAX_MESSAGES = 20
+"""Maximum number of collected messages. TensorRT repeats itself, and the last messages have the cause."""
+_MAX_REPORTED = 5
+
+
+class Messages(Protocol):
+    """An ILogger that collects errors and warnings."""
+
+    kept: list[str]
+    """Last messages, in order."""
+
+
+def messages_logger(trt: ModuleType) -> Messages:
+    """Return a logger of the module `trt`. It may be called from any thread."""
+
+    class _Messages(trt.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.kept: list[str] = []
+
+        def log(self, severity: Any, msg: str) -> None:
+            if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR, trt.ILogger.WARNING):
+                self.kept = [*self.kept, msg][-_MAX_MESSAGES:]
+
+    return _Messages()
+
+
+def last_messages(messages: Messages) -> str:
+    """Return the last messages, one per line, to append to an error message. The text is empty if there are none."""
+    return "".join(f"\n  TensorRT: {message}" for message in messages.kept[-_MAX_REPORTED:])
+
+
+_LOCK = threading.Lock()
+_blocks: list[bool] = []
+"""One entry per running block: True if collection was enabled before the first block."""
+
+
+@contextmanager
+def garbage_collection_disabled() -> Iterator[None]:
+    """Disable garbage collection in the whole process while the block runs."""
+    with _LOCK:
+        _blocks.append(_blocks[0] if _blocks else gc.isenabled())
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _LOCK:
+            if _blocks.pop() and not _blocks:
+                gc.enable()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import onnxruntime as ort
 
-from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.device_memory import Array, Buffer
 from lopa.runtime.accelerator.graph_form import GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle

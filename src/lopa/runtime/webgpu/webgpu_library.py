@@ -1,16 +1,20 @@
-"""ONNX Runtime's WebGPU plug-in: its registration, and the adapters that it offers."""
+"""ONNX Runtime's WebGPU plug-in: its registration, the adapters that it offers, and graphs on one of them."""
 
 import importlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnxruntime as ort
 
-from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES, parse_device
+from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES, DeviceStatus, parse_device
 from lopa.runtime.errors import MissingBackendError, raise_if_from_handler
-from lopa.runtime.sessions.ort_log import errors_only
+from lopa.runtime.graph_encoding import encoded_model, encoded_node, encoded_value
+from lopa.runtime.sessions.providers import ERRORS_ONLY, errors_only
 
 PROVIDER = "WebGpuExecutionProvider"
 _PACKAGE = "onnxruntime_ep_webgpu"
@@ -75,3 +79,65 @@ def _register() -> None:
             expected="libvulkan.so.1, and an ONNX Runtime that fits the plug-in",
             remedy=f"install a Vulkan loader such as libvulkan1, and {remedy}",
         ) from error
+
+
+Array = npt.NDArray[Any]
+
+DEVICE = "webgpu"
+"""ONNX Runtime's name of memory without a vendor, such as the plug-in's. "gpu" means NVIDIA's in builds for CUDA."""
+
+
+def session_from_graph(
+    graph: Path | bytes, device: Any, matrices: Mapping[str, Array] | None = None
+) -> "ort.InferenceSession":  # quoted: doctor imports this file with any ONNX Runtime
+    """Open a graph on `device`, an OrtEpDevice of the WebGPU plug-in. `matrices` are initializers without values.
+
+    Integers of 64 bits stay on the device, so that no node of a portable graph runs on the processor. Raises ONNX
+    Runtime's exceptions, also if the provider does not start.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = ERRORS_ONLY
+    options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (matrices or {}).items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    options.add_provider_for_devices([device], {})
+    # ONNX Runtime would open the graph on the processor if the provider does not start.
+    return ort.InferenceSession(graph if isinstance(graph, bytes) else str(graph), options, enable_fallback=0)
+
+
+def can_run(device: Any) -> bool:
+    """Return True if a graph opens on `device`. A software adapter is also offered where no Vulkan driver is."""
+    x, y = (encoded_value(name, np.float32, (1,)) for name in "xy")
+    graph = encoded_model([encoded_node("Neg", ["x"], "y")], [x], [y])
+    try:
+        session_from_graph(graph, device)
+    except Exception:  # ONNX Runtime's exceptions have no common base class
+        return False
+    return True
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line per adapter, or one that says what is missing."""
+    try:
+        adapters = webgpu_adapters()
+    except MissingBackendError as error:
+        return [DeviceStatus(f"{family}:N", f"{error.received}: {error.remedy}", is_here=False)]
+    if not adapters:
+        state = "no GPU with a Vulkan driver; --allow-software-gpu also finds a software one"
+        return [DeviceStatus(f"{family}:N", state, is_here=False)]
+    return [DeviceStatus(f"{family}:{number}", _state(each), can_run(each)) for number, each in enumerate(adapters)]
+
+
+def _state(adapter: Any) -> str:
+    if not can_run(adapter):
+        return "no Vulkan driver, such as mesa-vulkan-drivers with libvulkan1"
+    return f"ready ({'software, on the processor' if is_software(adapter) else _name(adapter.device)})"
+
+
+def _name(device: Any) -> str:
+    """Return the name of an OrtHardwareDevice, or what ONNX Runtime knows of it. On Linux it knows only PCI ids."""
+    vendors = {each.value: each.name for each in ort.OrtDeviceVendorId if each}
+    vendor = device.vendor or vendors.get(device.vendor_id, device.vendor_id and f"vendor {device.vendor_id:#06x}")
+    ids = ", ".join(filter(None, (vendor, device.device_id and f"device {device.device_id:#06x}")))
+    return device.metadata.get("Description") or ids or "GPU without a name"

@@ -1,7 +1,7 @@
 """Memory of a WebGPU device through ONNX Runtime (DeviceMemory protocol).
 
 WebGPU has no addresses. An allocation is a buffer with a handle, and an address here is its number times _DISTANCE plus
-an offset. ONNX Runtime copies whole tensors only, so pieces are copied by small graphs (row_graphs).
+an offset. ONNX Runtime copies whole tensors only, so pieces are copied by small graphs.
 """
 
 import math
@@ -15,20 +15,9 @@ import numpy as np
 import onnxruntime as ort
 
 from lopa.runtime.accelerator.device_memory import Array, RowPlace
+from lopa.runtime.graph_encoding import encoded_model, encoded_node, encoded_value
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
-from lopa.runtime.webgpu.row_graphs import (
-    CHANGED,
-    FROM,
-    ROWS,
-    SOURCE,
-    TARGET,
-    TO,
-    clear_graph,
-    copy_graph,
-    read_graph,
-    write_graph,
-)
-from lopa.runtime.webgpu.webgpu_graph import DEVICE, session_from_graph
+from lopa.runtime.webgpu.webgpu_library import DEVICE, session_from_graph
 
 _DISTANCE = 1 << 44
 """Distance between the addresses of allocations, larger than any allocation."""
@@ -178,7 +167,7 @@ class WebGpuMemory:
         inputs: dict[str, Array],
         binding: Any = None,
     ) -> None:
-        """Run a graph of row_graphs that changes `target` in place."""
+        """Run a graph that changes `target` in place."""
         binding = session.io_binding() if binding is None else binding
         self._bind_table(binding, TARGET, target, unit)
         for name, array in inputs.items():
@@ -207,3 +196,39 @@ def _row_numbers(offsets: Sequence[int], step: int, size: int, count: int, unit:
     pieces = np.arange(count)[:, None] * (step // row) + np.arange(size // row)
     rows: Array = (np.array(offsets)[:, None] // row + pieces.reshape(-1)).reshape(-1)
     return rows
+
+
+SOURCE, TARGET, ROWS, FROM, TO = "source", "target", "rows", "from", "to"
+"""Tables, rows [K, U], and numbers of rows: `from` int64 [K] in the source, `to` int64 [K, 1] in the target."""
+CHANGED = "changed"
+"""Output of graphs that change `target`."""
+
+_SOURCE = encoded_value(SOURCE, np.int32, ("M", "U"))
+_TARGET = encoded_value(TARGET, np.int32, ("N", "U"))
+_ROWS = encoded_value(ROWS, np.int32, ("K", "U"))
+_FROM = encoded_value(FROM, np.int64, ("K",))
+_TO = encoded_value(TO, np.int64, ("K", 1))
+_CHANGED = encoded_value(CHANGED, np.int32, ("N", "U"))
+_READ = encoded_node("Gather", (SOURCE, FROM), ROWS)
+_WRITE = encoded_node("ScatterND", (TARGET, TO, ROWS), CHANGED)
+
+
+def read_graph() -> bytes:
+    """Return the graph that reads rows of a table."""
+    return encoded_model([_READ], [_SOURCE, _FROM], [_ROWS])
+
+
+def write_graph() -> bytes:
+    """Return the graph that writes rows to a table."""
+    return encoded_model([_WRITE], [_TARGET, _TO, _ROWS], [_CHANGED])
+
+
+def copy_graph() -> bytes:
+    """Return the graph that copies rows of one table to another."""
+    return encoded_model([_READ, _WRITE], [_TARGET, _SOURCE, _FROM, _TO], [_CHANGED])
+
+
+def clear_graph() -> bytes:
+    """Return the graph that fills rows of a table with zeros."""
+    old, zeros = encoded_node("Gather", (TARGET, FROM), "old"), encoded_node("Sub", ("old", "old"), ROWS)
+    return encoded_model([old, zeros, _WRITE], [_TARGET, _FROM, _TO], [_CHANGED])

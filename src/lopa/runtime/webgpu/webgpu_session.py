@@ -2,12 +2,16 @@
 
 Every node of a portable graph runs on the GPU, so its caches are in device memory. In a standard graph the Attention
 nodes run on the processor, so its caches are in host memory.
+
+The plug-in has one device per process for all its sessions. Calls from two threads at once end the process
+(onnxruntime-ep-webgpu 0.4.0), so a session excludes all others of the process while it works.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import onnxruntime as ort
 
@@ -20,14 +24,30 @@ from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import check_contract
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
-from lopa.runtime.sessions.portable_forward import OnnxPortableForward
+from lopa.runtime.sessions.onnxruntime_session import OnnxPortableForward, OnnxRuntimeBinding
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.webgpu.locked_session import LockedSession
+from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
-from lopa.runtime.webgpu.webgpu_graph import Array, session_from_graph
-from lopa.runtime.webgpu.webgpu_library import webgpu_device
+from lopa.runtime.webgpu.webgpu_library import Array, session_from_graph, webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
+
+T = TypeVar("T")
+
+_GPU_LOCK = threading.Lock()
+
+
+class LockedSession(WrappedSession):
+    """Session whose calls hold the lock of the process."""
+
+    def __init__(self, open_inner: Callable[[], Session]) -> None:
+        """Open the inner session. Raises any exception of `open_inner`."""
+        with _GPU_LOCK:
+            super().__init__(open_inner())
+
+    def _run(self, work: Callable[[Session], T]) -> T:
+        with _GPU_LOCK:
+            return work(self._inner)
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedSession:  # noqa: ARG001

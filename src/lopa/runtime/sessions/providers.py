@@ -1,11 +1,11 @@
-"""Options of ONNX Runtime's CUDA provider, which no other module makes, and sessions on it or on the CPU provider.
+"""Options of ONNX Runtime's sessions on its CPU and CUDA providers, and the opening of a graph on them.
 
-docs/how-to/devices.md lists the provider's defaults that change results.
+docs/how-to/devices.md lists the CUDA provider's defaults that change results. No other module sets its options.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,22 @@ import onnxruntime as ort
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, is_from_signal_handler
-from lopa.runtime.sessions.ort_log import errors_only
+
+ERRORS_ONLY = 3
+"""Severity of a logger that prints errors and no warnings."""
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Print the default logger's errors and no warnings during the block. ONNX Runtime cannot return the severity, so
+    its default is restored.
+    """
+    ort.set_default_logger_severity(ERRORS_ONLY)
+    try:
+        yield
+    finally:
+        ort.set_default_logger_severity(2)  # warnings and errors
+
 
 PROVIDER, CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
 Providers = Sequence[tuple[str, Mapping[str, str]]]
@@ -64,3 +79,17 @@ def session_on_providers(graph: Path, options: ort.SessionOptions, providers: Pr
         if is_from_signal_handler(error) or len(providers) == 1:
             raise
         return session_on_providers(graph, options, providers[1:])
+
+
+_PRECISION = "session.x64quantprecision"
+"""Option that makes ONNX Runtime multiply unsigned with unsigned bytes on these processors. By default it adds pairs of
+products in 16 bits there, and sums beyond this range are cut off."""
+
+
+def multiply_exactly(options: ort.SessionOptions) -> None:
+    """Let sessions with `options` compute exact products of 8-bit integers. Processors with VNNI always do.
+
+    Graphs that only dequantize such matrices, as portable ones do, must not get this option. With it, ONNX Runtime
+    1.31.1 gives such a matrix one zero point for all channels on these processors, and then refuses to run it.
+    """
+    options.add_session_config_entry(_PRECISION, "1")
