@@ -16,7 +16,7 @@ import click
 import msgspec
 import numpy as np
 
-from lopa.export.verify.random_windows import random_windows
+from lopa.export.verify.cases import random_windows
 from lopa.runtime.ascend.acl_contract import TABLE, acl_contract
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS

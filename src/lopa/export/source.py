@@ -18,8 +18,13 @@ from lopa.export.checkpoint.lora import (
     adapter_from_folder,
 )
 from lopa.export.checkpoint.packed_weights import with_packed_weights
-from lopa.export.checkpoint.stacked_experts import with_single_experts
-from lopa.export.checkpoint.tensors import INDEX_NAME, CheckpointTensor, have_equal_values, tensors_from_checkpoint
+from lopa.export.checkpoint.tensors import (
+    INDEX_NAME,
+    CheckpointTensor,
+    have_equal_values,
+    tensors_from_checkpoint,
+    with_single_experts,
+)
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.export.families.family import Architecture
 from lopa.export.weights.plan import WeightPlan, check_stored_tensors, source_shapes, weight_plan_from_network

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.sequential import sequential
 
 from lopa.export.replay.recorded_session import RecordedSession
-from lopa.export.verify.random_windows import random_windows
+from lopa.export.verify.cases import random_windows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.sessions.numpy_session import numpy_forward_from_bundle

@@ -20,8 +20,7 @@ from lopa.cli.main import main
 from lopa.export.replay.compare import matching_outputs
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.replay.saved_cases import FailedForwards
-from lopa.export.verify.cases import SHAPES
-from lopa.export.verify.random_windows import random_windows
+from lopa.export.verify.cases import SHAPES, random_windows
 from lopa.export.verify.token_gate import gate_tolerance
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.export.verify.random_windows import random_windows
+from lopa.export.verify.cases import random_windows
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.contract.forward import stored_dtype, stored_from_float32

@@ -4,7 +4,7 @@ A case has the same tokens in two forms. An engine receives prefix chunks to com
 reference without a cache receives complete sequences.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -199,3 +199,27 @@ def _append_window(prefix: Int64, window: Int64) -> Int64:
     """Return the prefix [P0] repeated before each window [B, W]: [B, P0 + W]."""
     repeated = np.broadcast_to(prefix, (len(window), len(prefix)))
     return np.concatenate([repeated, window], axis=1)
+
+
+def random_windows(
+    requests: Sequence[int],
+    shape: tuple[int, int, int],
+    vocabulary: int,
+    rng: np.random.Generator,
+    *,
+    start: int,
+) -> WindowBatch:
+    """Return windows of the `shape` B, W, Q for every request, at positions from `start`, at temperature 1.
+
+    Every row attends to its complete window. Ids and sampled positions are random.
+    """
+    branches, width, queries = shape
+    rows = (len(requests), branches, width)
+    return WindowBatch(
+        requests=tuple(requests),
+        input_ids=rng.integers(vocabulary, size=rows),
+        position_ids=np.broadcast_to(np.arange(start, start + width), rows).copy(),
+        window_mask=np.ones((*rows, width), np.bool_),
+        logits_index=rng.integers(width, size=(len(requests), branches, queries)),
+        temperature=np.ones(len(requests), np.float32),
+    )

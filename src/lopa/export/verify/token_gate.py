@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from lopa.export.progress import ProgressCallback, silent
+from lopa.export.verify.cases import random_windows
 from lopa.export.verify.differences import Difference, OutputError, difference_of, tolerance_of
 from lopa.export.verify.paired_session import PairedSession
-from lopa.export.verify.random_windows import random_windows
 from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
