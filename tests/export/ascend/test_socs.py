@@ -1,6 +1,6 @@
 import pytest
 
-from lopa.export.ascend.socs import SOCS, soc_from_name
+from lopa.export.ascend.rules import SOCS, soc_from_name
 from lopa.runtime.errors import BadInputError
 
 

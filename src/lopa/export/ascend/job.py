@@ -14,8 +14,7 @@ import onnx.external_data_helper
 
 from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inputs
 from lopa.export.ascend.inputs import BucketedInputs, bucketed_inputs, engine_outputs
-from lopa.export.ascend.rules import check_call, check_graph
-from lopa.export.ascend.socs import soc_from_name
+from lopa.export.ascend.rules import check_call, check_graph, soc_from_name
 from lopa.runtime.ascend.ascend_manifest import ENGINE_SCHEMA, EngineOutput, Precision
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import ShapeBucket

@@ -12,9 +12,8 @@ from typing import Annotated, Generic, TypeVar
 from msgspec import Meta
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.listed_file import check_listed_file
 from lopa.runtime.bundle.manifest import FileRecord
-from lopa.runtime.bundle.record import Reasons, Record, raise_first_reason, record_from_file
+from lopa.runtime.bundle.record import Reasons, Record, check_listed_file, raise_first_reason, record_from_file
 from lopa.runtime.errors import BadInputError
 
 ENGINES_FOLDER = "engines"

@@ -1,5 +1,6 @@
-"""The Session protocol, whose implementations compute forwards and keep prefix caches. This module also opens sessions
-by device name.
+"""The Session protocol, whose implementations compute forwards and keep prefix caches.
+
+This module also opens sessions by device name.
 """
 
 import importlib
