@@ -110,6 +110,23 @@ def test_lines_keep_hard_links_and_a_whole_file_replaces_its_name(tmp_path: Path
     assert (one.read_bytes(), other.read_bytes()) == (b"new\n", b"text\n")
 
 
+def test_a_whole_file_is_made_beside_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link may be on another file system, and an existing file in a folder that only others may change."""
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "target", tmp_path / "link"
+    link.symlink_to(target)
+    made: list[Path] = []
+    monkeypatch.setattr(Path, "replace", lambda path, to: (made.append(path.parent), os.replace(path, to)))  # noqa: PTH105
+    write_atomically(link, b"text\n")
+    assert made == [target.parent]
+    monkeypatch.setattr(os, "access", lambda path, _: path != target.parent)
+    inspect_output_path(link)
+    for write in (check_replaceable, lambda path: write_atomically(path, b"again\n")):
+        with pytest.raises(BadInputError, match="Permission denied"):
+            write(link)
+    assert target.read_bytes() == b"text\n"
+
+
 def unwritable_paths(folder: Path) -> dict[str, Path]:
     (folder / "file").write_text("stays")
     (folder / "loop").symlink_to("pool")
