@@ -34,7 +34,9 @@ def sdk_version(module: Any) -> str:
     return str(getattr(module.build_and_package_info, "qnn_version", "unknown"))
 
 
-def session_options(module: Any, soc: QnnSoc) -> onnxruntime.SessionOptions:
+def session_options(
+    module: Any, soc: QnnSoc
+) -> "onnxruntime.SessionOptions":  # quoted: doctor imports this file with any ONNX Runtime
     """Return options with every node on the NPU of `soc`, or in the emulator on x86-64.
 
     Registers the plug-in once per process. Raises MissingBackendError if it offers no device.

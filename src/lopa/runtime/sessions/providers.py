@@ -1,6 +1,8 @@
 """Options of ONNX Runtime's sessions on its CPU and CUDA providers, and the opening of a graph on them.
 
 docs/how-to/devices.md lists the CUDA provider's defaults that change results. No other module sets its options.
+
+Types of ONNX Runtime are quoted, because doctor imports this file with any ONNX Runtime.
 """
 
 import os
@@ -67,7 +69,7 @@ def check_tf32(bundle: Bundle, device: str) -> None:
         )
 
 
-def session_on_providers(graph: Path, options: ort.SessionOptions, providers: Providers) -> Any:
+def session_on_providers(graph: Path, options: "ort.SessionOptions", providers: Providers) -> Any:
     """Open a graph on the first of `providers` that starts, without the warning that a device has no plug-in.
 
     InferenceSession would do so too, but it prints, and hides exceptions of signal handlers.
@@ -86,7 +88,7 @@ _PRECISION = "session.x64quantprecision"
 products in 16 bits there, and sums beyond this range are cut off."""
 
 
-def multiply_exactly(options: ort.SessionOptions) -> None:
+def multiply_exactly(options: "ort.SessionOptions") -> None:
     """Let sessions with `options` compute exact products of 8-bit integers. Processors with VNNI always do.
 
     Graphs that only dequantize such matrices, as portable ones do, must not get this option. With it, ONNX Runtime
