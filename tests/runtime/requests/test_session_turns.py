@@ -204,7 +204,7 @@ def test_what_a_signal_handler_raises_passes_unchanged(
     last = [*events, *half_read][-1]
     assert isinstance(last, DoneEvent)
     assert last.result.token_ids == answers[0]
-    assert not decoder.session._caches  # type: ignore[attr-defined]
+    assert not session._inner._caches  # type: ignore[attr-defined]
 
 
 def test_a_stream_that_is_left_inside_a_round_is_released_after_it(
@@ -243,7 +243,7 @@ def test_a_stream_that_another_thread_leaves_is_released_after_the_round(
         assert not running.done()
         stall.open()
         assert running.result(WAIT) == answers[0]
-    assert not decoder.session._caches  # type: ignore[attr-defined]
+    assert not session._inner._caches  # type: ignore[attr-defined]
 
 
 def test_a_closed_decoder_is_named(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
