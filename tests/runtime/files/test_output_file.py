@@ -325,6 +325,8 @@ def test_file_of_another_writer_raises_under_any_name(
     for path in (tmp_path / "out", Path("out"), Path("../" + tmp_path.name, "link"), Path("hard")):
         with pytest.raises(BadInputError, match="another process is writing it"):
             write(path, b"text\n")
+        with pytest.raises(BadInputError, match="another process is writing it"):
+            check_replaceable(path)
     assert (tmp_path / "out").read_text() == "before\nfirst\n"
     writer.communicate()
     assert (tmp_path / "out").read_text() == "before\nfirst\nlast\n"

@@ -186,7 +186,7 @@ def check_replaceable(path: Path) -> OutputPlace:
     """Inspect `path`. Raises BadInputError if write_atomically cannot write it, as far as that shows before."""
     place = inspect_output_path(path)
     if place.regular:
-        with _bad_path_errors(path):
+        with _bad_path_errors(path), _locked(place):
             _check_folder(place.target.parent)
     return place
 
