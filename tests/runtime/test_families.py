@@ -15,7 +15,7 @@ from tests.runtime.requests.batch_mates import alone, result_of, with_stored_pro
 
 from lopa.bench.buckets.bucket_costs import bucket_costs
 from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
-from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
+from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_params
 from lopa.runtime import Decoder, Engine, GenerationResult, Request
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeSource
@@ -128,7 +128,7 @@ def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submit
     )
     assert recording.longest_prompt == 37
     forwards = forwards_of_recording(recording, 1)
-    limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
+    limits = limits_from_params(recording.params, forwards, recording.longest_prompt)
     costs = bucket_costs(decoder.bundle, "cuda:0", None)
     choice = choose_shape_buckets(forwards, limits, costs, max=3, max_bytes=None, bytes_of=lambda _: 1, seconds=1)
     plans = [decoder.params(each.config) for each in submitted]

@@ -13,7 +13,7 @@ from tests.conformance.recorded import TRACES, recording_of_file
 from lopa.bench.buckets.bucket_costs import BucketCosts, bucket_costs, bytes_of_bucket
 from lopa.bench.buckets.bucket_plan import expected_effect
 from lopa.bench.buckets.forward_recording import forwards_of_recording
-from lopa.bench.buckets.planner import BucketChoice, choose_shape_buckets, limits_from_plans
+from lopa.bench.buckets.planner import BucketChoice, choose_shape_buckets, limits_from_params
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import (
     BucketPlanCosts,
@@ -140,8 +140,8 @@ def test_limits_follow_from_the_options() -> None:
         resolve(GenerationConfig(strategy="d2f", block_size=16, max_new_tokens=40)),
     ]
     forwards = Counter({Sizes(3, 2, 50, 64, 20): 1})
-    assert limits_from_plans(plans, forwards, 30) == Sizes(3, 5, 112, 192, 101)
-    assert limits_from_plans(plans, forwards, 300) == Sizes(3, 5, 336, 448, 101)
+    assert limits_from_params(plans, forwards, 30) == Sizes(3, 5, 112, 192, 101)
+    assert limits_from_params(plans, forwards, 300) == Sizes(3, 5, 336, 448, 101)
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*lopa*.gz")), ids=lambda path: path.name.split(".")[0])
@@ -150,7 +150,7 @@ def test_recorded_traces_with_eight_buckets(path: Path, tiny_bundle: Path) -> No
     bundle = Bundle.open(tiny_bundle)
     recording = recording_of_file(path)
     forwards = forwards_of_recording(recording, 1)
-    limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
+    limits = limits_from_params(recording.params, forwards, recording.longest_prompt)
     for device, aim in (("cpu", 1.14 if "x_long" in path.name else 1.10), ("cuda:0", 1.05)):
         costs = bucket_costs(bundle, device, None)
         found = choose_shape_buckets(

@@ -55,7 +55,7 @@ def test_a_shared_forward_has_the_maximum_of_every_size() -> None:
 def test_joined_recordings() -> None:
     joined = join_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
     assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
-    assert (len(joined.plans), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
+    assert (len(joined.params), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
 
 
 class RecordingForward:

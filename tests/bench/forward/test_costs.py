@@ -211,12 +211,15 @@ def test_host_seconds_per_step_and_per_branch(decoder: Decoder, monkeypatch: pyt
     """Replace the seconds of real rounds by 7 outside the forward and 2 for each further branch."""
     original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
 
-    def job(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
-        def counted(step: Step) -> None:
-            counts.append(len(step.branches))
-            on_step(step)
+    def job(self: Decoder) -> Any:
+        def counted_job(*arguments: Any, on_step: Any, **named: Any) -> Any:
+            def counted(step: Step) -> None:
+                counts.append(len(step.branches))
+                on_step(step)
 
-        return original_job(self, *arguments, on_step=counted, **named)
+            return original_job.__get__(self)(*arguments, on_step=counted, **named)
+
+        return counted_job
 
     def pool(self: Decoder, *arguments: Any, observer: Any, **named: Any) -> Any:
         def ended(report: RoundReport) -> None:
@@ -228,7 +231,7 @@ def test_host_seconds_per_step_and_per_branch(decoder: Decoder, monkeypatch: pyt
         )
         return original_pool(self, *arguments, observer=timed, **named)
 
-    monkeypatch.setattr(Decoder, "_job", job)
+    monkeypatch.setattr(Decoder, "_job", property(job))
     monkeypatch.setattr(Decoder, "_pool", pool)
     assert host_cost(decoder) == pytest.approx((7.0, 2.0))
     assert max(counts) == 8

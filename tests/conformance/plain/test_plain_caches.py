@@ -353,7 +353,7 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
         config = GenerationConfig(
             strategy=cast(Any, strategy),
             cache=cast(Any, cache),
-            window=cast(Any, window),
+            attention=cast(Any, window),
             alignment=cast(Any, alignment),
             block_size=int(rng.integers(2, 9)),
             max_new_tokens=int(rng.integers(5, 24)),

@@ -193,7 +193,7 @@ def test_an_adapter_makes_llada_block_causal(bundles: dict[str, Bundle], tmp_pat
     (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(adapter))
     made = bundle_from_checkpoint(RECORDED / "llada", tmp_path / "bundle", lora=tmp_path / "lora")
     decoding = made.manifest.decoding
-    assert (decoding.window, decoding.strategy, decoding.cache, decoding.alignment) == (
+    assert (decoding.attention, decoding.strategy, decoding.cache, decoding.alignment) == (
         "block_causal",
         "lopa",
         "blocks",

@@ -15,11 +15,13 @@ from lopa.runtime.sessions.session import open_session
 class PlainScores:
     """The masked model of a bundle with logits, and the rule of a canvas behind a prompt."""
 
-    def __init__(self, bundle: Path, *, window: str, block_size: int, absolute: bool, temperature: float = 1.0) -> None:
+    def __init__(
+        self, bundle: Path, *, attention: str, block_size: int, absolute: bool, temperature: float = 1.0
+    ) -> None:
         opened = Bundle.open(bundle)
         self._session = open_session(opened, "numpy", threads=None)
         self._mask, self._shift = opened.manifest.special_tokens.mask, opened.manifest.prediction_shift
-        self._window, self._size, self._absolute = window, block_size, absolute
+        self._attention, self._size, self._absolute = attention, block_size, absolute
         self._temperature = temperature
 
     def logprobs(self, prompt: Sequence[int], choice: Sequence[int], longest: int) -> list[float]:
@@ -50,9 +52,9 @@ class PlainScores:
         return (position - (0 if self._absolute else prompt)) % self._size == 0
 
     def _sees(self, row: int, column: int, prompt: int) -> bool:
-        if self._window == "full":
+        if self._attention == "full":
             return True
-        if self._window == "causal":
+        if self._attention == "causal":
             return column <= row
         return self._block(column, prompt) <= self._block(row, prompt)
 

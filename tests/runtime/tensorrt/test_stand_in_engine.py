@@ -50,8 +50,8 @@ class Bench:
 
         self.runtime = trt.Runtime(Logger())
         (folder,) = TENSORRT_ENGINES.folders(bundle)
-        self.params = (folder / PLAN_NAME).read_bytes()
-        self.engine = self.open_plan(self.params)
+        self.plan = (folder / PLAN_NAME).read_bytes()
+        self.engine = self.open_plan(self.plan)
         arrays = GraphArrays(manifest)
         self.shapes = arrays.input_shapes(BUCKET)
         sizes = arrays.bytes_without_prefix(BUCKET)

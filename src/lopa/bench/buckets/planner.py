@@ -35,7 +35,7 @@ class BucketChoice:
     """True if all occurring sizes were considered. Otherwise some were rounded up first to limit the search."""
 
 
-def limits_from_plans(params: Sequence[DecodingParams], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
+def limits_from_params(params: Sequence[DecodingParams], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
     """Return the largest sizes of decodes with `params`, at least one, and prompts of up to `prompt` tokens."""
     generated = max(params.positions for params in params)
     window, sampled = (max(rows) for rows in zip(*(max_rows(prompt, params) for params in params), strict=True))

@@ -15,7 +15,7 @@ from lopa.bench.buckets.forward_recording import (
     join_recordings,
     recording_from_decoder,
 )
-from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
+from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_params
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
@@ -133,7 +133,7 @@ def command(
     check_output(target)  # before anything is decoded
     recording = join_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
     forwards = forwards_of_recording(recording, max_num_seqs)
-    limits = limits_from_plans(
+    limits = limits_from_params(
         recording.params, forwards, recording.longest_prompt if max_prompt is None else max_prompt
     )
     choice = choose_shape_buckets(

@@ -29,7 +29,6 @@ It covers concatenation and extra host work, and avoids splits for gains within 
 """
 MAX_MASK_BYTES = 2**32
 """Maximum bytes of a shape bucket's window mask [R, B, W, W], its largest input on the host."""
-_REMEDY = "plan again: lopa-export plan BUNDLE"
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=2**48)]
@@ -181,21 +180,21 @@ def bucket_plan_from_file(path: Path | None, bundle: Bundle) -> BucketPlan:
 
     Raises BadInputError if it is unusable or was made for another bundle.
     """
-    path = bucket_plan_path(bundle.path) if path is None else path
+    path, remedy = path or bucket_plan_path(bundle.path), f"make a plan: lopa-export plan {bundle.path}"
     plan = record_from_file(
         path,
         BucketPlan,
         what="a plan of shape buckets",
         schema=BUCKETS_SCHEMA,
-        remedy=_REMEDY,
+        remedy=remedy,
         checks=[_find_bucket_errors],
     )
     weights = bundle.manifest.weights_digest
     if plan.weights_sha256 != weights:
         raise BadInputError(
-            f"{path} was made for weights {plan.weights_sha256}", expected=f"weights {weights}", remedy=_REMEDY
+            f"{path} was made for weights {plan.weights_sha256}", expected=f"weights {weights}", remedy=remedy
         )
-    check_buckets_fit(plan.buckets, bundle.manifest, source=str(path), remedy=_REMEDY)
+    check_buckets_fit(plan.buckets, bundle.manifest, source=str(path), remedy=remedy)
     return plan
 
 
