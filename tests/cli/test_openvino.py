@@ -68,7 +68,6 @@ def test_costs_branches_and_a_plan_of_the_device_chosen_by_auto(
     taken = run["device"]
     assert taken in (DEVICE, f"{DEVICE}:bf16")
     assert (bundle / f"costs.{taken.replace(':', '-')}.json").is_file()
-    assert ("GFLOP/s" in done.stdout) == (taken == DEVICE)
     trace = tmp_path / "trace.jsonl"
     one = ("--device", taken, "--threads", 1)
     done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto", "--step-log", trace)
@@ -90,7 +89,6 @@ def test_speed_compared_with_the_pytorch_loop(
     assert "same tokens on both sides" in done.stdout
     report = json.loads((tmp_path / "speed.json").read_bytes())
     assert report["run"]["device"] == DEVICE
-    assert 0 < report["measured"]["outside"]["outside_call"] < 1
 
 
 @pytest.mark.parametrize("devices", [["openvino:GPU"], [DEVICE, "numpy"], ["cuda:0"]])
