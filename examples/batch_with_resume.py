@@ -29,7 +29,7 @@ def main(bundle: str, folder: str) -> None:
 
     results = [json.loads(line) for line in answers.read_text().splitlines()]
     with Decoder.open(bundle) as decoder:  # the same prompts in Python, four at a time
-        again = decoder.generate(PROMPTS, max_new_tokens=64, parallel=4)
+        again = decoder.generate(PROMPTS, max_new_tokens=64, max_num_seqs=4)
     assert [result["text"] for result in results] == [result.text for result in again]
     for result in results:
         print(result["id"], result["text"].splitlines()[-1])

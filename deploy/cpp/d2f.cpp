@@ -122,7 +122,7 @@ int main(int count, char** words) try {
   std::ifstream file(bundle / "manifest.json");
   const std::string json(std::istreambuf_iterator<char>(file), {});
   check(!json.empty(), bundle.string() + " has no manifest.json, expected a bundle of lopa-export onnx");
-  const std::regex others("\"decoding\"[^}]*\"(window|alignment|cache|confidence)\"|\"stops\"");
+  const std::regex others("\"decoding\"[^}]*\"(attention|alignment|cache|confidence)\"|\"stops\"");
   check(!std::regex_search(json, others), "expected a bundle whose rows all attend to each other, as Dream's");
   Ids ids;
   for (int i = 2; i < count; ++i) {

@@ -13,6 +13,7 @@ import pytest
 from tests.outcomes import outcomes
 
 from lopa.runtime import BadInputError, Decoder, Engine
+from lopa.runtime.requests.request import Request
 from lopa.runtime.text.tokenizer import Tokenizer
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -56,7 +57,7 @@ with Decoder.open(bundle, threads=1) as decoder:
 
 def test_the_length_is_checked_before_blocks_are_made(decoder: Decoder) -> None:
     with pytest.raises(BadInputError, match="max_new_tokens is 2147483647, but this model has 2048 positions"):
-        decoder._job(PROMPT, decoder.config(max_new_tokens=2**31 - 1, block_size=1))
+        decoder._job(Request(PROMPT, decoder.config(max_new_tokens=2**31 - 1, block_size=1)))
     (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16, block_size=2**31 - 1))
     assert result.tokens > 0
 
@@ -206,7 +207,7 @@ def test_invalid_parallel(decoder: Decoder, value: Any) -> None:
 @pytest.mark.parametrize("deadline", [-1, 10**400, float("nan"), float("inf"), "1", True, 1e300])
 def test_invalid_deadlines(decoder: Decoder, deadline: Any) -> None:
     with pytest.raises(BadInputError, match="deadline"):
-        decoder._job(PROMPT, deadline=deadline)
+        decoder._job(Request(PROMPT), deadline=deadline)
 
 
 def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:

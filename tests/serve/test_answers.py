@@ -277,6 +277,8 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"stop": 5}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": 5}, "stream_options"),
+        ({"stream_options": {"include_usages": True}}, "stream_options.include_usages"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
         ({"stream_options": {"include_usage": "yes"}}, "stream_options"),
         ({"branches": 3}, "branches"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),

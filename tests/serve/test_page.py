@@ -91,6 +91,18 @@ def test_page_loads_nothing_else_and_inserts_text_only(server: Server) -> None:
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|srcdoc", text)
 
 
+def test_tables_of_the_page_name_its_fields(server: Server) -> None:
+    """A name without its field would end the script before it shows anything."""
+    page = server.http.get("/").text
+    fields = set(re.findall(r'name="(\w+)"', page))
+    tables = re.findall(r"const (?:WITHOUT|LABELS) = \{(.*?)\n\};", page, re.DOTALL)
+    named = [
+        set(re.findall(pattern, table)) for pattern, table in zip((r"(\w+): \[", r'"lopa\.(\w+)"'), tables, strict=True)
+    ]
+    assert all(named)
+    assert set().union(*named) - fields == {"parts"}
+
+
 def test_drafts_have_confidences_and_unmasked_counts(server: Server) -> None:
     body = {
         "model": "tiny",

@@ -46,7 +46,7 @@ def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str])
     lines = [re.sub(r"( \(\d+\)|: \d+ in .*)$", "", line) for line in shown.err.splitlines()]
     phases = ["TensorRT: Building engine", "TensorRT: Computing profile costs"]
     assert sorted(lines) == sorted(2 * phases)
-    assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.params").is_file()
+    assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.plan").is_file()
     assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
     assert "up to date, nothing was built" in capsys.readouterr().out
     assert run(bundle, "--int8", "--fp8") == 2
@@ -117,7 +117,7 @@ def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     shown = capsys.readouterr()
     assert "GPUs of compute capability 8.9, 12.0, TensorRT for RTX 1.7.1.116, not verified" in shown.out
     assert "no layers.json: this machine has no GPU" in shown.out
-    assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.params").is_file()
+    assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
     for arguments, message in (
         (("--compute-capability", "8.9"), "--compute-capability needs --rtx"),
         (("--rtx", "--compute-capability", "5.0"), "builds for: 7.5, 8.0"),

@@ -45,7 +45,7 @@ def job(bundle: Bundle) -> EngineJob:
 
 
 def _description(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "engine.params").read_text()))
+    return dict(json.loads((folder / "engine.plan").read_text()))
 
 
 def _left(bundle: Bundle) -> list[str]:
@@ -171,7 +171,7 @@ def test_everything_that_matters_is_in_the_key(bundle: Bundle, job: EngineJob) -
 
 def test_a_damaged_engine_is_built_again(job: EngineJob) -> None:
     folder = engine_from_job(job, TRT, target(TRT), None, silent).found.folder
-    (folder / "engine.params").write_bytes(b"half")
+    (folder / "engine.plan").write_bytes(b"half")
     assert not engine_from_job(job, TRT, target(TRT), None, silent).cached
     assert check_file(engine_from_job(job, TRT, target(TRT), None, silent).found, PLAN_NAME)
 
@@ -262,7 +262,7 @@ def test_an_engine_that_does_not_open_is_kept(bundle: Bundle, job: EngineJob) ->
     made = engine_from_job(job, trt, target(trt), None, silent)
     assert made.no_layers == "TensorRT cannot open the engine on this machine\n  TensorRT: out of memory"
     assert engine_for_device(bundle, DEVICE, trt.__version__) == made.found
-    assert sorted(path.name for path in made.found.folder.iterdir()) == ["engine.json", "engine.params"]
+    assert sorted(path.name for path in made.found.folder.iterdir()) == ["engine.json", "engine.plan"]
     assert made.found.engine.verified_on == []
 
 

@@ -76,16 +76,16 @@ def test_a_build(bundle: Bundle) -> None:
     """Check that builds get capabilities and the capture flag, time nothing, and open no engine without a GPU."""
     flags = BuildFlags(workspace=1 << 30, products="int8")
     made = build(bundle, ("8.9", "86"), flags)
-    plan = json.loads((made.found.folder / "engine.params").read_bytes())
+    plan = json.loads((made.found.folder / "engine.plan").read_bytes())
     assert plan["capabilities"] == ["SM86", "SM89"]
     assert (plan["flags"], plan["limits"]) == (["REQUIRE_USER_ALLOCATION"], {"WORKSPACE": 1 << 30})
     assert made.no_layers == "this machine has no GPU to open the engine on"
-    assert sorted(each.name for each in made.found.folder.iterdir()) == ["engine.json", "engine.params"]
+    assert sorted(each.name for each in made.found.folder.iterdir()) == ["engine.json", "engine.plan"]
     assert sorted(each.name for each in made.found.folder.parent.iterdir()) == [made.found.name]  # no timing cache
     assert build(bundle, ("86", "8.9"), flags).cached
     streamed = build(bundle, ("86", "8.9"), BuildFlags(weight_streaming=True))
-    assert json.loads((streamed.found.folder / "engine.params").read_bytes())["flags"] == ["WEIGHT_STREAMING"]
-    assert json.loads((build(bundle).found.folder / "engine.params").read_bytes())["capabilities"] == []
+    assert json.loads((streamed.found.folder / "engine.plan").read_bytes())["flags"] == ["WEIGHT_STREAMING"]
+    assert json.loads((build(bundle).found.folder / "engine.plan").read_bytes())["capabilities"] == []
 
 
 def test_stripping_weights_needs_a_gpu(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_stripping_weights_needs_a_gpu(bundle: Bundle, monkeypatch: pytest.Monke
     monkeypatch.setattr("lopa.export.tensorrt.engine.cuda_device", lambda _number: DEVICE)
     made = build(bundle, flags=flags)
     assert (made.no_layers, made.cached) == (None, False)
-    names = ["engine.json", "engine.params", "layers.json", "model.onnx"]
+    names = ["engine.json", "engine.plan", "layers.json", "model.onnx"]
     assert sorted(each.name for each in made.found.folder.iterdir()) == names

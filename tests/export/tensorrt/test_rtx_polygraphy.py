@@ -59,7 +59,7 @@ def test_the_page_inspects_and_builds() -> None:
 def test_commands_of_the_page(command: str, tiny_bfloat16: Path, environment: dict[str, str], tmp_path: Path) -> None:
     done = _run(command, tiny_bfloat16, tmp_path, environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    plan = tmp_path / "engine.params"
+    plan = tmp_path / "engine.plan"
     if "inspect" in command:
         assert "Graph is fully supported by TensorRT" in done.stdout
     else:
@@ -74,5 +74,5 @@ def test_failures_on_the_page_occur(
     """Use zero points of 128, which fail for the reason that the page states."""
     done = _run(command, tiny_quantized, tmp_path, environment)
     assert "Graph is fully supported" not in done.stdout
-    assert not (tmp_path / "engine.params").exists()
+    assert not (tmp_path / "engine.plan").exists()
     assert "zero point" in done.stdout + done.stderr

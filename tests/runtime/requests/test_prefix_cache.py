@@ -51,7 +51,7 @@ def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: 
     results: list[object] = [dataclasses.replace(last.result, seconds=0)]  # type: ignore[union-attr]
     pool = decoder._pool()
     for _ in range(2):
-        job = decoder._job(prompt, config, on_step=steps.append)  # type: ignore[arg-type]
+        job = decoder._job(Request(prompt, config), on_step=steps.append)
         pool.add(job)
         while len(pool):
             pool.step()
@@ -90,7 +90,7 @@ def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:
             decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)  # type: ignore[arg-type]
             pool = decoder._pool(kept)
             for _ in range(3):
-                pool.add(decoder._job(prompt, decoder.config(attention="block_causal", max_new_tokens=16)))
+                pool.add(decoder._job(Request(prompt, decoder.config(attention="block_causal", max_new_tokens=16))))
                 while len(pool):
                     pool.step()
             counts.append(session.rows)

@@ -15,6 +15,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch, PaddedBatch, check_p
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
+from lopa.runtime.requests.request import Request
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.packed_rows import (
     MAX_PADDING,
@@ -161,7 +162,7 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
                 PrefixTree(0),
                 max_padding=float("inf"),
             )
-            jobs = [decoder._job(prompt, config) for prompt, config in submitted]
+            jobs = [decoder._job(Request(prompt, config)) for prompt, config in submitted]
             for job in jobs:
                 pool.add(job)
             while len(pool):

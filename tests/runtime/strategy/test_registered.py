@@ -5,14 +5,15 @@ of a round.
 """
 
 import dataclasses
-from typing import Any
+import re
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from tests.runtime.decoding.test_branch_budget import costs_with
 from tests.runtime.strategy.agreement import agreement_of_example, params_with, steps_of
 
-from lopa.runtime import BadInputError, Decoder
+from lopa.runtime import BadInputError, Decoder, StrategyFailedError
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import Bool
 from lopa.runtime.decoding.branch_budget import BranchBudget
@@ -21,6 +22,7 @@ from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import (
     STRATEGIES,
     BlockView,
+    Option,
     Strategy,
     installed,
     match_positions,
@@ -171,3 +173,52 @@ def test_a_stage_sees_the_whole_round(
             np.testing.assert_array_equal(own.confidences, view.candidates.confidences)
             assert view.masked.all()
         seen.clear()
+
+
+def with_option(strategy: Strategy, **properties: Any) -> Strategy:
+    return dataclasses.replace(strategy, options=(Option(**{"name": "mode", "help": "a mode", **properties}),))
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"kind": Literal[1, 2], "default": 1}, "of kind typing.Literal"),
+        ({"kind": int | None, "default": 1}, "of kind int | None"),
+        ({"default": lambda length: length}, "of kind <class 'function'>"),
+        ({"default": "abc"}, "of kind <class 'str'>"),
+        ({}, "of kind <class 'NoneType'>"),
+        ({"kind": "int", "default": 1}, "of kind 'int'"),
+        ({"default": 99, "min": 1, "max": 4}, "has the default 99"),
+        ({"default": 1, "check": lambda value: [value]}, "has the default 1"),
+        ({"kind": int, "default": lambda length: length // 0}, "has the default"),
+        ({"name": "", "default": 1}, "option ''"),
+        ({"name": "a b", "default": 1}, "option 'a b'"),
+    ],
+)
+def test_an_option_that_cannot_be_checked_is_rejected(
+    agreement: Strategy, properties: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(BadInputError, match=re.escape(named)):
+        register_strategy(with_option(agreement, **properties))
+    assert strategy_names() == tuple(STRATEGIES)
+
+
+def test_two_options_with_one_name_are_rejected(agreement: Strategy) -> None:
+    twice = (Option(name="o", help="one", default=1), Option(name="o", help="two", default=1.5))
+    with pytest.raises(BadInputError, match="option 'o'"):
+        register_strategy(dataclasses.replace(agreement, options=twice))
+
+
+def test_errors_of_a_check_are_the_strategy_s(agreement: Strategy, decoder: Decoder) -> None:
+    def check(value: Any) -> Any:
+        if value == 3:
+            raise ValueError("three")
+        return [value] if value == 4 else value
+
+    register_strategy(with_option(agreement, default=1, check=check))
+    assert decoder.params(decoder.config(strategy="agreement", strategy_options={"mode": 2})).own == {"mode": 2}
+    for value, problem in ((3, "option mode raised ValueError"), (4, r"option mode has the value \[4\]")):
+        with pytest.raises(StrategyFailedError, match=problem):
+            decoder.config(strategy="agreement", strategy_options={"mode": value})
+    with pytest.raises(BadInputError, match="did you mean mode"):
+        decoder.config(strategy="agreement", strategy_options={"mod": 2})

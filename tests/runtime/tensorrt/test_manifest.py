@@ -161,7 +161,7 @@ def _edit_description(**changes: object) -> Callable[[Path], None]:
         (_edit_description(schema=1), "schema version 1"),
         (_edit_description(contract=9), "contract version 9"),
         (_edit_description(unknown=1), "unknown"),
-        (_edit_description(files=[]), "has no engine.params"),
+        (_edit_description(files=[]), "has no engine.plan"),
         (
             _edit_description(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]),
             "names the file '../model.onnx'",

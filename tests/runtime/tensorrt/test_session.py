@@ -310,9 +310,9 @@ def change_description(bundle: Bundle, **changes: object) -> None:
 
 def test_damaged_plan_raises(bundle: Bundle) -> None:
     (folder,) = TENSORRT_ENGINES.folders(bundle)
-    plan = bytearray((folder / "engine.params").read_bytes())
+    plan = bytearray((folder / "engine.plan").read_bytes())
     plan[100] ^= 1
-    (folder / "engine.params").write_bytes(plan)
+    (folder / "engine.plan").write_bytes(plan)
     with pytest.raises(BadInputError, match="is damaged") as caught:
         open_session(bundle, "tensorrt:0")
     assert "lopa-export tensorrt" in caught.value.remedy
@@ -334,7 +334,7 @@ def test_plan_that_contradicts_its_description_raises(
 ) -> None:
     """The digest still matches."""
     (folder,) = TENSORRT_ENGINES.folders(bundle)
-    plan = json.loads((folder / "engine.params").read_bytes())
+    plan = json.loads((folder / "engine.plan").read_bytes())
     if change == {"tensors": "less"}:
         del plan["tensors"]["entropy"]
     elif change == {"tensors": "HALF"}:
@@ -359,11 +359,11 @@ def test_invalid_plan_raises(bundle: Bundle) -> None:
 
 def write_plan(folder: Path, plan: bytes) -> None:
     """Write the plan, and update size and digest in the description."""
-    (folder / "engine.params").write_bytes(plan)
+    (folder / "engine.plan").write_bytes(plan)
     engine = json.loads((folder / "engine.json").read_bytes())
     files = [
         {**record, "size": len(plan), "sha256": hashlib.sha256(plan).hexdigest()}
-        if record["path"] == "engine.params"
+        if record["path"] == "engine.plan"
         else record
         for record in engine["files"]
     ]
@@ -373,7 +373,7 @@ def write_plan(folder: Path, plan: bytes) -> None:
 def test_missing_weights_raise(bundle: Bundle, trt: ModuleType) -> None:
     with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
     (folder,) = TENSORRT_ENGINES.folders(bundle)
-    plan = json.loads((folder / "engine.params").read_bytes())
+    plan = json.loads((folder / "engine.plan").read_bytes())
     plan["weights"] |= {f"scale.{number}": [1, 7] for number in range(7)}
     write_plan(folder, json.dumps(plan).encode())
     names = "scale.0, scale.1, scale.2, scale.3, scale.4, ..."

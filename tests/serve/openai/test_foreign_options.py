@@ -10,7 +10,7 @@ from openai.types.completion_create_params import CompletionCreateParamsBase
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from lopa.runtime.errors import FieldError
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, PROMPT_FIELDS, options_from_body
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, PROMPT_FIELDS, RESPONSES, options_from_body
 from lopa.serve.openai.foreign_options import IGNORED, MAPPED, NEUTRAL
 
 SCHEMA = {"type": "object"}
@@ -28,6 +28,7 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA}),
     ({"response_format": {"type": "regex", "value": "a"}}, {"regex": "a"}),
     ({"response_format": {"type": "json", "value": SCHEMA}}, {"json_schema": SCHEMA}),
+    ({"response_format": {"type": "text", "json_schema": None}}, {}),
     ({"regex": "a"}, {"regex": "a"}),
     ({"ebnf": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
     ({"top_k": 5}, {"top_k": 5}),
@@ -65,6 +66,8 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": SCHEMA, "response_format": {"type": "json_object", "schema": {}}}, "response_format"),
     ({"response_format": {"type": "regex"}}, "response_format"),
     ({"response_format": {"type": "structural_tag"}}, "response_format"),
+    ({"response_format": {"type": "text", "shema": 1}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "nam": "a"}}}, "response_format"),
     ({"diffusion_max_steps": 5}, "diffusion_max_steps"),
 ]
 
@@ -140,6 +143,20 @@ def test_unknown_fields_are_refused_with_the_nearest_name(name: str, remedy: str
             options_from_body({name: 1}, endpoint)
         assert caught.value.param == name
         assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint", "nearest"),
+    [
+        ("max_output_token", RESPONSES, "max_output_tokens"),
+        ("stop_sequence", MESSAGES, "stop_sequences"),
+        ("cache_slat", CHATS, "cache_salt"),
+    ],
+)
+def test_the_nearest_name_is_among_all_fields_of_the_endpoint(name: str, endpoint: str, nearest: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        options_from_body({name: 1}, endpoint)
+    assert f"did you mean {nearest}?" in caught.value.remedy
 
 
 def test_all_fields_of_openai_and_anthropic_are_listed() -> None:

@@ -41,6 +41,10 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
     """Return the decoding options that were given, from a command's keyword arguments."""
     given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
     if _STRATEGY_OPTIONS in given:
+        names = [name for name, _ in given[_STRATEGY_OPTIONS]]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise click.UsageError(f"--strategy-option {twice} is given twice")
         given[_STRATEGY_OPTIONS] = dict(given[_STRATEGY_OPTIONS])
     return given | ({NULLABLE: None} if given.get(NULLABLE) == _WORD_FOR_NONE else {})
 
@@ -116,7 +120,7 @@ def write_installed_strategies(formatter: click.HelpFormatter) -> None:
 
 def _record_of_own_option(own: Option) -> tuple[str, str]:
     default = "depends on max_new_tokens" if callable(own.default) else str(own.default).lower()
-    kind = "|".join(get_args(own.kind)) or type(own.default).__name__.upper() if not callable(own.default) else "VALUE"
+    kind = "|".join(get_args(own.kind)) or getattr(own.value_kind, "__name__", "VALUE").upper()
     return f"--strategy-option {own.name}={kind}", f"{own.help}  [default: {default}]"
 
 

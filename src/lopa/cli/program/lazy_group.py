@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from lopa.cli.program.grouped_command import CommandWithExamples, add_verbosity
 from lopa.cli.program.signals import Signals
@@ -16,8 +17,23 @@ COMPLETE_VARIABLE = "_LOPA_EXPORT_COMPLETE"
 """Name of the variable, which the completion script sets."""
 
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
-"""Type of arguments that name a folder, which shells complete as one."""
+class _Folder(click.Path):
+    """Path of a folder. Shells complete folders only, and a file is passed on, since its error names what it is."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="dir")]
+
+
+FOLDER = _Folder()
+"""Type of arguments that name a folder."""
 
 
 class LazyGroup(CommandWithExamples, click.Group):

@@ -35,7 +35,11 @@ class Chat:
     """Messages of a chat, which the bundle's template formats as a prompt. Raises FieldError for an invalid field."""
 
     messages: Sequence[Mapping[str, Any]]
-    """{"role", "content"} each, with "tool_calls", "tool_call_id" and "reasoning_content" as templates read them."""
+    """{"role", "content"} each, with "tool_calls", "tool_call_id" and "reasoning_content" as templates read them.
+
+    As in transformers, the arguments of a call are an object. Most templates quote a text of JSON, which HTTP and files
+    take as the object.
+    """
     tools: Sequence[Mapping[str, Any]] | None = None
     """Definitions of functions in OpenAI's form. The answer then has a grammar, so that its calls are valid."""
     tool_choice: Any = None

@@ -5,7 +5,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.config import OWN_OPTIONS
+from lopa.runtime.generation_config.config import OWN_OPTIONS, did_you_mean
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
 from lopa.runtime.strategy import STRATEGIES, Strategy
 
@@ -77,7 +77,8 @@ def _with_strategy(options: Options, strategy: Strategy) -> Iterator[Conflict]:
         remedy = f"remove {shown(name)} from strategy_options"
         if name not in own:
             expected = "one of " + ", ".join(own) if own else "no options of this strategy"
-            yield f"strategy_options with {shown(name)}, unknown to strategy {strategy.name!r}", expected, remedy
+            received = f"strategy_options with {shown(name)}, unknown to strategy {strategy.name!r}"
+            yield received, expected, did_you_mean(name, own, otherwise=remedy)
         elif name in OWN_OPTIONS and options[name] is not None:
             yield f"strategy_options with {shown(name)}, which is also given as an option", "one value", remedy
 

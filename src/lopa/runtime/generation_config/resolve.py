@@ -30,7 +30,7 @@ from lopa.runtime.options.choices import PUBLISHED_STEP_LIMIT, Confidence, Share
 from lopa.runtime.options.option import FrozenOptions
 from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
-from lopa.runtime.strategy.installed import errors_of_strategy
+from lopa.runtime.strategy.installed import errors_of_strategy, own_value
 
 NOTHING: Options = {}
 _USUAL: Options = {**dict.fromkeys(OPTIONS), **GenerationConfig().requested(), **PACKAGE_DEFAULTS}
@@ -136,7 +136,10 @@ def _own_options(options: Options, strategy: Strategy) -> FrozenOptions:
     """Return the checked options of the strategy, defaults included."""
     given = {**{name: options[name] for name in OWN_OPTIONS}, **(options["strategy_options"] or {})}
     return FrozenOptions(
-        {option.name: option.value(given.get(option.name), options["max_new_tokens"]) for option in strategy.options}
+        {
+            own.name: own_value(strategy.name, own, given.get(own.name), options["max_new_tokens"])
+            for own in strategy.options
+        }
     )
 
 
@@ -196,7 +199,9 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
     if requested is not None:
         return BranchChoice(requested, "requested")
     if strategy.default_branches is not None:
-        return BranchChoice(strategy.default_branches, f"{strategy.name} looks ahead only on request")
+        is_one = strategy.default_branches == 1
+        reason = "looks ahead only on request" if is_one else f"has {strategy.default_branches} branches by default"
+        return BranchChoice(strategy.default_branches, f"{strategy.name} {reason}")
     if options["reference"]:
         return BranchChoice(DEFAULT_BRANCHES, "default of the published implementation")
     reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])

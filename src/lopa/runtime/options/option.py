@@ -118,11 +118,16 @@ class Option:
         """The default in help texts; empty without one."""
         return self.documented_default or ("" if self.default in (None, ()) else str(self.default))
 
+    @property
+    def value_kind(self) -> Any:
+        """Type of the values."""
+        return type(self.default) if self.kind is None else self.kind
+
     def checked(self, value: Any) -> Any:
         """Return `value`, which is not None, as a plain Python value. Raises BadInputError for an invalid value."""
         if self.check is not None:
             return self.check(value)
-        kind = type(self.default) if self.kind is None else self.kind
+        kind = self.value_kind
         if kind is bool:
             return check_bool(self.name, value)
         if kind is int:

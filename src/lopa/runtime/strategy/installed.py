@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -40,6 +40,10 @@ _WHOLE = frozenset({bool, int, *(np.dtype(code).type for code in np.typecodes["A
 _REAL = _WHOLE | {float, *(np.dtype(code).type for code in np.typecodes["Float"])}
 """Types of numbers. Instances of subclasses are rejected, as their methods may do anything."""
 
+_USUAL_LENGTH = 256
+"""Value of max_new_tokens for which the default of an option is checked."""
+_PLAIN = (bool, int, float, str)
+"""Types of values of options."""
 _VIEWS = (BlockView, BranchView, Candidates, EditView, RemaskView, RoundView, RowStatistics)
 """Types of arguments of stages that hold arrays. A memory belongs to its strategy and is passed as it is."""
 
@@ -75,6 +79,26 @@ def errors_of_strategy(name: str, stage: str) -> Iterator[None]:
             raise
         received = f"strategy {name}: {stage} raised {shown(error)}"
         raise StrategyFailedError(received, expected="a result", remedy=_REMEDY) from error
+
+
+def own_value(strategy: str, own: Option, given: Any, max_new_tokens: int) -> Any:
+    """Return the checked value `given` of a strategy's own option, or the default for None.
+
+    Raises BadInputError for a value that the option refuses, and StrategyFailedError for a check or default of another
+    package that raises another error or returns anything but a bool, int, float or str.
+    """
+    refused: BadInputError | None = None
+    with errors_of_strategy(strategy, f"option {own.name}"):
+        try:
+            value = own.value(given, max_new_tokens)
+        except BadInputError as error:
+            refused = error
+    if refused is not None:
+        raise refused
+    if type(value) not in _PLAIN:
+        received = f"strategy {strategy}: option {own.name} has the value {shown(value)}"
+        raise StrategyFailedError(received, expected="a bool, int, float or str", remedy=_REMEDY)
+    return value
 
 
 def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *arguments: Any) -> Any:
@@ -198,6 +222,7 @@ def register_strategy(strategy: Strategy) -> None:
             expected="functions as stages, and a tuple of Option as options",
             remedy="correct the strategy",
         )
+    _check_options(strategy)
     known = STRATEGIES.get(name) or _registered.get(name)
     if known is not None and known != strategy:
         raise BadInputError(
@@ -205,6 +230,27 @@ def register_strategy(strategy: Strategy) -> None:
         )
     if known is None:
         _registered[name] = strategy
+
+
+def _check_options(strategy: Strategy) -> None:
+    """Raise BadInputError for an option that cannot be checked, and for a default that it refuses itself."""
+    names = [each.name for each in strategy.options]
+    for own in strategy.options:
+        kind, words = own.value_kind, get_args(own.value_kind)
+        is_checked = own.check is not None or kind in (bool, int, float)
+        received = f"strategy {strategy.name}: option {shown(own.name)}"
+        if not isinstance(own.name, str) or not _NAME.fullmatch(own.name) or names.count(own.name) > 1:
+            expected = "different names of lower-case letters, digits and underscores"
+        elif not is_checked and not (words and all(isinstance(each, str) for each in words)):
+            received, expected = f"{received} of kind {shown(kind)}", "kind=bool, int, float or Literal of texts"
+        else:
+            try:
+                own_value(strategy.name, own, own.value(None, _USUAL_LENGTH), _USUAL_LENGTH)
+                continue
+            except Exception as error:  # the default is another package's code
+                raise_if_from_handler(error)
+                received, expected = f"{received} has the default {shown(own.default)}", "a value that it accepts"
+        raise BadInputError(received, expected=expected, remedy="correct the strategy")
 
 
 def strategy_names() -> tuple[str, ...]:

@@ -81,7 +81,8 @@ class Rendering:
         if not isinstance(plain, (str, list, tuple)) or (plain_values, plain_named) == (values, named):
             return plain
         found: Any = None
-        for given in (values, (values[0], *map(to_private, values[1:2]), *values[2:])):
+        as_message = (values[0], *map(to_private, values[1:2]), *values[2:])
+        for given in (values,) if _is_in_both(values) else (values, as_message):
             try:
                 found = function(*given, **named)
             except Exception as error:  # e.g. no number, or no such text
@@ -94,6 +95,16 @@ class Rendering:
         if is_private(values[0]):
             return to_private(plain)
         raise TemplateError("the origin of a text is unclear")
+
+
+def _is_in_both(values: Any) -> bool:
+    """Return True if the first text has the second one as the template's and as a message's.
+
+    An operation on some of the places then may spell the right text with other places.
+    """
+    text, *others = values[:2]
+    is_text = isinstance(text, str) and bool(others) and isinstance(others[0], str)
+    return is_text and others[0] in text and to_private(others[0]) in text
 
 
 def check_number(number: Any) -> Any:

@@ -21,7 +21,7 @@ from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range
 from lopa.runtime.tensorrt.tensorrt_library import LIBRARIES, TENSORRT, TensorRTLibrary
 
 ENGINE_SCHEMA = 3
-PLAN_NAME = "engine.params"
+PLAN_NAME = "engine.plan"
 MODEL_NAME = "model.onnx"
 """Graph that a plan without weights was built from. It is used to refit the weights, which stay in the bundle."""
 LAYERS_NAME = "layers.json"

@@ -4,17 +4,25 @@ Fields with an equivalent become lopa options. Fields in NEUTRAL are accepted wi
 those in IGNORED with any value. This module does not depend on bundles.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lopa.runtime.checked_values import check_bool, check_int
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import did_you_mean
 from lopa.runtime.options.choices import MAX_POSITIONS, MAX_TOP_K
 
 TYPES = ("text", "json_object", "json_schema")
 _ANY_OBJECT = {"type": "object"}
 _VALUES = {"json": ("json_schema", "value"), "regex": ("regex", "value"), "grammar": ("grammar", "grammar")}
 """Types of other servers (TGI, Fireworks), with lopa's option and the field with its value."""
+_FIELDS = {
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema",),
+    **{kind: (field,) for kind, (_, field) in _VALUES.items()},
+}
+"""Fields beside the type, by type."""
 
 
 def option_from_response_format(value: Any) -> dict[str, Any]:
@@ -24,6 +32,8 @@ def option_from_response_format(value: Any) -> dict[str, Any]:
     (name, description, strict) have no effect. A json_object may have a `schema`, as in llama.cpp.
     """
     kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in _FIELDS:
+        _check_fields(value, ("type", *_FIELDS[kind]))
     if kind == "json_object" and value.get("schema") is None:
         return {"json_schema": _ANY_OBJECT}
     if kind == "json_object":
@@ -42,9 +52,21 @@ def option_from_response_format(value: Any) -> dict[str, Any]:
     return {}
 
 
+def _check_fields(value: Mapping[str, Any], known: Sequence[str]) -> None:
+    unknown = next((name for name, each in value.items() if name not in known and each is not None), None)
+    if unknown is not None:
+        raise BadInputError(
+            f"unknown field {unknown[:80]!r} of response_format",
+            expected="fields among " + ", ".join(known),
+            remedy=did_you_mean(unknown, known, otherwise="remove it"),
+        )
+
+
 def _schema(value: Any, holder: Any) -> dict[str, Any]:
     schema = holder.get("schema") if isinstance(holder, dict) else None
     if isinstance(schema, dict):
+        if holder is not value:
+            _check_fields(holder, ("schema", "name", "description", "strict"))
         return schema
     raise BadInputError(
         f"invalid response_format {str(value)[:80]}",

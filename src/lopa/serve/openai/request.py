@@ -9,6 +9,7 @@ from typing import Any
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int, shown
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
+from lopa.runtime.generation_config import did_you_mean
 from lopa.runtime.options import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
 from lopa.runtime.requests.request import Prompt, check_cache_salt
 from lopa.serve.openai.body_options import (
@@ -77,6 +78,8 @@ DEFAULT_TOKENS = 256
 _HANDLED = ("n", "stream")
 _DEADLINE = "deadline"
 _STREAM_OPTIONS = ("include_usage", "include_drafts")
+_NEUTRAL_STREAM_OPTIONS = ("continuous_usage_stats", "include_obfuscation")
+"""Fields of vLLM and OpenAI that are accepted if they request nothing."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,14 @@ def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
             f"stream_options {str(given)[:80]} is not an object",
             expected="an object",
             remedy="send an object",
+        )
+    unknown = next((name for name in given or () if name not in _STREAM_OPTIONS), None)
+    if unknown is not None and not (unknown in _NEUTRAL_STREAM_OPTIONS and not given[unknown]):
+        raise FieldError(
+            f"stream_options.{str(unknown)[:80]}",
+            f"unknown field {str(unknown)[:80]!r} of stream_options",
+            expected=" and ".join(_STREAM_OPTIONS),
+            remedy=did_you_mean(unknown, _STREAM_OPTIONS, otherwise="remove it"),
         )
     with field_errors("stream_options"):
         usage, drafts = (check_bool(name, (given or {}).get(name) or False) for name in _STREAM_OPTIONS)
