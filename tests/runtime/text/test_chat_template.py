@@ -199,6 +199,7 @@ def test_white_space_next_to_a_message_is_the_message_s() -> None:
         ("'{!r}'.format(c)", "x"),
         ("['b', c] | sort | join", "a"),
         ("messages[0].values()", "x"),
+        ("('<end>' ~ c).replace('<end>', '', 2)", "<end><end>"),
     ],
 )
 def test_a_template_that_hides_a_message(expression: str, content: str) -> None:
