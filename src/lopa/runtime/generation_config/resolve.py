@@ -199,9 +199,9 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
     if requested is not None:
         return BranchChoice(requested, "requested")
     if strategy.default_branches is not None:
-        is_one = strategy.default_branches == 1
-        reason = "looks ahead only on request" if is_one else f"has {strategy.default_branches} branches by default"
-        return BranchChoice(strategy.default_branches, f"{strategy.name} {reason}")
+        number = strategy.default_branches
+        usual = "looks ahead only on request" if number == 1 else f"has {number} branches by default"
+        return BranchChoice(number, f"{strategy.name} {usual}")
     if options["reference"]:
         return BranchChoice(DEFAULT_BRANCHES, "default of the published implementation")
     reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])

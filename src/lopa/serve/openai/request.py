@@ -210,15 +210,15 @@ def _copies_from_field(value: Any, prompts: int, limits: ServeLimits) -> int:
 def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
     with field_errors("stream"):
         streamed = body.get("stream") is not None and check_bool("stream", body["stream"])
-    given = body.get("stream_options")
-    if given is not None and not isinstance(given, dict):
+    given = {} if body.get("stream_options") is None else body["stream_options"]
+    if not isinstance(given, dict):
         raise FieldError(
             "stream_options",
             f"stream_options {str(given)[:80]} is not an object",
             expected="an object",
             remedy="send an object",
         )
-    unknown = next((name for name in given or () if name not in _STREAM_OPTIONS), None)
+    unknown = next((name for name in given if name not in _STREAM_OPTIONS), None)
     if unknown is not None and not (unknown in _NEUTRAL_STREAM_OPTIONS and not given[unknown]):
         raise FieldError(
             f"stream_options.{str(unknown)[:80]}",
@@ -227,7 +227,7 @@ def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
             remedy=did_you_mean(unknown, _STREAM_OPTIONS, otherwise="remove it"),
         )
     with field_errors("stream_options"):
-        usage, drafts = (check_bool(name, (given or {}).get(name) or False) for name in _STREAM_OPTIONS)
+        usage, drafts = (check_bool(name, given.get(name) or False) for name in _STREAM_OPTIONS)
     return StreamOptions(usage, drafts) if streamed else None
 
 
