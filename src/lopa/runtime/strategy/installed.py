@@ -84,8 +84,8 @@ def errors_of_strategy(name: str, stage: str) -> Iterator[None]:
 def own_value(strategy: str, own: Option, given: Any, max_new_tokens: int) -> Any:
     """Return the checked value `given` of a strategy's own option, or the default for None.
 
-    Raises BadInputError for a value that the option refuses. Raises StrategyFailedError if a check or default of another
-    package raises another error, or returns anything but a bool, int, float or str.
+    Raises BadInputError for a value that the option refuses. Raises StrategyFailedError if a check or default of
+    another package raises another error, or returns anything but a bool, int, float or str.
     """
     refused: BadInputError | None = None
     with errors_of_strategy(strategy, f"option {own.name}"):
