@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -127,17 +127,19 @@ class Shard:
         return None if total is None else len(range(self.number - 1, total, self.count))
 
 
-def shard_from_option(context: click.Context, option: click.Parameter, text: str | None) -> Shard | None:
-    """Return the shard for K/N in `text`; click's callback of --shard. Raises BadParameter for any other text."""
-    if text is None:
-        return None
-    parts = text.split("/")
-    if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) <= _DIGITS for part in parts):
-        number, count = map(int, parts)
-        if 1 <= number <= count <= MAX_SHARDS:
-            return Shard(number, count)
-    raise click.BadParameter(
-        f"{text!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16",
-        context,
-        option,
-    )
+class ShardType(click.ParamType[Shard]):
+    """Type of a shard, K/N on the command line."""
+
+    name = "K/N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        """Return the shard for the text `value`. Raises BadParameter for any other text."""
+        if isinstance(value, Shard):
+            return value
+        parts = value.split("/")
+        if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) <= _DIGITS for part in parts):
+            number, count = map(int, parts)
+            if 1 <= number <= count <= MAX_SHARDS:
+                return Shard(number, count)
+        text = f"{value!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16"
+        raise click.BadParameter(text, ctx, param)

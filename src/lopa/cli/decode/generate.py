@@ -14,10 +14,10 @@ from lopa.cli.batch.output_files import OutputFiles
 from lopa.cli.batch.prompt_lines import (
     ChatFormat,
     Shard,
+    ShardType,
     count_of_prompts,
     lines_of_prompts,
     open_prompts,
-    shard_from_option,
 )
 from lopa.cli.decode.answer_view import result_of_events, summary_of_result
 from lopa.cli.files.step_log import HostLane, StepCallbacks, StepLog, timeline_into
@@ -123,8 +123,7 @@ class _Arguments:
 )
 @option(
     "--shard",
-    metavar="K/N",
-    callback=shard_from_option,
+    type=ShardType(),
     group=INPUT,
     advanced=True,
     help="Answer every N-th prompt of --prompts, starting with prompt K. Shards 1/N to N/N answer each prompt once.",
@@ -196,7 +195,7 @@ def command(
             return 0
         files = OutputFiles.from_options(arguments.prompts, arguments.output, arguments.step_log, arguments.timeline)
         files.lock(opened)
-        timeline = opened.enter_context(timeline_into(arguments.timeline))
+        timeline = None if arguments.timeline is None else opened.enter_context(timeline_into(arguments.timeline))
         decoder = opened.enter_context(
             open_decoder(
                 bundle,

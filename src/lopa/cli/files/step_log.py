@@ -128,11 +128,8 @@ class HostLane:
 
 
 @contextmanager
-def timeline_into(path: Path | None) -> Iterator[Timeline | None]:
-    """Yield a timeline that is written to `path` when the block ends without an error; None without a path."""
-    if path is None:
-        yield None
-        return
+def timeline_into(path: Path) -> Iterator[Timeline]:
+    """Yield a timeline that is written to `path` when the block ends without an error."""
     check_replaceable(path)
     timeline = Timeline()
     yield timeline
