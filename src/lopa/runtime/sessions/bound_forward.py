@@ -69,6 +69,8 @@ class BoundForward:
         """Views of `_memory` by sizes, since it last grew. Only the views of the last run hold its results."""
         self._bound_window: Sizes | None = None
         self._bound_prefix: Prefix | None = None
+        self._held_prefix: Prefix | None = None
+        """Prefix whose memory the engine may refer to."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Run one forward for all branches of all requests. The next run overwrites the returned rows."""
@@ -110,16 +112,16 @@ class BoundForward:
 
     def forget_prefix(self) -> None:
         """Unbind all inputs, so that a released cache is freed."""
+        self._bound_window = self._bound_prefix = None  # first, since a signal may end this call
         self._binding.unbind_inputs()
-        self._bound_window = None
-        self._bound_prefix = None
+        self._held_prefix = None
 
     def close(self) -> None:
         """Free the graph, the bindings and their memory."""
         self._binding.close()
         self._memory.clear()
         self._buffers.clear()
-        self._bound_prefix = None
+        self._bound_prefix = self._held_prefix = None
 
     def _bound_arrays(self, sizes: Sizes) -> dict[str, Array]:
         """Return the bound arrays of these sizes by contract name: all inputs and outputs except the prefix."""
@@ -154,8 +156,10 @@ class BoundForward:
         names = [contract.PREFIX_MASK, *self._part.past_names]
         arrays = (prefix.mask, *prefix.arrays)
         handles = [(name, self._binding.handle_of(array)) for name, array in zip(names, arrays, strict=True)]
-        self._bound_prefix = prefix  # set before binding, because an engine may hold only the address
+        self._bound_prefix = None  # stays None if binding fails halfway
+        self._held_prefix = prefix  # before binding, because an engine may hold only the address
         self._binding.bind_inputs(handles)
+        self._bound_prefix = prefix
 
 
 @dataclass(frozen=True, eq=False)
