@@ -60,7 +60,7 @@ def exact_candidates(decoder: Decoder) -> list[Candidate]:
 
 
 def neighbors(decoder: Decoder, chosen: Candidate) -> list[Candidate]:
-    """Return candidates that differ from `chosen` in block size, window or cache, as far as the bundle allows."""
+    """Return candidates that differ from `chosen` in block size, attention or cache, as far as the bundle allows."""
     options = decoder.resolve(chosen.config(decoder)).options
     changes: list[tuple[str, Any]] = []
     if options["alignment"] != "sliding":

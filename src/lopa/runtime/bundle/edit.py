@@ -87,5 +87,5 @@ def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
             raise BadInputError(
                 f"cannot unset {name!r:.80}: it is not set",
                 expected="one of " + ", ".join(names) if names else "nothing to unset: the bundle is as exported",
-                remedy="unset one of these names",
+                remedy="unset one of these names" if names else "omit it",
             )
