@@ -160,5 +160,6 @@ def _text_format(value: Any) -> dict[str, Any]:
     if form is None:
         return {}
     if isinstance(form, dict) and form.get("type") == "json_schema":
-        return {"response_format": {"type": "json_schema", "json_schema": form}}
+        schema = {name: each for name, each in form.items() if name != "type"}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
     return {"response_format": form}
