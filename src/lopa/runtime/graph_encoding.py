@@ -5,7 +5,6 @@ onnx package.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +20,11 @@ _ELEMENT_TYPES = {
 """Values of TensorProto.DataType."""
 
 
-def encoded_model(
-    nodes: Iterable[bytes], inputs: Iterable[bytes], outputs: Iterable[bytes], initializers: Iterable[bytes] = ()
-) -> bytes:
-    """Return a ModelProto of opset 17 from encoded nodes, values and tensors."""
+def encoded_model(nodes: Iterable[bytes], inputs: Iterable[bytes], outputs: Iterable[bytes]) -> bytes:
+    """Return a ModelProto of opset 17 from encoded nodes and values."""
     graph = (
         b"".join(_bytes(1, node) for node in nodes)
         + _text(2, "graph")
-        + b"".join(_bytes(5, tensor) for tensor in initializers)
         + b"".join(_bytes(11, value) for value in inputs)
         + b"".join(_bytes(12, value) for value in outputs)
     )
@@ -45,12 +41,6 @@ def encoded_value(name: str, dtype: npt.DTypeLike, axes: Sequence[int | str]) ->
     dimensions = b"".join(_bytes(1, _number(1, axis) if isinstance(axis, int) else _text(2, axis)) for axis in axes)
     tensor_type = _number(1, _ELEMENT_TYPES[np.dtype(dtype)]) + _bytes(2, dimensions)
     return _text(1, name) + _bytes(2, _bytes(1, tensor_type))
-
-
-def encoded_tensor(name: str, array: npt.NDArray[Any]) -> bytes:
-    """Return a TensorProto. Raises KeyError for other element types."""
-    sizes = b"".join(_number(1, size) for size in array.shape)
-    return sizes + _number(2, _ELEMENT_TYPES[array.dtype]) + _text(8, name) + _bytes(9, array.tobytes())
 
 
 def _text(field: int, text: str) -> bytes:

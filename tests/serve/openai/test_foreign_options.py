@@ -1,6 +1,7 @@
 """Fields of other servers: mapped to lopa options, accepted if neutral, else rejected by name."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ from openai.types.completion_create_params import CompletionCreateParamsBase
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from lopa.runtime.errors import FieldError
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, PROMPT_FIELDS, RESPONSES, options_from_body
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, PROMPT_FIELDS, options_from_body
 from lopa.serve.openai.foreign_options import IGNORED, MAPPED, NEUTRAL
+from lopa.serve.openai.request import AnswerRequest, request_from_body
+from lopa.serve.protocols.messages_request import request_from_messages
+from lopa.serve.protocols.responses_request import request_from_responses
+from lopa.serve.serve_limits import ServeLimits
 
 SCHEMA = {"type": "object"}
 ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -145,17 +150,25 @@ def test_unknown_fields_are_refused_with_the_nearest_name(name: str, remedy: str
         assert remedy in caught.value.remedy
 
 
+def request_from_chat(body: dict[str, Any], limits: ServeLimits) -> AnswerRequest:
+    return request_from_body(body, CHATS, limits)
+
+
 @pytest.mark.parametrize(
-    ("name", "endpoint", "nearest"),
+    ("name", "read", "nearest"),
     [
-        ("max_output_token", RESPONSES, "max_output_tokens"),
-        ("stop_sequence", MESSAGES, "stop_sequences"),
-        ("cache_slat", CHATS, "cache_salt"),
+        ("max_output_token", request_from_responses, "max_output_tokens"),
+        ("stop_sequence", request_from_messages, "stop_sequences"),
+        ("cache_slat", request_from_chat, "cache_salt"),
     ],
 )
-def test_the_nearest_name_is_among_all_fields_of_the_endpoint(name: str, endpoint: str, nearest: str) -> None:
+def test_the_nearest_name_is_among_all_fields_of_the_endpoint(
+    name: str, read: Callable[..., AnswerRequest], nearest: str
+) -> None:
+    turn = [{"role": "user", "content": "a"}]
+    own = {"input": "a"} if read is request_from_responses else {"messages": turn, "max_tokens": 5}
     with pytest.raises(FieldError) as caught:
-        options_from_body({name: 1}, endpoint)
+        read({"model": "m", **own, name: 1}, ServeLimits())
     assert f"did you mean {nearest}?" in caught.value.remedy
 
 

@@ -46,7 +46,7 @@ class LopaLoop:
         their own.
         """
         self.params, self.model = params, model
-        asked = (*_extensions_of_plan(params, model), *extensions)
+        asked = (*_extensions_of_params(params, model), *extensions)
         self._at_rows = [each.rows for each in asked if each.rows]
         self._at_candidates = [each.candidates for each in asked if each.candidates]
         self.after_unmasking = tuple(each.unmasked for each in asked if each.unmasked)
@@ -169,7 +169,7 @@ class LopaLoop:
         )
 
 
-def _extensions_of_plan(params: DecodingParams, model: Model) -> list[Extension]:
+def _extensions_of_params(params: DecodingParams, model: Model) -> list[Extension]:
     """Return the extensions for the options of `params`."""
     found: list[Extension] = []
     if params.reference:

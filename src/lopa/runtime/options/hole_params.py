@@ -22,7 +22,7 @@ def params_for_holes(
     attends to the text behind a hole. If the holes grow, an end of text drops the masked positions behind it in its
     hole. Raises BadInputError for options that holes, or several `lengths` of them, do not support.
     """
-    _check_plan(params, len(holes), lengths, grows=grows)
+    _check_params(params, len(holes), lengths, grows=grows)
     span = holes[-1][1] - holes[0][0]
     size = span if block_size is None else min(block_size, span)
     return replace(
@@ -38,7 +38,7 @@ def params_for_holes(
     )
 
 
-def _check_plan(params: DecodingParams, holes: int, lengths: int, *, grows: bool) -> None:
+def _check_params(params: DecodingParams, holes: int, lengths: int, *, grows: bool) -> None:
     if params.attention != "full" or params.alignment != "prompt":
         raise BadInputError(
             f"holes for a model that attends to earlier text only (attention {params.attention!r}, alignment "

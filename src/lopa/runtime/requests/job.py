@@ -46,6 +46,8 @@ from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.text_with_holes import TextWithHoles
 from lopa.runtime.text.tokenizer import Tokenizer
 
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -156,9 +158,6 @@ def loop_of_job(job: Job, manifest: Manifest, cached: int) -> RequestLoop:
     return LopaLoop(job.params, manifest, job.prompt_ids, extensions)
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class _Encoded(NamedTuple):
     """A prompt as IDs, with the options that it changed and the form of its answer."""
 
@@ -243,7 +242,7 @@ class RequestPreparation:
         else:
             resolved = self.resolve(config)
         params = resolved.params
-        self._check_plan(params)
+        self._check_params(params)
         choices = None
         if config.choices is not None:
             choices = choices_from_option(
@@ -281,10 +280,10 @@ class RequestPreparation:
         )
         if holes.grows:
             check_growth(params)
-        self._check_plan(params)
+        self._check_params(params)
         return _Encoded(holes.ids, replace(resolved, params=params), holes=holes)
 
-    def _check_plan(self, params: DecodingParams) -> None:
+    def _check_params(self, params: DecodingParams) -> None:
         """Raise BadInputError for options that the bundle's model does not support."""
         manifest = self.bundle.manifest
         if params.draws_from_logits and not params.has_choices and not manifest.with_logits:

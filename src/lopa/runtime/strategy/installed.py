@@ -13,7 +13,7 @@ import numpy as np
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract.row_statistics import RowStatistics, statistics_problem
-from lopa.runtime.errors import BadInputError, StrategyFailedError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, LopaError, StrategyFailedError, raise_if_from_handler
 from lopa.runtime.options.option import Option
 from lopa.runtime.strategy.strategies import STRATEGIES
 from lopa.runtime.strategy.strategy import (
@@ -66,16 +66,16 @@ def checked_strategy(strategy: Strategy, vocab_size: int) -> Strategy:
 
 
 @contextmanager
-def errors_of_strategy(name: str, stage: str) -> Iterator[None]:
+def errors_of_strategy(name: str, stage: str, unchanged: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Raise exceptions of the strategy called `name` as StrategyFailedError, unless it is built in.
 
-    Exceptions of signal handlers stay the caller's.
+    Exceptions of signal handlers and those in `unchanged` stay the caller's.
     """
     try:
         yield
     except Exception as error:  # another package's code may raise any error
         raise_if_from_handler(error)
-        if name in STRATEGIES:
+        if name in STRATEGIES or isinstance(error, unchanged):
             raise
         received = f"strategy {name}: {stage} raised {shown(error)}"
         raise StrategyFailedError(received, expected="a result", remedy=_REMEDY) from error
@@ -87,14 +87,8 @@ def own_value(strategy: str, own: Option, given: Any, max_new_tokens: int) -> An
     Raises BadInputError for a value that the option refuses. Raises StrategyFailedError if a check or default of
     another package raises another error, or returns anything but a bool, int, float or str.
     """
-    refused: BadInputError | None = None
-    with errors_of_strategy(strategy, f"option {own.name}"):
-        try:
-            value = own.value(given, max_new_tokens)
-        except BadInputError as error:
-            refused = error
-    if refused is not None:
-        raise refused
+    with errors_of_strategy(strategy, f"option {own.name}", (BadInputError,)):
+        value = own.value(given, max_new_tokens)
     if type(value) not in _PLAIN:
         received = f"strategy {strategy}: option {own.name} has the value {shown(value)}"
         raise StrategyFailedError(received, expected="a bool, int, float or str", remedy=_REMEDY)
@@ -245,10 +239,9 @@ def _check_options(strategy: Strategy) -> None:
             received, expected = f"{received} of kind {shown(kind)}", "kind=bool, int, float or Literal of texts"
         else:
             try:
-                own_value(strategy.name, own, own.value(None, _USUAL_LENGTH), _USUAL_LENGTH)
+                own_value(strategy.name, own, own_value(strategy.name, own, None, _USUAL_LENGTH), _USUAL_LENGTH)
                 continue
-            except Exception as error:  # the default is another package's code
-                raise_if_from_handler(error)
+            except LopaError:
                 received, expected = f"{received} has the default {shown(own.default)}", "a value that it accepts"
         raise BadInputError(received, expected=expected, remedy="correct the strategy")
 

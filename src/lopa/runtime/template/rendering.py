@@ -82,7 +82,8 @@ class Rendering:
             return plain
         found: Any = None
         as_message = (values[0], *map(to_private, values[1:2]), *values[2:])
-        for given in (values,) if _is_in_both(values) else (values, as_message):
+        # If the first text has both forms, some of their places may spell the right text with other places.
+        for given in (values,) if _has_second(values) and _has_second(as_message) else (values, as_message):
             try:
                 found = function(*given, **named)
             except Exception as error:  # e.g. no number, or no such text
@@ -97,14 +98,10 @@ class Rendering:
         raise TemplateError("the origin of a text is unclear")
 
 
-def _is_in_both(values: Any) -> bool:
-    """Return True if the first text has the second one as the template's and as a message's.
-
-    An operation on some of the places then may spell the right text with other places.
-    """
+def _has_second(values: tuple[Any, ...]) -> bool:
+    """Return True if the first two of `values` are texts, and the first contains the second."""
     text, *others = values[:2]
-    is_text = isinstance(text, str) and bool(others) and isinstance(others[0], str)
-    return is_text and others[0] in text and to_private(others[0]) in text
+    return bool(others) and isinstance(text, str) and isinstance(others[0], str) and others[0] in text
 
 
 def check_number(number: Any) -> Any:

@@ -41,13 +41,6 @@ _OPTIONS = {
 }
 
 
-_OWN_FIELDS = {
-    MESSAGES: ("max_tokens", "stop_sequences", "system", "thinking", "tools", "tool_choice"),
-    RESPONSES: ("instructions", "max_output_tokens", "reasoning", "text", "tools", "tool_choice"),
-}
-"""Fields that the reader of an endpoint takes out of its body."""
-
-
 @dataclass
 class BodyOptions:
     """Options by the names of GenerationConfig, with the body field that each came from."""
@@ -111,8 +104,7 @@ def options_from_body(
         elif name in NEUTRAL:
             check_neutral(name, value, NEUTRAL[name])
         else:
-            known = (*handled, PROMPT_FIELDS[endpoint], CACHE_SALT, LOPA_FIELD, *_OWN_FIELDS.get(endpoint, ()))
-            raise _unknown_field(name, (*_READERS, *known))
+            raise _unknown_field(name, (*_READERS, *handled, PROMPT_FIELDS[endpoint], CACHE_SALT, LOPA_FIELD))
     with field_errors(LOPA_FIELD):
         ours = lopa_options_from_body(body)
     options.put_all(ours, f"{LOPA_FIELD}.", beside=ours_beside)

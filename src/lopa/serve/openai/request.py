@@ -1,7 +1,7 @@
 """Checked request from the body of an HTTP request: prompts or a chat, copies and form of the reply. This module does
 not depend on the engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -135,11 +135,16 @@ class AnswerRequest:
 
 
 def request_from_body(
-    body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
+    body: Mapping[str, Any],
+    endpoint: str,
+    limits: ServeLimits,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    read: Collection[str] = (),
 ) -> AnswerRequest:
     """Return the request in `body` to `endpoint`, CHATS or COMPLETIONS, within `limits`.
 
-    `defaults` come from the bundle and the operator. Raises FieldError for an invalid field.
+    `defaults` come from the bundle and the operator. The caller has taken the fields in `read` out of the body. Raises
+    FieldError for an invalid field.
     """
     model = body.get("model")
     if not isinstance(model, str):
@@ -151,7 +156,7 @@ def request_from_body(
         )
     body = {name: value for name, value in body.items() if name != "max_tokens" or not _overrides_max_tokens(body)}
     chat = endpoint == CHATS
-    handled = (*_HANDLED, *CHAT_FIELDS) if chat else (*_HANDLED, SUFFIX)
+    handled = (*_HANDLED, *read, *(CHAT_FIELDS if chat else (SUFFIX,)))
     beside = (_DEADLINE,) if chat else (_DEADLINE, PARTS)
     options = options_from_body(body, endpoint, handled=handled, ours_beside=beside)
     param, reasoning_param = PROMPT_FIELDS[endpoint], ""

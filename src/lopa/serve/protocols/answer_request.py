@@ -41,7 +41,7 @@ def request_from_own_fields(
     names = {name: client for name, client in names.items() if body.get(name) is None}
     with renamed_fields(names):
         others = {name: value for name, value in body.items() if name not in read}
-        found = request_from_body({**others, **own}, CHATS, limits, defaults)
+        found = request_from_body({**others, **own}, CHATS, limits, defaults, read)
     for name in ("logprobs", "top_logprobs"):
         check_neutral(found.options.params.get(name, name), found.options.values.get(name), _NOT_READ[name])
     chat = found.chat
