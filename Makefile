@@ -32,7 +32,7 @@ COVERAGE ?=
 # The checks for every edit, in 90 s on two cores: style, types and the tests of the core that start no process.
 # `make quick COVERAGE=--cov` also fails if these tests reach less than 95 % of the core.
 RUNTIME := src/lopa/runtime
-CORE := $(RUNTIME)/decoder.py,$(RUNTIME)/engine.py,$(RUNTIME)/plan/*,$(RUNTIME)/strategy/*,$(RUNTIME)/state/*
+CORE := $(RUNTIME)/decoder.py,$(RUNTIME)/engine.py,$(RUNTIME)/options/*,$(RUNTIME)/strategy/*,$(RUNTIME)/state/*
 CORE := $(CORE),$(RUNTIME)/decoding/*,$(RUNTIME)/generation_config/*,$(RUNTIME)/requests/*
 quick: $(VENV)/test-ready
 	$(BIN)/ruff check .

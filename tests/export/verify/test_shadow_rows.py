@@ -20,11 +20,11 @@ from transformers import DynamicCache
 from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
+from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.branch import BlockState, Branch
-from lopa.runtime.state.branch_rows import pack_rows
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.packed_rows import PackedRows, batch_from_rows, columns_from_statistics
+from lopa.runtime.state.packed_rows import PackedRows, pack_rows
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.tiny import ADAPTER, CHECKPOINT
 

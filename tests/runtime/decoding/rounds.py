@@ -5,8 +5,9 @@ import numpy as np
 from lopa.runtime.contract import Int64, Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.round import Scores
+from lopa.runtime.requests.running_loop import columns_from_statistics
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.packed_rows import PackedRows, columns_from_statistics
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates, RoundView
 
 

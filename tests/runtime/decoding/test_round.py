@@ -15,10 +15,9 @@ from lopa.runtime.decoding.reference import is_done
 from lopa.runtime.decoding.round import RoundOutcome, scores_from_rows, spawn, unmask
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.branch import Block, BlockState, Branch, stop_reason, unmasked_length
-from lopa.runtime.state.branch_rows import pack_rows
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.state.packed_rows import KEPT_ROW
+from lopa.runtime.state.packed_rows import KEPT_ROW, pack_rows
 from lopa.runtime.state.pipeline import next_anchor, with_next_block
 from lopa.runtime.strategy import Candidates
 

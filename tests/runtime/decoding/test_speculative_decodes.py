@@ -20,7 +20,7 @@ from lopa.runtime.options import DecodingParams
 from lopa.runtime.requests.result import DraftEvent, GenerationResult
 from lopa.runtime.state import pipeline
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.branch_rows import rows_from_branch
+from lopa.runtime.state.packed_rows import rows_from_branch
 from lopa.runtime.strategy import STRATEGIES
 from lopa.tiny import EVAL
 

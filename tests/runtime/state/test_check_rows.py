@@ -9,8 +9,7 @@ from tests.params import branch_of, context_of
 
 from lopa.runtime.row_sharing import always
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.branch_rows import pack_rows
-from lopa.runtime.state.packed_rows import PackedRows, check_rows, with_shared_rows
+from lopa.runtime.state.packed_rows import PackedRows, check_rows, pack_rows, with_shared_rows
 
 PROMPT, MASK = 4, 9
 

@@ -7,7 +7,7 @@ from tests.params import branch_of, context_of, params_of
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch, masked_among, open_among, open_span
-from lopa.runtime.state.branch_rows import sampled_positions
+from lopa.runtime.state.packed_rows import sampled_positions
 
 PROMPT = 3
 

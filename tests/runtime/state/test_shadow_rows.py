@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.params import context_of
 
 from lopa.runtime.contract import Bool, Int64, Statistics
+from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.branch import Block, BlockState, Branch
-from lopa.runtime.state.branch_rows import pack_rows
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.state.packed_rows import PackedRows, batch_from_rows, columns_from_statistics, with_shared_rows
+from lopa.runtime.state.packed_rows import PackedRows, pack_rows, with_shared_rows
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 
 MASK, PROMPT, SIZE = 2, 5, 4

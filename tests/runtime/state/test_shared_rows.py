@@ -12,16 +12,10 @@ from tests.runtime.sequential import sequential
 from lopa.bench.forward.random_inputs import random_prefix_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.state.packed_rows import (
-    KEPT_ROW,
-    PackedRows,
-    batch_from_rows,
-    columns_from_statistics,
-    rows_of_anchor,
-    with_shared_rows,
-)
+from lopa.runtime.state.packed_rows import KEPT_ROW, PackedRows, rows_of_anchor, with_shared_rows
 
 LAYERS = 4
 """Number of layers through which a row is traced."""

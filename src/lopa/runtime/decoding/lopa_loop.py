@@ -25,10 +25,9 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch import Branch, answer_of_branch, first_branch, with_tokens
-from lopa.runtime.state.branch_rows import pack_rows
 from lopa.runtime.state.context import Model, context_from_model
 from lopa.runtime.state.layout import layout_of_prompt
-from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.packed_rows import PackedRows, pack_rows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.runtime.strategy import Candidates

@@ -24,9 +24,8 @@ from lopa.runtime.decoding.round import (
 )
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch, stop_reason
-from lopa.runtime.state.branch_rows import BranchRows, rows_from_branch
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.packed_rows import BranchRows, PackedRows, rows_from_branch
 from lopa.runtime.state.pipeline import hands_over
 
 

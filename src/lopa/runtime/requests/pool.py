@@ -23,18 +23,20 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.output_processor import OutputProcessor
 from lopa.runtime.requests.prefix_tree import PrefixReuse, PrefixTree, prefix_reuse
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
-from lopa.runtime.requests.running_loop import RequestCache, RequestLoop, RunningLoop
-from lopa.runtime.requests.session_turns import SessionTurns
-from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.tickets import Ticket
-from lopa.runtime.state.answer_state import StopReason
-from lopa.runtime.state.packed_rows import (
+from lopa.runtime.requests.running_loop import (
     MAX_PADDING,
-    PackedRows,
+    RequestCache,
+    RequestLoop,
+    RunningLoop,
     batch_from_rows,
     columns_from_statistics,
     groups_from_rows,
 )
+from lopa.runtime.requests.session_turns import SessionTurns
+from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.tickets import Ticket
+from lopa.runtime.state.answer_state import StopReason
+from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger(__name__)

@@ -19,10 +19,9 @@ from lopa.runtime.contract.row_statistics import RowStatistics, TokenLogprob, ca
 from lopa.runtime.errors import ChoicesRefusedError
 from lopa.runtime.options import MAX_BRANCHES, DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
-from lopa.runtime.state.branch_rows import attention_mask
 from lopa.runtime.state.choice_scores import ChoiceScores, EncodedChoice, scores_from_logprobs
 from lopa.runtime.state.layout import Layout, layout_of_prompt
-from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.packed_rows import PackedRows, attention_mask
 
 MAX_ROWS = 2048
 """Maximum number of rows of a forward with several packed, about twice the prompt tokens that may join a round. A

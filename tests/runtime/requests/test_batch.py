@@ -17,13 +17,8 @@ from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.request import Request
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.state.packed_rows import (
-    MAX_PADDING,
-    PackedRows,
-    batch_from_rows,
-    columns_from_statistics,
-    groups_from_rows,
-)
+from lopa.runtime.requests.running_loop import MAX_PADDING, batch_from_rows, columns_from_statistics, groups_from_rows
+from lopa.runtime.state.packed_rows import PackedRows
 
 sizes = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40)), min_size=1, max_size=12)
 shares = st.sampled_from([0.0, 0.25, MAX_PADDING, 2.0])

@@ -8,8 +8,8 @@ import pytest
 from tests.params import branch_of, context_of
 
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.branch_rows import rows_from_branch
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.packed_rows import rows_from_branch
 from lopa.runtime.state.pipeline import after_round, with_next_block
 
 PROMPT = 3
