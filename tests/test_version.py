@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools.config.pyprojecttoml import read_configuration
 
 from lopa import __version__
-from lopa.bench.machine import machine_now
+from lopa.bench.report import machine_now
 from lopa.runtime.bundle import Bundle
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -22,9 +22,9 @@ import numpy as np
 from msgspec import Meta
 
 from lopa.bench.buckets.forward_recording import packed_sizes
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.table import MISSING, Table, show_table
+from lopa.bench.turns import result_with_steps
 from lopa.cli.options.devices import counts_from_text
 from lopa.runtime import BadInputError, Decoder
 from lopa.runtime.bundle.costs import CostTable, costs_from_file

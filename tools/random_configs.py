@@ -10,7 +10,7 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import WHOLE_CACHES, Attention
-from lopa.runtime.options.choices import Confidence
+from lopa.runtime.options.option import Confidence
 from lopa.runtime.strategy import STRATEGIES, Strategy
 from lopa.tiny import EVAL
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from lopa.bench.machine import date_now, machine_line, machine_now
-from lopa.bench.report import files_of_report, json_from_report
+from lopa.bench.report import date_now, files_of_report, json_from_report, machine_line, machine_now
 from lopa.bench.table import Table, markdown_from_table, show_table
 from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_atomically

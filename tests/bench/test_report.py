@@ -16,8 +16,7 @@ from lopa.bench.comparison.quality_table import QualityReport, tables_from_quali
 from lopa.bench.comparison.score_plot import draw_panel, panels_of_quality, png_from_panels
 from lopa.bench.comparison.variants import VARIANTS
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.machine import date_now, machine_now
-from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
+from lopa.bench.report import date_now, json_from_report, machine_now, make_folder, prompt_file, run_now, write_report
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.decoder import Decoder

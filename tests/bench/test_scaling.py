@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import Run, json_from_report, prompt_file, run_now
 from lopa.bench.scaling import ROUNDS, Parts, Turn, measure_turns, parts_of_step, scaling_report, table_from_scaling
+from lopa.bench.turns import result_with_steps
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.onnxruntime_graph import available_cores

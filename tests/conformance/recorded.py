@@ -27,7 +27,7 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
-from lopa.runtime.options.choices import Confidence
+from lopa.runtime.options.option import Confidence
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.packed_rows import SharingTest
 

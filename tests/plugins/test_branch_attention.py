@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.plugins import kernel_calls
+from tests.plugins.branch_attention_reference import branch_attention_reference
 from tests.plugins.conftest import Kernels
-
-from lopa.plugins.branch_attention_reference import branch_attention_reference
 
 Array = np.ndarray
 TOLERANCES = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from tests.plugins import kernel_calls
+from tests.plugins.commit_reference import commit_reference
 from tests.plugins.conftest import Kernels
 from tests.plugins.test_branch_attention import attention_inputs
 from tests.plugins.test_token_statistics import head_inputs
-
-from lopa.plugins.commit_reference import commit_reference
 
 Array = np.ndarray
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
+from tests.plugins.token_statistics_reference import token_statistics_reference
 
 from lopa.export.graph.module import statistics_of_logits
-from lopa.plugins.token_statistics_reference import token_statistics_reference
 from lopa.runtime.contract import TOP_K
 
 Array = np.ndarray

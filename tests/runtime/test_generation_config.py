@@ -14,7 +14,7 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, resolve
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.options.choices import StrategyName
+from lopa.runtime.options.option import StrategyName
 from lopa.runtime.strategy import STRATEGIES, Option, Strategy, register_strategy
 
 

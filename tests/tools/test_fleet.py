@@ -10,8 +10,8 @@ import pytest
 from tests.tools.run_tool import run_tool
 from tools.fleet import Costs, Decode, Decodes, Request, Scenario, record_decodes, simulate, table_of_scenario
 
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.turns import result_with_steps
 from lopa.runtime import BadInputError, Decoder
 from lopa.runtime.contract.sizes import Sizes
 from lopa.tiny import EVAL

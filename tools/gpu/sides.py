@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
+from lopa.bench.forward.cost_measurement import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import free_unused, memory_in_use
 from lopa.bench.gpu.markdown import ENGINE_PREFIX

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import torch
 
 from lopa.bench.forward.comparison import compare_forwards
-from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.torch_rates import measure_torch_rates
-from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
+from lopa.bench.forward.work import ForwardShape, MachineRates, floor_seconds, work_of_forward
 from lopa.bench.gpu.device import check_device, free_unused
 from lopa.bench.gpu.host_share import measure_steps
 from lopa.bench.gpu.markdown import ENGINE_PREFIX

@@ -20,8 +20,8 @@ import click
 import jsonschema
 import numpy as np
 
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.table import Table
+from lopa.bench.turns import result_with_steps
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import GrammarRefusedError

@@ -14,7 +14,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import MAX_POSITIONS
 from lopa.runtime.requests.request import Prompt, Request
-from lopa.runtime.text.reasoning_marks import OPENING
+from lopa.runtime.text.tokenizer import OPENING
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, MESSAGES, RESPONSES
 from lopa.serve.openai.body_requests import options_of_body
 from lopa.serve.protocols.choice import Choice, choice_from_handle

@@ -33,7 +33,7 @@ import click
 import numpy as np
 from tests.chat_bundles import HERMES, with_chat_template
 
-from lopa.bench.machine import Machine, date_now, machine_now
+from lopa.bench.report import Machine, date_now, machine_now
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from tools.report import exit_on_error

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.report import PromptFile, Run
 from lopa.bench.table import Table, ms_text, ratio_text
-from lopa.bench.turns import run_in_turns
+from lopa.bench.turns import result_with_steps, run_in_turns
 from lopa.runtime.contract import tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from lopa.bench.comparison.accuracy_under_parallelism import Curve, aup_from_points, curves_from_rows
 from lopa.bench.comparison.outcomes import DecodeOutcome
-from lopa.bench.comparison.quality_figures import rows_from_outcomes
+from lopa.bench.comparison.quality_figures import Curve, aup_from_points, curves_from_rows, rows_from_outcomes
 from lopa.bench.comparison.variants import Variant
 from lopa.bench.eval_set import EvalItem
 

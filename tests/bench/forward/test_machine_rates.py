@@ -2,7 +2,7 @@
 
 import pytest
 
-from lopa.bench.forward import machine_rates
+from lopa.bench.forward import work as rates
 
 
 def test_the_minimum_of_several_calls_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,5 +12,5 @@ def test_the_minimum_of_several_calls_counts(monkeypatch: pytest.MonkeyPatch) ->
     def work() -> None:
         now[0] += next(takes)
 
-    monkeypatch.setattr(machine_rates.time, "perf_counter", lambda: now[0])
-    assert machine_rates.min_seconds(work, 1.0) == pytest.approx(0.2)
+    monkeypatch.setattr(rates.time, "perf_counter", lambda: now[0])
+    assert rates.min_seconds(work, 1.0) == pytest.approx(0.2)

@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
 from lopa.bench.forward import work as work_module
-from lopa.bench.forward.machine_rates import MachineRates
-from lopa.bench.forward.work import ForwardShape, ForwardWork, floor_seconds, work_of_forward
+from lopa.bench.forward.work import ForwardShape, ForwardWork, MachineRates, floor_seconds, work_of_forward
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.weights.quantization import QuantizationChoice

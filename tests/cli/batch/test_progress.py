@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lopa.cli.batch.progress import BatchProgress
+from lopa.cli.batch.decoded_lines import BatchProgress
 from lopa.cli.batch.resume import KeptResults
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve

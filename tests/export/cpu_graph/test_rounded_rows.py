@@ -17,8 +17,7 @@ from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph import twin as twins
-from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
-from lopa.export.cpu_graph.row_scales import RowScalesPass
+from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass, RowScalesPass
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.quantize_tensor import int8_from_values

@@ -25,8 +25,7 @@ from tests.export.optimized_graph import operators_when_optimized
 from tests.processor import HAS_VNNI, NO_VNNI
 
 from lopa.export.graph.expert_batched import BatchedExpertsPass
-from lopa.export.graph.expert_forms import with_expert_operators
-from lopa.export.graph.expert_split import join_experts
+from lopa.export.graph.expert_forms import join_experts, with_expert_operators
 from lopa.export.graph.portable_lint import ascend_operators, violations_of_model
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.openvino.openvino_library import openvino_core

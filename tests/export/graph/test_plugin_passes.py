@@ -11,6 +11,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
+from tests.plugins.branch_attention_reference import branch_attention_reference
+from tests.plugins.token_statistics_reference import token_statistics_reference
 
 from lopa import tiny
 from lopa.cli.main import main
@@ -18,8 +20,6 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.plugin_functions import functions_of_plugin
 from lopa.export.graph.plugin_passes import PluginsPass
 from lopa.export.weights.quantization import QuantizationChoice
-from lopa.plugins.branch_attention_reference import branch_attention_reference
-from lopa.plugins.token_statistics_reference import token_statistics_reference
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, input_names

@@ -16,8 +16,7 @@ from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import bucket_from_sizes
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.qnn.qnn_manifest import StoredQnnEngine
-from lopa.runtime.qnn.socs import SOCS
+from lopa.runtime.qnn.qnn_manifest import SOCS, StoredQnnEngine
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 

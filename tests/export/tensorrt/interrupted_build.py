@@ -20,7 +20,7 @@ from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.export.progress import ProgressCallback
 from lopa.export.tensorrt import builder
-from lopa.export.tensorrt.build_progress import Cancellable, progress_monitor
+from lopa.export.tensorrt.builder import Cancellable, progress_monitor
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.export.tensorrt.rtx import target_of_rtx
 from lopa.runtime.bundle import Bundle

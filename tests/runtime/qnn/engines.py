@@ -7,8 +7,7 @@ from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.qnn.qnn_manifest import ENGINE_SCHEMA, QNN_ENGINES, QnnBucket, QnnEngine, StoredQnnEngine
-from lopa.runtime.qnn.socs import SOCS
+from lopa.runtime.qnn.qnn_manifest import ENGINE_SCHEMA, QNN_ENGINES, SOCS, QnnBucket, QnnEngine, StoredQnnEngine
 
 SMALL: ShapeBucket = bucket_from_sizes(Sizes(1, 1, 64, 64, 32), 1.0)
 

@@ -17,8 +17,8 @@ from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.qnn.qnn_forward import inputs_of_part
 from lopa.runtime.qnn.qnn_library import find_devices
+from lopa.runtime.qnn.qnn_manifest import SOCS, QnnSoc, soc_from_option, soc_of_machine
 from lopa.runtime.qnn.qnn_session import check_chip, check_engine
-from lopa.runtime.qnn.socs import SOCS, QnnSoc, soc_from_option, soc_of_machine
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 

@@ -12,8 +12,8 @@ from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.multi_device.session_thread import SessionThread
+from lopa.runtime.sessions.device_worker import ThreadedSession
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
 class ThreadRecorder:

@@ -16,10 +16,10 @@ from lopa.export.verify.paired_session import PairedSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
+from lopa.runtime.sessions.device_worker import ThreadedSession
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.sessions.tickets import Tickets
 from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.webgpu.webgpu_session import LockedSession

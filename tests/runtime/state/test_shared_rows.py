@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.runtime.random_windows import assert_close
 from tests.runtime.sequential import sequential
 
-from lopa.bench.forward.random_inputs import random_prefix_rows
+from lopa.bench.forward.cost_measurement import random_prefix_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics

@@ -13,8 +13,7 @@ from lopa.runtime import Decoder, Engine, Request
 from lopa.runtime.decoding.round import spawn, unmask
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.state.pipeline import next_anchor
-from lopa.runtime.strategy.credit import Credit
-from lopa.runtime.strategy.divergences import Divergences
+from lopa.runtime.strategy.memories import Credit, Divergences
 from lopa.runtime.strategy.schedule import ScheduleStep
 from lopa.runtime.strategy.strategy import Candidates
 

@@ -9,7 +9,7 @@ from tests.params import params_of
 from tests.runtime.strategy.blocks import random_block, unmasked_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 
-from lopa.runtime.strategy.divergences import divergence, divergences_after
+from lopa.runtime.strategy.memories import divergence, divergences_after
 
 
 @settings(deadline=None)

@@ -20,8 +20,7 @@ from tools.gpu.sides import run_once
 from tools.gpu.stages import check_results, gpu_report
 
 from lopa.bench.forward.comparison import SideResult, compare_forwards
-from lopa.bench.forward.machine_rates import MachineRates
-from lopa.bench.forward.work import ForwardShape
+from lopa.bench.forward.work import ForwardShape, MachineRates
 from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lopa.bench.forward.machine_rates import MachineRates
-from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
+from lopa.bench.forward.work import ForwardShape, MachineRates, floor_seconds, work_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketPlanCosts
 from lopa.runtime.bundle.costs import CostTable, check_costs, costs_from_file, costs_name

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from lopa.bench.buckets.bucket_costs import BucketCosts, bytes_of_bucket
 from lopa.bench.buckets.planner import BucketChoice
-from lopa.bench.machine import date_now
+from lopa.bench.report import date_now
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_SCHEMA, BucketPlan, BucketTable, Expected, ShapeSource
 from lopa.runtime.contract import CONTRACT_VERSION

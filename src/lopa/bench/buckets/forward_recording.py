@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.progress import BenchProgress
+from lopa.bench.turns import result_with_steps
 from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes

@@ -1,8 +1,10 @@
 """Figures of each configuration, with intervals, from the outcomes."""
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from lopa.bench.comparison.outcomes import DecodeOutcome
@@ -150,3 +152,50 @@ def _rows_of_kind(kind: str, outcomes: QualityOutcomes) -> list[Row]:
         )
         for variant, own in outcomes.items()
     ]
+
+
+_PENALTY = 3.0
+"""Factor alpha of the penalty for a lower score."""
+_MAX_LOST = 5.0
+"""Percentage points below the first score beyond which points do not count."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Configurations that differ in one option, on the prompts of one scored kind."""
+
+    name: str
+    kind: str
+    configs: tuple[str, ...]
+    """Configuration names, by rising tokens per forward."""
+    aup: float
+
+
+def curves_from_rows(rows: Sequence[Row]) -> tuple[Curve, ...]:
+    """Return the curves of each kind in the order of `rows`. A kind without correct answers has none."""
+    points: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
+    for row in rows:
+        if row.measure.score is not None:
+            point = (row.measure.tokens_per_forward, 100 * row.measure.score.share, row.config)
+            points.setdefault((row.kind, row.curve), []).append(point)
+    best = {kind: max(score for key in points if key[0] == kind for _, score, _ in points[key]) for kind, _ in points}
+    return tuple(
+        Curve(name, kind, tuple(config for *_, config in sorted(own)), aup_from_points(own, best[kind]))
+        for (kind, name), own in points.items()
+        if best[kind]
+    )
+
+
+def aup_from_points(points: Iterable[tuple[float, float, str]], best: float) -> float:
+    """Return the AUP of points (tokens per forward, score in percent, name).
+
+    `best` > 0 is the best score of all curves. If points have equal tokens per forward, only the best score counts.
+    """
+    ordered = sorted({speed: score for speed, score, _ in sorted(points)}.items())
+    first_speed, first_score = ordered[0]
+    kept = [(speed, score * _weight(score, best)) for speed, score in ordered if score >= first_score - _MAX_LOST]
+    return first_speed * first_score + sum((b - a) * (y + x) / 2 for (a, x), (b, y) in pairwise(kept))
+
+
+def _weight(score: float, best: float) -> float:
+    return min(math.exp(-_PENALTY * (1 - score / best)), 1.0)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from lopa.bench.comparison.accuracy_under_parallelism import curves_from_rows
 from lopa.bench.comparison.outcomes import KeptOutcome
 from lopa.bench.comparison.paired_statistics import Interval
-from lopa.bench.comparison.quality_figures import BASELINE, Row
+from lopa.bench.comparison.quality_figures import BASELINE, Row, curves_from_rows
 from lopa.bench.report import PromptFile, Run
 from lopa.bench.table import MISSING, Table, table_from_records
 

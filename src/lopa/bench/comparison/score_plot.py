@@ -1,5 +1,8 @@
-"""Plots of score against speed with 95 % intervals and a bold Pareto front (Figure 4 of the paper, and per second)."""
+"""Plots of score against speed with 95 % intervals and a bold Pareto front (Figure 4 of the paper, and per second), as
+PNG files. matplotlib is an optional dependency.
+"""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +11,28 @@ from lopa.bench.comparison.paired_statistics import Interval, pareto_front
 from lopa.bench.comparison.quality_figures import Row
 from lopa.bench.comparison.quality_table import QualityReport
 from lopa.bench.comparison.tuning_report import TuningReport
-from lopa.bench.figure import png_from_figure
+from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_install
+
+
+def check_matplotlib() -> None:
+    """Raise MissingBackendError unless matplotlib is installed, before a long measurement starts."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise MissingBackendError(
+            "--plot needs matplotlib, which is not installed",
+            expected="matplotlib",
+            remedy=f"{pip_install('plot')}, or omit --plot",
+        ) from error
+
+
+def png_from_figure(figure: Any) -> bytes:
+    """Return a matplotlib figure as a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150)
+    return file.getvalue()
+
 
 _MAX_NAMES = 12
 """Maximum number of configurations with a label each. With more, only the Pareto front is labelled."""

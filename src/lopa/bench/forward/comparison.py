@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
+from lopa.bench.forward.cost_measurement import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.turns import run_in_turns

@@ -10,18 +10,20 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.machine import date_now, machine_now
 from lopa.bench.progress import BenchProgress, silent
+from lopa.bench.report import Run, date_now, machine_now
+from lopa.bench.table import Table, ms_text, table_from_records
+from lopa.export.verify.cases import random_windows
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.contract import CONTRACT_VERSION, CacheRows, WindowBatch
+from lopa.runtime.contract.forward import stored_dtype, stored_from_float32
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import MAX_AUTO_BRANCHES
@@ -30,6 +32,25 @@ from lopa.runtime.requests.request import Request
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.tiny import EVAL
+
+
+def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) -> CacheRows:
+    """Return rows to append to a request's prefix, distributed like normalized keys and values."""
+    sizes = manifest.dimensions
+    shape = (sizes.kv_heads, rows, sizes.head_size)
+    dtype = stored_dtype(manifest.dtype)
+    arrays = (rng.standard_normal(shape, np.float32) for _ in range(2 * sizes.layers))
+    return CacheRows(tuple(stored_from_float32(array, dtype) for array in arrays))
+
+
+def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:
+    """Return random tokens after the prefix. Every row attends to its whole window, and the last `wanted` rows are
+    sampled."""
+    sizes = (shape.branches, shape.window, shape.wanted)
+    batch = random_windows((request,), sizes, manifest.dimensions.vocab_size, rng, start=shape.prefix)
+    last = np.arange(shape.window - shape.wanted, shape.window)
+    return replace(batch, logits_index=np.broadcast_to(last, batch.logits_index.shape).copy())
+
 
 BUDGET = 600.0
 """Maximum seconds for the minimum number of rounds. A slower model gets a coarser grid."""
@@ -284,3 +305,35 @@ def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
     with _random_prefixes(decoder, [shape.prefix], rng) as requests:
         _forward_seconds(decoder, requests[shape.prefix], shape, rng)
         return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)
+
+
+@dataclass(frozen=True)
+class CostsReport:
+    """Report of `lopa-export bench costs`."""
+
+    benchmark: str
+    run: Run
+    host_seconds: float
+    host_seconds_a_branch: float
+    points: tuple[ForwardCost, ...]
+
+
+def report_from_costs(costs: DeviceCosts, run: Run) -> CostsReport:
+    """Return the report of the table `costs`."""
+    return CostsReport("costs", run, costs.host_seconds, costs.host_seconds_a_branch, tuple(costs.points))
+
+
+def table_from_costs(report: CostsReport) -> Table:
+    """Return a table of all points."""
+    threads = report.run.threads
+    used = "the engine's default threads" if threads is None else f"{threads} thread(s)"
+    return table_from_records(
+        f"Milliseconds of a forward that samples all positions: {report.run.device}, {used}, {report.run.machine.cpu}; "
+        f"host time per step {report.host_seconds * 1e3:.2f} ms + {report.host_seconds_a_branch * 1e3:.2f} ms per "
+        "further branch",
+        report.points,
+        {
+            "branches x window, prefix": lambda point: f"{point.branches} x {point.window}, {point.prefix}",
+            "median": lambda point: ms_text(point.seconds),
+        },
+    )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from lopa.bench.forward.machine_rates import MachineRates, min_seconds
+from lopa.bench.forward.work import MachineRates, min_seconds
 
 _FIRST_SIZE, _LARGEST_SIZE = 512, 16384
 """Smallest and largest side of the square matrices. The side doubles until a product takes _LONG_ENOUGH seconds."""

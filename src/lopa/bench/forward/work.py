@@ -4,12 +4,41 @@ Norms, rotary embedding, softmax and statistics are not counted, and all data is
 the network can be faster at these rates.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from lopa.bench.forward.machine_rates import MachineRates
 from lopa.runtime.bundle.manifest import Manifest, scale_name
 from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.contract.forward import stored_dtype
+
+
+@dataclass(frozen=True)
+class MachineRates:
+    """Maximum rates of a device."""
+
+    float32: float
+    """Operations per second of a float32 product. A multiply-add counts as two."""
+    int8: float
+    """Operations per second of an int8 product."""
+    bandwidth: float
+    """Bytes per second of a large copy, reads plus writes."""
+
+
+def min_seconds(work: Callable[[], object], seconds: float) -> float:
+    """Return the minimum seconds of one call of `work`, after a warm-up call.
+
+    Calls repeat for about `seconds`, and at least once.
+    """
+    work()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        began = time.perf_counter()
+        work()
+        ended = time.perf_counter()
+        best = min(best, ended - began)
+        if ended >= end:
+            return best
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lopa.bench.machine import Machine, machine_now
+from lopa.bench.report import Machine, machine_now
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import MissingBackendError
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from lopa.bench.forward.machine_rates import MachineRates
-from lopa.bench.forward.work import ForwardShape
+from lopa.bench.forward.work import ForwardShape, MachineRates
 from lopa.bench.gpu.device import GpuMachine
 from lopa.bench.gpu.host_share import StepTimes
 from lopa.bench.gpu.token_agreement import TokenAgreement
-from lopa.bench.machine import date_now
-from lopa.bench.report import json_from_report
+from lopa.bench.report import date_now, json_from_report
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json

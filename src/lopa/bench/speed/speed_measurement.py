@@ -12,13 +12,12 @@ from pathlib import Path
 
 import torch
 
-from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.speed_report import ROUNDS, SpeedFigures, StepTime, TimedDecode, measured_from_turns
-from lopa.bench.turns import run_in_turns
+from lopa.bench.turns import result_with_steps, run_in_turns
 from lopa.export.verify.origin import check_origin
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig

@@ -10,7 +10,7 @@ from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.hub.hub_bundle import check_own_bundle
-from lopa.runtime.qnn.socs import SOCS, soc_from_option
+from lopa.runtime.qnn.qnn_manifest import SOCS, soc_from_option
 
 _PATH = click.Path(path_type=Path)
 

@@ -275,8 +275,7 @@ def _decode_file(
     summary: Callable[[], str],
 ) -> int:
     """Answer every line in order and return the exit code. A bad line gets a result with "error", and the code is 2."""
-    from lopa.cli.batch.decoded_lines import decode_lines
-    from lopa.cli.batch.progress import BatchProgress
+    from lopa.cli.batch.decoded_lines import BatchProgress, decode_lines
     from lopa.cli.batch.resume import KeptResults, kept_results
 
     assert arguments.prompts is not None

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.forward.cost_measurement import MIN_ROUNDS, CostMeasurement, schedule_for_decoder
-from lopa.bench.forward.costs_report import report_from_costs, table_from_costs
+from lopa.bench.forward.cost_measurement import (
+    MIN_ROUNDS,
+    CostMeasurement,
+    report_from_costs,
+    schedule_for_decoder,
+    table_from_costs,
+)
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option

@@ -9,11 +9,10 @@ from lopa.bench.comparison.outcomes import KeptOutcomes
 from lopa.bench.comparison.quality_figures import rows_from_outcomes
 from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings, variant_config, variants_that_fit
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
-from lopa.bench.comparison.score_plot import panels_of_quality, png_from_panels
+from lopa.bench.comparison.score_plot import check_matplotlib, panels_of_quality, png_from_panels
 from lopa.bench.comparison.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.evaluation.samples import sample_file, write_samples
-from lopa.bench.figure import check_matplotlib
+from lopa.bench.evaluation.data_sets import sample_file, write_samples
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option

@@ -9,15 +9,19 @@ from lopa.bench.comparison.candidates import exact_candidates
 from lopa.bench.comparison.decodes import Decodes
 from lopa.bench.comparison.ladder import PILOT_QUESTIONS
 from lopa.bench.comparison.outcomes import KeptOutcomes
-from lopa.bench.comparison.score_plot import panel_of_tuning, png_from_panels
-from lopa.bench.comparison.tuning_questions import reference_prompts, scored_questions
+from lopa.bench.comparison.score_plot import check_matplotlib, panel_of_tuning, png_from_panels
 from lopa.bench.comparison.tuning_report import PresetRow, TuningReport, tables_from_tuning
-from lopa.bench.comparison.tuning_run import BALANCED, Tuned, TuningRun, control_options
+from lopa.bench.comparison.tuning_run import (
+    BALANCED,
+    Tuned,
+    TuningRun,
+    control_options,
+    reference_prompts,
+    scored_questions,
+)
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.figure import check_matplotlib
-from lopa.bench.machine import Machine
 from lopa.bench.progress import show_progress
-from lopa.bench.report import prompt_file, run_now
+from lopa.bench.report import Machine, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand, option

@@ -10,8 +10,7 @@ from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, did_you_mean
-from lopa.runtime.options.choices import MAX_GRAMMAR_CHARACTERS
-from lopa.runtime.options.option import QUALITY, Option
+from lopa.runtime.options.option import MAX_GRAMMAR_CHARACTERS, QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
 from lopa.runtime.text.chat_template import template_from_file
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.cpu_graph.rounded_rows import MICROSOFT
-from lopa.export.graph.quantized_experts import expert_nodes
+from lopa.export.graph.experts import expert_nodes
 from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
 
 

@@ -7,12 +7,11 @@ import onnx_ir as ir
 
 from lopa.export.cpu_graph.mapped_matrices import MappedExpertsPass, MappedInt4Pass, MappedInt8Pass
 from lopa.export.cpu_graph.nonfinite_rows import NonFiniteRowsPass
-from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
-from lopa.export.cpu_graph.row_scales import RowScalesPass
+from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass, RowScalesPass
 from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
 from lopa.export.graph.expert_forms import with_expert_operators
-from lopa.export.graph.quantized_experts import expert_nodes
+from lopa.export.graph.experts import expert_nodes
 from lopa.runtime.bundle.manifest import ModelDimensions, TwinForm
 from lopa.runtime.contract.model_part import ModelPart
 

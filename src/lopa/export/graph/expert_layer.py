@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from lopa.export.graph.experts import TRACED_DOMAIN
+from lopa.export.graph.experts import TRACED_DOMAIN, expert_nodes
 from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initializer
-from lopa.export.graph.quantized_experts import expert_nodes
 
 _QUANTIZED_INPUTS = 9
 """Number of inputs of a node with quantized matrices."""

@@ -14,10 +14,10 @@ import onnx_ir as ir
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lopa.export.graph.experts import QuantizedExpertsPass
 from lopa.export.graph.module import inverse_frequencies
 from lopa.export.graph.portable_passes import as_quantized_portable
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
-from lopa.export.graph.quantized_experts import QuantizedExpertsPass
 from lopa.export.graph.tidy_passes import tidy
 from lopa.export.graph.traced_forms import TRACED_FORMS
 from lopa.export.weights.plan import Dtype, IntegerDtype

@@ -23,8 +23,7 @@ from lopa.runtime.bundle.webgpu_twin import reordered_matrices
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError, CheckFailedError, error_text
 from lopa.runtime.qnn.qnn_library import qnn_module, sdk_version, session_options
-from lopa.runtime.qnn.qnn_manifest import ENGINE_SCHEMA, QNN_ENGINES, QnnBucket, QnnEngine, StoredQnnEngine
-from lopa.runtime.qnn.socs import QnnSoc
+from lopa.runtime.qnn.qnn_manifest import ENGINE_SCHEMA, QNN_ENGINES, QnnBucket, QnnEngine, QnnSoc, StoredQnnEngine
 
 _ENGINE = Product("engine", ENGINE_NAME)
 _FORM = 2

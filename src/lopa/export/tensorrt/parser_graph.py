@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.graph.expert_batched import BatchedExpertsPass
-from lopa.export.graph.expert_split import join_experts
+from lopa.export.graph.expert_forms import join_experts
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 

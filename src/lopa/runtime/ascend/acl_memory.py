@@ -6,8 +6,7 @@ asynchronous.
 
 from typing import Any
 
-from lopa.runtime.accelerator.device_memory import Array
-from lopa.runtime.accelerator.pinned_memory import PinnedMemory
+from lopa.runtime.accelerator.device_memory import Array, PinnedMemory
 from lopa.runtime.ascend.acl_calls import AclCalls
 from lopa.runtime.ascend.process import AclProcess
 

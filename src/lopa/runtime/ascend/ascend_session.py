@@ -21,8 +21,8 @@ from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.device_worker import ThreadedSession
 from lopa.runtime.sessions.prefix_cache import CacheShape
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 _BUILD = "lopa-export ascend {} --soc-version SOC"
 _STATISTICS = {contract.TOPK_IDS: "int64", contract.TOPK_LOGPROBS: "float32", contract.ENTROPY: "float32"}

@@ -12,7 +12,7 @@ from typing import Literal
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.chat.tool_definition import Tool, ToolRequest
 from lopa.runtime.grammar.exact_schema import exact_schema
-from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
+from lopa.runtime.text.tokenizer import CLOSING, OPENING
 
 Reasoning = Literal["none", "possible", "open"]
 """Reasoning of an answer: the model has none, the answer may begin with <think>, or the prompt ended with it."""

@@ -10,7 +10,7 @@ from lopa.runtime.chat.tool_definition import ToolRequest, tools_from_body
 from lopa.runtime.checked_values import invalid_value
 from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.text.chat_template import check_messages, template_variables
-from lopa.runtime.text.reasoning_marks import CLOSING
+from lopa.runtime.text.tokenizer import CLOSING
 
 REASONING = "reasoning"
 """Name of the field in errors."""

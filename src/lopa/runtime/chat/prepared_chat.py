@@ -16,8 +16,7 @@ from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.text.chat_template import text_from_content
-from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
-from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.runtime.text.tokenizer import CLOSING, OPENING, Tokenizer
 
 _TOOLS = "tools"
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, RowPlace
-from lopa.runtime.accelerator.pinned_memory import PinnedMemory
+from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, PinnedMemory, RowPlace
 from lopa.runtime.cuda.cuda_calls import CudaCalls
 from lopa.runtime.cuda.row_kernel import RowKernel
 

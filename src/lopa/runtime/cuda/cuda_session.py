@@ -18,9 +18,9 @@ from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
+from lopa.runtime.sessions.device_worker import ThreadedSession
 from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001

@@ -13,8 +13,7 @@ import numpy as np
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.branch import Branch, BranchGrammar
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import first_masked, hands_over, positions_behind
 from lopa.runtime.strategy import Candidates

@@ -10,8 +10,7 @@ from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.remask import with_finished_text
 from lopa.runtime.decoding.round import EditedTokens, Proposals, RoundOutcome
-from lopa.runtime.state.branch import Block, BlockState, Branch, final_length, with_tokens
-from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.branch import Block, BlockState, Branch, BranchGrammar, final_length, with_tokens
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.pipeline import first_masked, normalize_branch, positions_behind
 from lopa.runtime.strategy import Candidates, EditView

@@ -7,8 +7,7 @@ from typing import Protocol
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.round import AfterUnmasking, RoundEnd
 from lopa.runtime.state.answer_state import AnswerState
-from lopa.runtime.state.branch import Branch, first_branch
-from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.branch import Branch, BranchGrammar, first_branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 

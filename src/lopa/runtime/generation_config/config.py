@@ -10,14 +10,16 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args
 from lopa.runtime.checked_values import invalid_value, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import CONSTRAINTS
-from lopa.runtime.options.choices import MAX_POSITIONS, Alg, StrategyName
 from lopa.runtime.options.option import (
     BLOCKS,
     LENGTH,
+    MAX_POSITIONS,
     OPTION,
     QUALITY,
     STRUCTURE,
+    Alg,
     Option,
+    StrategyName,
     check_grammar,
     checked_branches,
     checked_choices,

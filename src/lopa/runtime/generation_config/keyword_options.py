@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from lopa.runtime.options.choices import Alg, Alignment, Attention, Cache, Confidence, StrategyName
+from lopa.runtime.options.option import Alg, Alignment, Attention, Cache, Confidence, StrategyName
 
 
 class GenerationOptions(TypedDict, total=False):

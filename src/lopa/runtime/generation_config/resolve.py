@@ -26,8 +26,7 @@ from lopa.runtime.generation_config.config import (
 )
 from lopa.runtime.generation_config.option_checks import Options, check_together, edits, grammars_given
 from lopa.runtime.options import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_BRANCHES, DecodingParams
-from lopa.runtime.options.choices import PUBLISHED_STEP_LIMIT, Confidence, SharedRows
-from lopa.runtime.options.option import FrozenOptions
+from lopa.runtime.options.option import PUBLISHED_STEP_LIMIT, Confidence, FrozenOptions, SharedRows
 from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.installed import errors_of_strategy, own_value

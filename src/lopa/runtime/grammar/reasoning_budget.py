@@ -14,7 +14,7 @@ import numpy as np
 from lopa.runtime.contract import Bool
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary
-from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
+from lopa.runtime.text.tokenizer import CLOSING, OPENING
 
 
 def reasoning_grammar(is_token: Callable[[str], bool]) -> str:

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lopa.runtime.sessions.cpu_cores import cores_from_device
-from lopa.runtime.sessions.device_worker import DeviceWorker, pin_thread
+from lopa.runtime.sessions.device_worker import DeviceWorker, ThreadedSession, pin_thread
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Never
 
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.options.choices import SharedRows
+from lopa.runtime.options.option import SharedRows
 from lopa.runtime.options.option_fields import OptionFields
 
 

@@ -9,8 +9,22 @@ from typing import Generic, TypeVar
 
 from lopa.runtime.checked_values import MAX_SECONDS
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_TOP_K, Alignment, Attention, Cache, Confidence
-from lopa.runtime.options.option import BLOCKS, LENGTH, QUALITY, checked_seed, checked_stop, checked_temperature, option
+from lopa.runtime.options.option import (
+    BLOCKS,
+    LENGTH,
+    MAX_ENTROPY,
+    MAX_POSITIONS,
+    MAX_TOP_K,
+    QUALITY,
+    Alignment,
+    Attention,
+    Cache,
+    Confidence,
+    checked_seed,
+    checked_stop,
+    checked_temperature,
+    option,
+)
 
 Unset = TypeVar("Unset")
 """Type of an option without a value: None in a config, Never in a parameters."""

@@ -10,7 +10,7 @@ import onnxruntime
 from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import installed_version
-from lopa.runtime.qnn.socs import QnnSoc, soc_of_machine
+from lopa.runtime.qnn.qnn_manifest import QnnSoc, soc_of_machine
 
 _lock = threading.Lock()
 _registered: set[str] = set()

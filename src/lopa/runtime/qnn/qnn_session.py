@@ -9,8 +9,7 @@ from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, error_text, raise_if_from_handler
 from lopa.runtime.qnn.qnn_forward import QnnForward
 from lopa.runtime.qnn.qnn_library import qnn_module, sdk_version, session_options
-from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES, StoredQnnEngine
-from lopa.runtime.qnn.socs import SOCS, soc_of_machine
+from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES, SOCS, StoredQnnEngine, soc_of_machine
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 

@@ -37,7 +37,7 @@ from lopa.runtime.requests.running_loop import RequestLoop
 from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.scoring.scoring import Scoring
-from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.branch import BranchGrammar
 from lopa.runtime.state.choice_scores import EncodedChoice
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.state.packed_rows import SharingTest

@@ -17,6 +17,7 @@ from lopa.runtime.state.branch import (
     Blocks,
     BlockState,
     Branch,
+    BranchGrammar,
     Lookahead,
     with_forced_tokens,
     with_longer_block,
@@ -24,7 +25,6 @@ from lopa.runtime.state.branch import (
     with_remasked,
     without_rows_after_end,
 )
-from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
 from lopa.runtime.strategy.installed import errors_of_strategy
 

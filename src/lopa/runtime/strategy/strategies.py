@@ -9,10 +9,8 @@ import numpy as np
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.options.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Alg, Confidence
-from lopa.runtime.options.option import Option
-from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
-from lopa.runtime.strategy.divergences import Divergences, divergences_after
+from lopa.runtime.options.option import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Alg, Confidence, Option
+from lopa.runtime.strategy.memories import Credit, Divergences, add_credit, credit_after, divergences_after
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 from lopa.runtime.strategy.strategy import (
     BlockView,

@@ -22,8 +22,7 @@ import numpy as np
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import Index, RowStatistics
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.options.choices import Confidence
-from lopa.runtime.options.option import Option
+from lopa.runtime.options.option import Confidence, Option
 from lopa.runtime.strategy.topk_ties import indices_of_topk
 
 # The arguments of stages. They hold arrays, so that a stage depends on no branch, session or grammar.

@@ -19,8 +19,8 @@ from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.device_worker import ThreadedSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.tensorrt.tensorrt_forward import TensorRTForward
 from lopa.runtime.tensorrt.tensorrt_library import LIBRARIES, library_of_device
 from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine, engine_for_device, mark_verified

@@ -17,9 +17,12 @@ from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.text.chat_template import NO_KWARGS, RenderedChat, check_template, is_markup
-from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
+
+OPENING, CLOSING = "<think>", "</think>"
+"""Marks before and behind the reasoning."""
+
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lopa.runtime.chat.answer_grammar import Reasoning
-from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.runtime.text.text_stream import partial_mark_length
+from lopa.runtime.text.tokenizer import CLOSING, OPENING
 
 _TOKEN = "\ud800"
 

@@ -10,7 +10,7 @@ from typing import Any
 from lopa.runtime.checked_values import check_bool, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import did_you_mean
-from lopa.runtime.options.choices import MAX_POSITIONS, MAX_TOP_K
+from lopa.runtime.options.option import MAX_POSITIONS, MAX_TOP_K
 
 TYPES = ("text", "json_object", "json_schema")
 _ANY_OBJECT = {"type": "object"}

@@ -7,7 +7,7 @@ from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.chat.prepared_chat import AnswerForm
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import GenerationResult, TextEvent
-from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
+from lopa.runtime.text.tokenizer import CLOSING, OPENING
 from lopa.serve.chat.answer_parser import AnswerParser, Part, ReasoningText, merged_parts
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.openai.response_shapes import finish_reason_from_result

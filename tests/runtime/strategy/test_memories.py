@@ -8,7 +8,7 @@ from tests.params import params_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 
 from lopa.runtime.decoding.candidates import filter_vocabulary
-from lopa.runtime.strategy.credit import add_credit, credit_after
+from lopa.runtime.strategy.memories import add_credit, credit_after
 from lopa.runtime.strategy.strategies import with_credit
 
 
