@@ -1,1 +1,1 @@
-"""Kernels that an engine may load for operators of the contract, each with a readable numpy reference in tests/plugins."""
+"""Kernels that an engine may load for operators of the contract. tests/plugins has a numpy reference of each."""
