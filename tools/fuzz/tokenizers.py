@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.text.tokenizer_kinds import EXPRESSIONS, charsmap, precompiled
+from tests.runtime.text.tokenizer_kinds import EXPRESSIONS, charsmap, precompiled, random_expression
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -29,11 +29,6 @@ TEXTS = (
 )
 _SMALL = ("", "e", " ", "\u2581", "ab", "e" * 4, "e" * 17, "é", "\n", "Z", "e" * 100, "x" * 5000)
 _CTC_TOKENS = ("pad_token", "word_delimiter_token")
-_PIECES = (
-    *("a", "b", "[ab]", "[^c]", ".", r"\w", r"\s", r"\p{L}", "(?:a|ab)", "(a)", "(?=a)", "(?!b)", "(?<=a)", "(?>a|ab)"),
-    *(r"\1", "(?:a?b)", "^", "$", r"\b", "[[:alpha:]]", "[a&&[^b]]", "(?i)", "(?i:a)", r"\h", r"\R", r"\x{61}", "é"),
-)
-_COUNTS = ("", "", "", "", "?", "*", "+", "*?", "++", "?+", "{2}", "{1,3}", "{2,}", "{,3}", "{0,2000}", "{99999}")
 
 
 def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -151,20 +146,7 @@ def _replace(content: str, **pattern: str) -> dict[str, Any]:
 def _pattern(rng: random.Random) -> dict[str, str]:
     if rng.random() < 0.4:
         return {"String": rng.choice(_SMALL)}
-    return {"Regex": rng.choice(EXPRESSIONS) if rng.random() < 0.2 else expression(rng)}
-
-
-def expression(rng: random.Random, depth: int = 0) -> str:
-    """Return a regular expression in Oniguruma's syntax. Most are valid."""
-    parts = []
-    for _ in range(rng.randrange(1, 5)):
-        inner = f"(?:{expression(rng, depth + 1)})" if depth < 3 and rng.random() < 0.25 else rng.choice(_PIECES)
-        parts.append(inner + rng.choice(_COUNTS))
-    if rng.random() < 0.25:
-        parts.insert(rng.randrange(len(parts) + 1), "|")
-    if rng.random() < 0.03:
-        parts.append(rng.choice("([)]{*\\"))
-    return "".join(parts) + rng.choice(["", "", "$", "c", "[cd]"])
+    return {"Regex": rng.choice([*EXPRESSIONS.values()]) if rng.random() < 0.2 else random_expression(rng)}
 
 
 def _table(rng: random.Random) -> dict[str, Any]:

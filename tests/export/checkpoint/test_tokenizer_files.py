@@ -18,6 +18,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import SpecialTokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.runtime.text.tokenizer_parts import TRUST
 from lopa.tiny import CHECKPOINT
 
 
@@ -104,6 +105,19 @@ def test_the_mask_token_of_every_family(tmp_path: Path, family: str, mask_id: in
     assert expected in caught.value.received
     if family == "fast-dllm-v2":
         assert "or the token |<MASK>|" in caught.value.expected
+
+
+def test_a_tokenizer_with_an_own_expression_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small_checkpoint(tmp_path) / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+c"}, "behavior": "Isolated", "invert": False}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pre_tokenizer": split}))
+    with pytest.raises(
+        BadInputError, match=r"tokenizer\.json: pre_tokenizer: Split has the regular expression"
+    ) as caught:
+        _files(path.parent)
+    assert f"set {TRUST}=1" in caught.value.remedy
+    monkeypatch.setenv(TRUST, "1")
+    assert json.loads(_files(path.parent).tokenizer)["pre_tokenizer"] == split
 
 
 def test_the_expand_token_of_dreamon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

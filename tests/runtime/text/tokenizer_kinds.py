@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,9 +33,44 @@ SIGNS = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-HAN = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}&&[^\p{Han}]]+(?i:'s|'t)?|\p{N}{1,3}"
-EXPRESSIONS = [GPT_2, LLAMA_3, QWEN_2, CL100K, O200K, SIGNS, HAN, r" ?[^(\s|[.,!?…。，、।۔،])]+", r" {2,}", r"\s+$"]
-EXPRESSIONS += [r"[一-龥ࠀ-一가-퟿]+", r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))", "[0-9][0-9][0-9]"]
+LING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+SEED = (
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+"
+    "|\\s+(?!\\S)|\\s+"
+)
+KIMI = (
+    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+EXPRESSIONS = {
+    **{"GPT-2": GPT_2, "GPT-4": CL100K, "GPT-4o": O200K, "Llama 3": LLAMA_3, "Kimi K2": KIMI},
+    **{"Qwen2, Dream, SDAR, Fast-dLLM v2": QWEN_2, "Ling, LLaDA": LING, "Seed-Coder, Stable-DiffCoder": SEED},
+    "GPT-2 in tiktoken": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    "Qwen3.5": QWEN_2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"),
+    "Tekken": O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", ""),
+    "MiniCPM5": QWEN_2.replace(r"\p{N}|", r"\p{N}+|"),
+    **{"DeepSeek V3": SIGNS, "DeepSeek V3 as written": SIGNS.replace(r"\r", "\r").replace(r"\n", "\n")},
+    **{"DeepSeek V3, digits": r"\p{N}{1,3}", "DeepSeek V3, CJK": "[一-龥\u3040-ゟ゠-ヿ]+"},
+    **{"DeepSeek LLM, letters": r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿⅅ-ⅉ𐐀-𐑏𞤀-𞥃]+", "DeepSeek LLM, end": r"\s+$"},
+    **{"DeepSeek LLM, signs": r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", "DeepSeek Coder": r"\s?\p{P}+"},
+    **{"CJK": "[一-龥ࠀ-一가-퟿]+", "BLOOM": r" ?[^(\s|[.,!?…。，、।۔،])]+", "Falcon": "[0-9][0-9][0-9]"},
+    **{"Tiny Aya": r"\d{1,3}(?=(?:\d{3})*\b)", "digits": r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))"},
+    "CLIP": r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
+    **{"T5": " {2,}", "DeBERTa 2": r"\s{2,}|[\n\r\t]", "Gemma 4": r"[^\n]+|[\n]+", "StarCoder": r"\p{N}"},
+}
+"""Expressions of published tokenizers. The sources are in lopa.runtime.text.known_expressions."""
+
+_ITEMS = ["a", "b", "[ab]", "[^c]", ".", r"\w", r"\p{L}", r"\s", "é", "&", r"\<"] * 3
+_ITEMS += ["(?:a|ab)", "(a)", "(?=a)", "(?i)", "[[ab]]", "[]a]", "[^]", "[a&&b]", "[[:alpha:]]", r"\R", r"\x{61}", "$"]
+_COUNTS = ["", "", "", "?", "*", "+", "+", "*?", "++", "{2}", "{1,3}", "{2,}", "{,3}", "{0,2}"]
+
+
+def random_expression(rng: random.Random) -> str:
+    """Return a regular expression in Oniguruma's syntax. Most are valid, and a fourth is known."""
+    items = [rng.choice(_ITEMS) + rng.choice(_COUNTS) * (rng.random() < 0.4) for _ in range(rng.randrange(1, 5))]
+    return "".join(items) + ("|" + random_expression(rng) if rng.random() < 0.3 else "")
 
 
 def charsmap(texts: Mapping[str, str]) -> bytes:

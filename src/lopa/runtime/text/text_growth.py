@@ -23,8 +23,10 @@ class TextGrowth:
     """Bound on the bytes that one tokenizer makes of a text."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        """Measure a tokenizer whose expressions were checked when it was opened."""
         normalizer, pre_tokenizer = _state(backend.normalizer), _state(backend.pre_tokenizer)
-        own, self._remaining_growth = check_normalizer(normalizer), check_pre_tokenizer(pre_tokenizer)
+        own = check_normalizer(normalizer, trusted=True)
+        self._remaining_growth = check_pre_tokenizer(pre_tokenizer, trusted=True)
         self._growth = own * self._remaining_growth
         local, growth = local_parts(normalizer)
         self._remaining_growth *= growth

@@ -69,12 +69,13 @@ class Tokenizer:
     def open(cls, bundle: Bundle) -> Self:
         """Open the tokenizer of `bundle`, with the chat template of its manifest if there is one.
 
-        Raises BadInputError when a file is missing or broken, or lacks the manifest's special tokens.
+        A bundle that is signed by a trusted key may have any regular expression. Raises BadInputError when a file is
+        missing or broken, or lacks the manifest's special tokens.
         """
         expected, remedy = "the tokenizer files that lopa-export onnx wrote", "export the checkpoint again"
         path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
         text = bundle.content(TOKENIZER_NAME, expected=expected, remedy=remedy)
-        backend = tokenizer_from_text(text, path, expected=expected, remedy=remedy)
+        backend = tokenizer_from_text(text, path, expected=expected, remedy=remedy, trusted=bool(bundle.signed))
         named = bundle.manifest.special_tokens
         tokens = [*((name, getattr(named, name)) for name in ROLES), *(("stop", token) for token in named.stops)]
         unknown = [

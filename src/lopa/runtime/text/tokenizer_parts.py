@@ -12,9 +12,11 @@ from typing import Any
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import is_from_signal_handler
-from lopa.runtime.text.backtracking import ExpressionError, shortest_match
 from lopa.runtime.text.charsmap import CharsmapError, charsmap_growth
+from lopa.runtime.text.known_expressions import shortest_match
 
+TRUST = "LOPA_TRUST_TOKENIZER"
+"""Environment variable: 1 accepts unknown regular expressions."""
 MAX_PARTS = 64
 """Maximum parts of a chain. The longest known have seven."""
 MAX_GROWTH, MAX_DECODER_GROWTH = 4096, 16
@@ -33,12 +35,13 @@ Part = dict[str, Any]
 
 
 class PartError(ValueError):
-    """Error about a part: what is wrong with it, and what is accepted."""
+    """Error about a part: what is wrong with it, what is accepted, and what to do if that is not to copy it again."""
 
-    def __init__(self, received: str, expected: str) -> None:
+    def __init__(self, received: str, expected: str, remedy: str | None = None) -> None:
         super().__init__(received)
         self.received = received
         self.expected = expected
+        self.remedy = remedy
 
 
 @dataclass(frozen=True)
@@ -53,23 +56,23 @@ class _Kind:
     max_growth: int
 
 
-def check_normalizer(part: Any) -> int:
+def check_normalizer(part: Any, *, trusted: bool) -> int:
     """Return the maximum growth of a normalizer, in bytes per byte, and normalize its tables.
 
-    Raises PartError for an unknown type, a chain that is too long or grows too much, a broken table, and an expression
-    with unbounded search. The functions below raise it for the same reasons.
+    Raises PartError for an unknown type, a chain that is too long or grows too much, and a broken table. Unless the
+    part is `trusted`, an unknown expression is an error too. The functions below raise it for the same reasons.
     """
-    return _check_growth(part, _NORMALIZER)
+    return _check_growth(part, _NORMALIZER, trusted)
 
 
-def check_pre_tokenizer(part: Any) -> int:
+def check_pre_tokenizer(part: Any, *, trusted: bool) -> int:
     """Return the maximum growth of a pre-tokenizer, in bytes per byte."""
-    return _check_growth(part, _PRE_TOKENIZER)
+    return _check_growth(part, _PRE_TOKENIZER, trusted)
 
 
-def check_decoder(part: Any) -> None:
+def check_decoder(part: Any, *, trusted: bool) -> None:
     """Raise PartError for an unbounded decoder."""
-    _check_growth(part, _DECODER)
+    _check_growth(part, _DECODER, trusted)
 
 
 def check_post_processor(part: Any) -> None:
@@ -94,7 +97,7 @@ def local_parts(normalizer: Any) -> tuple[list[Part], int]:
     return local, growth
 
 
-def _check_growth(part: Any, kind: _Kind) -> int:
+def _check_growth(part: Any, kind: _Kind, trusted: bool = False) -> int:
     if part is None:
         return 1
     growth = 1
@@ -104,14 +107,16 @@ def _check_growth(part: Any, kind: _Kind) -> int:
         _check_values(each, location)
         try:
             own = kind.growths[each["type"]](each)
-        except (ExpressionError, CharsmapError) as error:
-            raise PartError(f"{location}: {each['type']}: {error}", _EXPECTED[type(error)]) from error
+        except CharsmapError as error:
+            raise PartError(f"{location}: {each['type']}: {error}", "a table as written by SentencePiece") from error
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, PartError) or is_from_signal_handler(error):
                 raise
             raise PartError(
                 f"{location}: {shown(each)}", f"{each['type']} as the tokenizers library writes it"
             ) from error
+        if not trusted and each["type"] in ("Replace", "Split"):
+            _check_expression(each["pattern"].get("Regex"), f"{location}: {each['type']}")
         growth *= own
         if growth > kind.max_growth:
             raise PartError(
@@ -119,6 +124,17 @@ def _check_growth(part: Any, kind: _Kind) -> int:
                 f"at most {kind.max_growth} bytes",
             )
     return growth
+
+
+def _check_expression(expression: str | None, location: str) -> None:
+    """Raise PartError for an unknown regular expression."""
+    if expression is not None and shortest_match(expression) is None:
+        raise PartError(
+            f"{location} has the regular expression {shown(expression)}, which may take unlimited time on a text",
+            "the expression of a published tokenizer, or characters and classes of which the last may repeat",
+            f"if you trust the author of this tokenizer, set {TRUST}=1; a server accepts a bundle that is signed by a "
+            "trusted key",
+        )
 
 
 def _iterate_parts(part: Any, kind: _Kind, location: str = "", depth: int = 0) -> Iterator[tuple[Part, str]]:
@@ -170,12 +186,14 @@ def _byte_count(part: Part, name: str) -> int:
 
 
 def _min_match_bytes(part: Part) -> int:
-    """Return the minimum number of bytes that a pattern matches: {"String": text} or {"Regex": expression}."""
+    """Return the minimum number of bytes that a pattern matches: {"String": text} or {"Regex": expression}.
+
+    It is 0 for an unknown expression."""
     ((kind, text),) = part["pattern"].items()
     if not isinstance(text, str) or kind not in ("String", "Regex"):
         raise TypeError(kind)
     if kind == "Regex":
-        return shortest_match(text)
+        return shortest_match(text) or 0
     if not 0 < len(text) <= _MAX_TEXT:
         raise PartError(f"a pattern has {len(text)} characters", f"1 to {_MAX_TEXT} characters")
     return len(text.encode())
@@ -289,8 +307,3 @@ _POST_PROCESSOR = _Kind(
     },
     1,
 )
-_EXPECTED = {
-    ExpressionError: "an expression with search time linear in the text: no unlimited repeat inside or after another "
-    "one before a part that can fail, and no back-references",
-    CharsmapError: "a table as written by SentencePiece",
-}
