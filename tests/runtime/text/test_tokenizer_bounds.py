@@ -16,7 +16,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.text.tokenizer import Tokenizer
-from lopa.runtime.text.tokenizer_parts import TRUST
+from lopa.runtime.text.tokenizer_parts import TRUST, check_normalizer
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 from lopa.tiny import CHECKPOINT
 
@@ -149,6 +149,13 @@ def test_unknown_expressions_need_trust(field: str, monkeypatch: pytest.MonkeyPa
         ids = tokenizer.encode(text, add_bos=False)
         assert ids == library.encode(text, add_special_tokens=False).ids
         assert tokenizer.decode(ids) == library.decode(ids)
+
+
+def test_growth_of_replacements() -> None:
+    """Check that an unknown expression may match nothing, so that its content comes before every character."""
+    assert check_normalizer({**PARTS["normalizer"], "content": "abc"}, trusted=True) == 4
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}
+    assert check_normalizer(spaces, trusted=False) == 2
 
 
 def test_a_signed_bundle_may_have_any_expression(tiny_bundle: Path, tmp_path: Path) -> None:

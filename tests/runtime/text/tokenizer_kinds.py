@@ -47,7 +47,6 @@ KIMI = (
 EXPRESSIONS = {
     **{"GPT-2": GPT_2, "GPT-4": CL100K, "GPT-4o": O200K, "Llama 3": LLAMA_3, "Kimi K2": KIMI},
     **{"Qwen2, Dream, SDAR, Fast-dLLM v2": QWEN_2, "Ling, LLaDA": LING, "Seed-Coder, Stable-DiffCoder": SEED},
-    "GPT-2 in tiktoken": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
     "Qwen3.5": QWEN_2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"),
     "Tekken": O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", ""),
     "MiniCPM5": QWEN_2.replace(r"\p{N}|", r"\p{N}+|"),

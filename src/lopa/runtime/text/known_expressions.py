@@ -13,25 +13,21 @@ _MAX_ALTERNATIVES = 32
 """Maximum alternatives. The longest known list, CLIP's, has twelve."""
 
 _KNOWN = (
-    # GPT-2 (src/encoder.py of openai/gpt-2), and most of those below
+    # GPT-2 (encoder.py of openai/gpt-2), and most of those below
     r"\s+(?!\S)",
     # Llama 3 (TikTokenConverter of transformers 5.23) and Qwen2 (Qwen2Tokenizer of transformers 5.23), which Dream,
-    # DiffuCoder, Fast-dLLM v2, SDAR and WeDLM use; Stable-DiffCoder (Seed-Coder in llama.cpp's src/llama-vocab.cpp)
+    # DiffuCoder, Fast-dLLM v2, SDAR and WeDLM use; Stable-DiffCoder (Seed-Coder in llama.cpp's llama-vocab.cpp)
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*",
     r"\s*[\r\n]+",
     # Qwen3.5 (Qwen3_5Tokenizer of transformers 5.23)
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
-    # LLaDA, LLaDA-MoE and LLaDA2, with Ling's expression (bailingmoe in llama.cpp's src/llama-vocab.cpp)
+    # LLaDA, LLaDA-MoE and LLaDA2, with Ling's expression (bailingmoe in llama.cpp's llama-vocab.cpp)
     r"'(?i:[sdmt]|ll|ve|re)",
     r"[^\r\n\p{L}\p{N}]?+\p{L}+",
     r" ?[^\s\p{L}\p{N}]++[\r\n]*",
     r"\s*[\r\n]",
-    # GPT-2, GPT-4 and GPT-4o (tiktoken_ext/openai_public.py of tiktoken 0.14)
-    r"'(?:[sdmt]|ll|ve|re)",
-    r" ?\p{L}++",
-    r" ?\p{N}++",
-    r" ?[^\s\p{L}\p{N}]++",
+    # GPT-4 and GPT-4o (tiktoken_ext/openai_public.py of tiktoken 0.14)
     r"\s++$",
     r"[^\r\n\p{L}\p{N}]?+\p{L}++",
     r"\p{N}{1,3}+",
@@ -47,12 +43,12 @@ _KNOWN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    # DeepSeek V3 and DeepSeek LLM (deepseek-v3 and deepseek-llm in llama.cpp's src/llama-vocab.cpp)
+    # DeepSeek V3 and DeepSeek LLM (deepseek-v3 and deepseek-llm in llama.cpp's llama-vocab.cpp)
     r" ?[\p{P}\p{S}]+[\r\n]*",
     r"\s+$",
     # BLOOM (tokenizer.json of bigscience/bloom)
     r" ?[^(\s|[.,!?…。，、।۔،])]+",
-    # Groups of three digits from the right: Tiny Aya (tiny_aya in llama.cpp's src/llama-vocab.cpp), and a variant of
+    # Groups of three digits from the right: Tiny Aya (tiny_aya in llama.cpp's llama-vocab.cpp), and a variant of
     # GPT-4o's expression that papers on digits train with
     r"\d{1,3}(?=(?:\d{3})*\b)",
     r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))",
