@@ -132,8 +132,8 @@ def _check_expression(expression: str | None, location: str) -> None:
         raise PartError(
             f"{location} has the regular expression {shown(expression)}, which may take unlimited time on a text",
             "the expression of a published tokenizer, or characters and classes of which the last may repeat",
-            f"if you trust the author of this tokenizer, set {TRUST}=1; a server accepts a bundle that is signed by a "
-            "trusted key",
+            f"if you trust the author of this tokenizer, set {TRUST}=1, or sign the bundle and serve it with "
+            "--require-signature",
         )
 
 
