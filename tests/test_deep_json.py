@@ -17,7 +17,7 @@ from lopa.runtime.bundle.costs import costs_from_file
 from lopa.runtime.bundle.manifest import manifest_from_json
 from lopa.runtime.errors import FieldError, LopaError
 from lopa.runtime.files.untrusted_input import object_from_json
-from lopa.runtime.signature.envelope import envelope_from_json
+from lopa.runtime.signature.signature_file import file_from_json
 from lopa.runtime.text.chat_template import template_from_file
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.serve.openai.request import request_from_body
@@ -52,7 +52,7 @@ def readers(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "manifest": lambda deep: manifest_from_json(f'{manifest[:-1]}, "x": {deep}}}'.encode(), source="x"),
         "shape_buckets.json": lambda deep: bucket_plan_from_file(write(deep), bundle),
         "costs": lambda deep: costs_from_file(write(deep)),
-        "signature": lambda deep: envelope_from_json(deep.encode(), source="x"),
+        "signature": lambda deep: file_from_json(deep.encode(), source="x"),
         "template": lambda deep: template_from_file(write(deep)),
         "tokenizer.json": open_tokenizer,
         "config.json": lambda deep: json_object_from_file(write(f'{{"a": {deep}}}'), remedy=""),

@@ -249,7 +249,7 @@ def test_helper_reads_only_what_the_signature_covers(signed: tuple[Path, Path], 
 
 
 @pytest.mark.parametrize("kind", ["weights", "graph", "tokenizer.json", "manifest.json"])
-def test_file_written_after_the_signature_was_checked(
+def test_what_was_verified_is_what_is_opened(
     signed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     folder, public = signed

@@ -37,28 +37,30 @@ class Authority:
         *,
         is_authority: bool = True,
         purpose: x509.ObjectIdentifier | None = None,
+        days: tuple[int, int] = (-60, 60),
     ) -> None:
         self.key, self.name = ec.generate_private_key(ec.SECP256R1()), name
         extensions: list[x509.ExtensionType] = [
             x509.BasicConstraints(ca=is_authority, path_length=None),
-            _usage(signs_certificates=True),
+            key_usage(signs_certificates=True),
         ]
         if purpose is not None:
             extensions.append(x509.ExtendedKeyUsage([purpose]))
-        self.certificate = _certificate(name, self.key.public_key(), issuer or self, extensions)
+        self.certificate = _certificate(name, self.key.public_key(), issuer or self, extensions, days)
 
     def write(self, path: Path) -> Path:
         path.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         return path
 
     def issue(self, public_key: Path, path: Path, *, days: tuple[int, int] = (-1, 30), **changes: Any) -> Path:
-        """Write the certificate of a signer. `changes` leave out its usage or its purpose."""
+        """Write the certificate of a signer. `changes` replace its usage or its purpose, or leave them out (None)."""
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         extensions: list[x509.ExtensionType] = [x509.BasicConstraints(ca=False, path_length=None)]
-        if changes.get("usage", True):
-            extensions.append(_usage(signs_certificates=False))
+        usage = changes.get("usage", key_usage())
         purpose = changes.get("purpose", ExtendedKeyUsageOID.CODE_SIGNING)
+        if usage is not None:
+            extensions.append(usage)
         if purpose is not None:
             extensions.append(x509.ExtendedKeyUsage([purpose]))
         key: Any = load_pem_public_key(public_key.read_bytes())
@@ -66,7 +68,7 @@ class Authority:
         return path
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def key_usage(*, signs_certificates: bool = False) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,
@@ -85,7 +87,7 @@ def _certificate(
     key: ec.EllipticCurvePublicKey,
     issuer: Authority,
     extensions: list[x509.ExtensionType],
-    days: tuple[int, int] = (-1, 30),
+    days: tuple[int, int],
 ) -> x509.Certificate:
     now = datetime.now(UTC)
     builder = (

@@ -1,7 +1,7 @@
 """Signatures of a folder in the format of OpenSSF Model Signing 1.0: one file, model.sig, that any of its tools reads.
 
-`statement` is the signed list of files and `envelope` the file around it. `keys` signs and checks bytes with the
-library cryptography. `folder_signature` compares a folder with its statement.
+`signature_file` is that file with its statement, the signed list of files. `keys` signs and checks it with the library
+cryptography. `folder_signature` compares a folder with its statement.
 """
 
 from lopa.runtime.signature.folder_signature import CheckedFolder, check_signature, sign_folder

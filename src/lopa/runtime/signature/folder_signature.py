@@ -14,9 +14,8 @@ from lopa.runtime.errors import BadInputError, CheckFailedError, errors_as_bad_i
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.files.stamp import Stamp, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.signature.envelope import envelope_from_json, json_from_envelope
 from lopa.runtime.signature.keys import Signer, Trust
-from lopa.runtime.signature.statement import digests_from_statement, statement_from_digests
+from lopa.runtime.signature.signature_file import digests_from_statement, file_from_json, statement_from_digests
 
 SIGNATURE_NAME = "model.sig"
 _MAX_BYTES = 2**26
@@ -33,8 +32,8 @@ def sign_folder(folder: Path, signer: Signer, expected: Mapping[str, str] | None
     differs. Raises BadInputError for a link, an unreadable file, a file of Git and a name that is not in Unicode.
     Raises BadInputError or OutputFailedError if the signature cannot be written.
     """
-    digests = _digests(folder)
-    refused = [name for name in digests if name.split("/")[0] in _GIT_NAMES or not _is_unicode(name)]
+    digests = _hashed(folder).digests
+    refused = [name for name in digests if name.split("/")[0] in _GIT_NAMES or _unicode(name) != name]
     if refused:
         raise BadInputError(
             f"{folder} has files that a signature cannot list: {_names(refused)}",
@@ -48,8 +47,8 @@ def sign_folder(folder: Path, signer: Signer, expected: Mapping[str, str] | None
             expected="the files that the export wrote",
             remedy="do not sign it; copy the bundle again, or export the checkpoint again",
         )
-    envelope = signer.envelope(statement_from_digests(folder.resolve().name, digests, SIGNATURE_NAME))
-    write_atomically(folder / SIGNATURE_NAME, json_from_envelope(envelope))
+    statement = statement_from_digests(_unicode(folder.resolve().name), digests, SIGNATURE_NAME)
+    write_atomically(folder / SIGNATURE_NAME, signer.sign(statement))
     return len(digests)
 
 
@@ -71,19 +70,19 @@ def check_signature(folder: Path, trust: Trust) -> CheckedFolder:
     """
     path = folder / SIGNATURE_NAME
     with errors_as_bad_input(str(folder), expected="a bundle folder", remedy="check the path"):
-        stamps = {".": stamp_from_status(folder.stat(), is_strict=True)}
-        missing = not os.path.lexists(path)
-    if missing:
+        is_signed = path in folder.iterdir()
+    if not is_signed:
         raise CheckFailedError(
             f"{folder} is not signed: it has no {SIGNATURE_NAME}",
             expected="a bundle that is signed by a trusted key",
             remedy="do not use it, or sign your own: lopa-export sign BUNDLE --key KEY",
         )
     text = bytes_from_file(path, expected="a signature", remedy="sign the bundle again", max=_MAX_BYTES)
-    envelope = envelope_from_json(text, source=str(path))
-    trust.check(envelope, source=str(path))
-    signed = digests_from_statement(envelope.payload, source=f"the statement in {path}")
-    found = _digests(folder, stamps)
+    file = file_from_json(text, source=str(path))
+    trust.check(file, source=str(path))
+    signed = digests_from_statement(file.dsse_envelope.payload, source=f"the statement in {path}")
+    checked = _hashed(folder)
+    found = checked.digests
     differences = {
         "changed": [name for name in signed if name in found and found[name] != signed[name]],
         "missing": [name for name in signed if name not in found],
@@ -94,17 +93,14 @@ def check_signature(folder: Path, trust: Trust) -> CheckedFolder:
         raise CheckFailedError(
             f"{folder} differs from its signature: {listed}", expected="the folder as it was signed", remedy=_SIGN_AGAIN
         )
-    return CheckedFolder(found, stamps)
+    return checked
 
 
-def _digests(folder: Path, stamps: dict[str, Stamp] | None = None) -> dict[str, str]:
-    """Return the hex sha256 of every file below `folder` by its path, except the signature's.
-
-    Add the stamp of every file and folder to `stamps`, each from the moment before it is read.
-    """
-    stamps = {} if stamps is None else stamps
+def _hashed(folder: Path) -> CheckedFolder:
+    """Return the digests and stamps of what `folder` has, each stamp from the moment before its file is read."""
     found: dict[str, str] = {}
     with errors_as_bad_input(str(folder), expected="a folder with readable files", remedy="check its permissions"):
+        stamps = {".": stamp_from_status(folder.stat(), is_strict=True)}
         for parent, folders, files in os.walk(folder, onerror=_raise):
             for name in (*folders, *files):
                 path = Path(parent, name)
@@ -121,21 +117,17 @@ def _digests(folder: Path, stamps: dict[str, Stamp] | None = None) -> dict[str, 
                 with path.open("rb") as file:
                     stamps[listed] = stamp_from_status(os.fstat(file.fileno()), is_strict=True)
                     found[listed] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return CheckedFolder(dict(sorted(found.items())), stamps)
+
+
+def _unicode(name: str) -> str:
+    """Return the name of a file or folder with "?" for bytes that are not UTF-8."""
+    return name.encode(errors="replace").decode()
 
 
 def _names(names: Sequence[str]) -> str:
     more = "" if len(names) <= _MAX_NAMED else f" and {len(names) - _MAX_NAMED} more"
     return ", ".join(name if name.isprintable() else ascii(name) for name in names[:_MAX_NAMED]) + more
-
-
-def _is_unicode(name: str) -> bool:
-    """Return False for the name of a file with bytes that are not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _raise(error: OSError) -> None:

@@ -4,8 +4,8 @@ Keys are elliptic curve keys P-256, P-384 or P-521 in PEM, as in OpenSSF Model S
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 from lopa.runtime.errors import BadInputError, CheckFailedError, raise_if_from_handler
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.signature.envelope import Envelope, signed_bytes
+from lopa.runtime.signature.signature_file import SignatureFile, file_from_signature, signed_bytes
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-    from cryptography.x509 import Certificate
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
+    from cryptography.x509 import Certificate as X509Certificate
+    from cryptography.x509.verification import ExtensionPolicy
 
-_MODULES = {"cryptography"}
 _HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 """Hash of a signature by the curve of the key. Other curves may have the same sizes."""
 _KEY = "a private elliptic curve key (P-256, P-384 or P-521) in PEM"
+_CERTIFICATES = "certificates in PEM"
 _TRUSTED = "public keys or root certificates in PEM"
 _MAX_BYTES = 2**20
 _UNTRUSTED = "do not use this bundle, or trust its signer with the matching key or root certificate"
@@ -33,14 +34,13 @@ class Signer:
     """A private key, and optionally the certificates that vouch for it."""
 
     key: "EllipticCurvePrivateKey"
-    certificates: tuple[bytes, ...] = ()
+    certificates: Sequence[bytes] = ()
     """Certificates in DER: the signer's, then those that lead to a root."""
 
-    def envelope(self, payload: bytes) -> Envelope:
-        """Return the signed `payload`."""
-        signature = self.key.sign(signed_bytes(payload), _ecdsa(self.key.curve.name))
-        hint = None if self.certificates else _hint(self.key.public_key())
-        return Envelope(payload, signature, hint, self.certificates)
+    def sign(self, payload: bytes) -> bytes:
+        """Return the signature file of the statement `payload`."""
+        signature = self.key.sign(signed_bytes(payload), _ecdsa(self.key))
+        return file_from_signature(payload, signature, _hint(self.key.public_key()), self.certificates)
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,19 @@ class Trust:
     """Public keys and root certificates whose signatures are accepted."""
 
     keys: "tuple[EllipticCurvePublicKey, ...]"
-    roots: "tuple[Certificate, ...]"
+    roots: "tuple[X509Certificate, ...]"
 
-    def check(self, envelope: Envelope, *, source: str) -> None:
-        """Raise CheckFailedError unless the statement of `envelope` was signed by a trusted key or certificate."""
+    def check(self, file: SignatureFile, *, source: str) -> None:
+        """Raise CheckFailedError unless the statement in `file` was signed by a trusted key or certificate."""
         from cryptography.exceptions import InvalidSignature
 
-        keys = [self._key_of_certificates(envelope, source=source)] if envelope.certificates else self._keys(envelope)
+        envelope = file.dsse_envelope
+        keys = [key for key in self.keys if file.key_hint in ("", _hint(key))]
+        if file.certificates:
+            keys = [self._key_of_certificates(file.certificates, source=source)]
         for key in keys:
             try:
-                key.verify(envelope.signature, signed_bytes(envelope.payload), _ecdsa(key.curve.name))
+                key.verify(envelope.signatures[0].sig, signed_bytes(envelope.payload), _ecdsa(key))
             except InvalidSignature:
                 continue
             return
@@ -66,29 +69,24 @@ class Trust:
             f"{source} is not trusted: {what}", expected="a signature by a trusted key", remedy=_UNTRUSTED
         )
 
-    def _keys(self, envelope: Envelope) -> "list[EllipticCurvePublicKey]":
-        return [key for key in self.keys if envelope.key_hint in ("", _hint(key))]
-
-    def _key_of_certificates(self, envelope: Envelope, *, source: str) -> "EllipticCurvePublicKey":
+    def _key_of_certificates(self, certificates: Sequence[bytes], *, source: str) -> "EllipticCurvePublicKey":
         """Return the key of the signer's certificate. Raises CheckFailedError unless a trusted root vouches for it."""
         from cryptography import x509
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+        from cryptography.x509.verification import PolicyBuilder, Store
 
         try:
             if not self.roots:
-                raise VerificationError("no root certificate is trusted")
-            leaf, *others = [x509.load_der_x509_certificate(each) for each in envelope.certificates]
+                raise ValueError("no root certificate is trusted")
+            leaf, *others = [x509.load_der_x509_certificate(each) for each in certificates]
+            issuer, signer = _policies()
             policy = PolicyBuilder().store(Store(list(self.roots)))  # at the current time
-            verifier = policy.extension_policies(ca_policy=_issuer_policy(), ee_policy=_signer_policy())
-            verifier.build_client_verifier().verify(leaf, others)
-            key = leaf.public_key()
-            if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _HASHES:
-                raise VerificationError("its key is not on the curve P-256, P-384 or P-521")
+            policy = policy.extension_policies(ca_policy=issuer, ee_policy=signer)
+            policy.build_client_verifier().verify(leaf, others)
+            key: EllipticCurvePublicKey = _elliptic_key(leaf.public_key())
         except Exception as error:  # parsers of certificates have many kinds of errors, e.g. InvalidVersion
             raise_if_from_handler(error)
             raise CheckFailedError(
-                f"{source} is not trusted: its certificate is not valid ({str(error) or type(error).__name__})",
+                f"{source} is not trusted: its certificate is not valid ({_reason(error)})",
                 expected="a certificate for code signing, valid today, from a trusted root",
                 remedy=_UNTRUSTED,
             ) from error
@@ -103,27 +101,29 @@ def signer_from_files(
     `certificate` is the signer's, and `chain` has those of its issuers. Raises BadInputError for files of another
     kind, for a wrong password, and for a certificate of another key. Raises MissingBackendError without cryptography.
     """
-    with _needed():
-        from cryptography.hazmat.primitives.asymmetric import ec
+    with _cryptography_needed():
         from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-    remedy = "check the file and its password"
-    text = bytes_from_file(key, expected=_KEY, remedy=remedy, max=_MAX_BYTES)
-    try:
-        found: Any = load_pem_private_key(text, password)
-        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.curve.name not in _HASHES:
-            raise ValueError("a key of another kind")
-    except (ValueError, TypeError) as error:
-        raise BadInputError(f"{key}: {_reason(error)}", expected=_KEY, remedy=remedy) from error
+        from cryptography.x509 import load_pem_x509_certificates
+    found = _from_pem(
+        key,
+        lambda text: _elliptic_key(load_pem_private_key(text, password)),
+        expected=_KEY,
+        remedy="check the file and its password",
+    )
     if certificate is None:
         return Signer(found)
-    certificates = [each for path in (certificate, *chain) for each in _certificates(path)]
+    certificates = [
+        each
+        for path in (certificate, *chain)
+        for each in _from_pem(path, load_pem_x509_certificates, expected=_CERTIFICATES)
+    ]
     if certificates[0].public_key() != found.public_key():
         raise BadInputError(
             f"{certificate} belongs to another key than {key}",
             expected="the certificate of the private key",
             remedy="give the matching pair",
         )
-    return Signer(found, tuple(each.public_bytes(Encoding.DER) for each in certificates))
+    return Signer(found, [each.public_bytes(Encoding.DER) for each in certificates])
 
 
 def is_encrypted(key: Path) -> bool:
@@ -136,88 +136,66 @@ def trust_from_files(paths: Sequence[Path | str]) -> Trust:
 
     Raises BadInputError for other files and for none, and MissingBackendError without cryptography.
     """
-    with _needed():
-        from cryptography.hazmat.primitives.asymmetric import ec
+    with _cryptography_needed():
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    keys: list[Any] = []
-    roots: list[Any] = []
-    for path in map(Path, paths):
-        text = bytes_from_file(path, expected=_TRUSTED, remedy="check the path", max=_MAX_BYTES)
-        if b"CERTIFICATE" in text:
-            roots += _certificates(path)
-            continue
-        try:
-            key: Any = load_pem_public_key(text)
-            if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _HASHES:
-                raise ValueError("a key of another kind")
-        except ValueError as error:
-            raise BadInputError(f"{path}: {_reason(error)}", expected=_TRUSTED, remedy="check the file") from error
-        keys.append(key)
-    if not keys and not roots:
+        from cryptography.x509 import Certificate, load_pem_x509_certificates
+
+    def parse(text: bytes) -> list[Any]:
+        is_certificate = b"CERTIFICATE" in text
+        return load_pem_x509_certificates(text) if is_certificate else [_elliptic_key(load_pem_public_key(text))]
+
+    found = [each for path in paths for each in _from_pem(Path(path), parse, expected=_TRUSTED)]
+    if not found:
         raise BadInputError("no trusted keys", expected=_TRUSTED, remedy="give at least one file")
-    return Trust(tuple(keys), tuple(roots))
+    roots = tuple(each for each in found if isinstance(each, Certificate))
+    return Trust(tuple(each for each in found if not isinstance(each, Certificate)), roots)
 
 
-def _certificates(path: Path) -> "list[Certificate]":
-    from cryptography.x509 import load_pem_x509_certificates
-
-    text = bytes_from_file(path, expected="certificates in PEM", remedy="check the path", max=_MAX_BYTES)
+def _from_pem(path: Path, parse: Callable[[bytes], Any], *, expected: str, remedy: str = "check the file") -> Any:
+    """Return the parsed content of the file at `path`. Raises BadInputError if it has another kind."""
+    text = bytes_from_file(path, expected=expected, remedy=remedy, max=_MAX_BYTES)
     try:
-        return load_pem_x509_certificates(text)
-    except ValueError as error:
-        raise BadInputError(
-            f"{path}: {_reason(error)}", expected="certificates in PEM", remedy="check the file"
-        ) from error
+        return parse(text)
+    except Exception as error:  # of many kinds, e.g. UnsupportedAlgorithm
+        raise_if_from_handler(error)
+        raise BadInputError(f"{path}: {_reason(error)}", expected=expected, remedy=remedy) from error
 
 
-def _issuer_policy() -> Any:
-    """Return the conditions for an issuer's certificate. The library checks that it is a certificate authority."""
+def _elliptic_key(key: Any) -> Any:
+    """Return `key`. Raises ValueError unless it is on the curve P-256, P-384 or P-521."""
+    if "curve" not in dir(key) or key.curve.name not in _HASHES:
+        raise ValueError("a key of another kind than P-256, P-384 and P-521")
+    return key
+
+
+def _policies() -> "tuple[ExtensionPolicy, ExtensionPolicy]":
+    """Return the conditions for certificates of issuers, which the library checks to be authorities, and of signers."""
     from cryptography.x509 import BasicConstraints, ExtendedKeyUsage, KeyUsage
     from cryptography.x509.oid import ExtendedKeyUsageOID
     from cryptography.x509.verification import Criticality, ExtensionPolicy
 
-    def check_usage(_policy: object, _certificate: object, extension: KeyUsage | None) -> None:
-        if extension is not None and not extension.key_cert_sign:
-            raise ValueError("an issuer may not sign certificates")
+    def needed(usage: str, has_usage: Callable[[Any], bool]) -> Callable[[object, object, Any], None]:
+        def check(_policy: object, _certificate: object, extension: Any) -> None:
+            if extension is not None and not has_usage(extension):
+                raise ValueError(f"a certificate is not for {usage}")
 
-    def check_purpose(_policy: object, _certificate: object, extension: ExtendedKeyUsage | None) -> None:
-        if extension is not None and ExtendedKeyUsageOID.CODE_SIGNING not in extension:
-            raise ValueError("an issuer may not certify for codeSigning")
+        return check
 
-    return (
-        ExtensionPolicy.permit_all()
-        .require_present(BasicConstraints, Criticality.AGNOSTIC, None)
-        .may_be_present(KeyUsage, Criticality.AGNOSTIC, check_usage)
-        .may_be_present(ExtendedKeyUsage, Criticality.AGNOSTIC, check_purpose)
-    )
-
-
-def _signer_policy() -> Any:
-    """Return the conditions for a signer's certificate: digital signatures and code signing."""
-    from cryptography.x509 import ExtendedKeyUsage, KeyUsage
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-    from cryptography.x509.verification import Criticality, ExtensionPolicy
-
-    def check_usage(_policy: object, _certificate: object, extension: KeyUsage) -> None:
-        if not extension.digital_signature:
-            raise ValueError("its key usage has no digitalSignature")
-
-    def check_purpose(_policy: object, _certificate: object, extension: ExtendedKeyUsage) -> None:
-        if ExtendedKeyUsageOID.CODE_SIGNING not in extension:
-            raise ValueError("its extended key usage has no codeSigning")
-
-    return (
-        ExtensionPolicy.permit_all()
-        .require_present(KeyUsage, Criticality.AGNOSTIC, check_usage)
-        .require_present(ExtendedKeyUsage, Criticality.AGNOSTIC, check_purpose)
-    )
+    either = Criticality.AGNOSTIC
+    certifying = needed("keyCertSign", lambda usage: usage.key_cert_sign)
+    signing = needed("digitalSignature", lambda usage: usage.digital_signature)
+    code = needed("codeSigning", lambda usage: ExtendedKeyUsageOID.CODE_SIGNING in usage)
+    issuer = ExtensionPolicy.permit_all().require_present(BasicConstraints, either, None)
+    issuer = issuer.may_be_present(KeyUsage, either, certifying).may_be_present(ExtendedKeyUsage, either, code)
+    signer = ExtensionPolicy.permit_all().require_present(KeyUsage, either, signing)
+    return issuer, signer.require_present(ExtendedKeyUsage, either, code)
 
 
-def _ecdsa(curve: str) -> Any:
+def _ecdsa(key: "EllipticCurvePrivateKey | EllipticCurvePublicKey") -> "ECDSA":
     from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 
-    return ec.ECDSA(getattr(hashes, _HASHES[curve])())
+    return ECDSA(getattr(hashes, _HASHES[key.curve.name])())
 
 
 def _hint(key: "EllipticCurvePublicKey") -> str:
@@ -230,7 +208,5 @@ def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).partition("\n")[0][:200]
 
 
-@contextmanager
-def _needed() -> Iterator[None]:
-    with extra_needed("sign", _MODULES, "the library cryptography"):
-        yield
+def _cryptography_needed() -> AbstractContextManager[None]:
+    return extra_needed("sign", {"cryptography"}, "the library cryptography")
