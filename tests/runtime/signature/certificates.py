@@ -37,12 +37,13 @@ class Authority:
         *,
         is_authority: bool = True,
         purpose: x509.ObjectIdentifier | None = None,
+        usage: x509.KeyUsage | None = None,
         days: tuple[int, int] = (-60, 60),
     ) -> None:
         self.key, self.name = ec.generate_private_key(ec.SECP256R1()), name
         extensions: list[x509.ExtensionType] = [
             x509.BasicConstraints(ca=is_authority, path_length=None),
-            key_usage(signs_certificates=True),
+            usage or key_usage(signs_certificates=True),
         ]
         if purpose is not None:
             extensions.append(x509.ExtendedKeyUsage([purpose]))
