@@ -17,13 +17,12 @@ from lopa.runtime.signature.signature_file import SignatureFile, file_from_signa
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
-    from cryptography.x509 import Certificate as X509Certificate
+    from cryptography.x509 import Certificate
     from cryptography.x509.verification import ExtensionPolicy
 
 _HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 """Hash of a signature by the curve of the key. Other curves may have the same sizes."""
 _KEY = "a private elliptic curve key (P-256, P-384 or P-521) in PEM"
-_CERTIFICATES = "certificates in PEM"
 _TRUSTED = "public keys or root certificates in PEM"
 _MAX_BYTES = 2**20
 _UNTRUSTED = "do not use this bundle, or trust its signer with the matching key or root certificate"
@@ -48,7 +47,7 @@ class Trust:
     """Public keys and root certificates whose signatures are accepted."""
 
     keys: "tuple[EllipticCurvePublicKey, ...]"
-    roots: "tuple[X509Certificate, ...]"
+    roots: "tuple[Certificate, ...]"
 
     def check(self, file: SignatureFile, *, source: str) -> None:
         """Raise CheckFailedError unless the statement in `file` was signed by a trusted key or certificate."""
@@ -103,7 +102,6 @@ def signer_from_files(
     """
     with _cryptography_needed():
         from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-        from cryptography.x509 import load_pem_x509_certificates
     found = _from_pem(
         key,
         lambda text: _elliptic_key(load_pem_private_key(text, password)),
@@ -112,11 +110,8 @@ def signer_from_files(
     )
     if certificate is None:
         return Signer(found)
-    certificates = [
-        each
-        for path in (certificate, *chain)
-        for each in _from_pem(path, load_pem_x509_certificates, expected=_CERTIFICATES)
-    ]
+    paths = (certificate, *chain)
+    certificates = [each for path in paths for each in _from_pem(path, _certificates, expected="certificates in PEM")]
     if certificates[0].public_key() != found.public_key():
         raise BadInputError(
             f"{certificate} belongs to another key than {key}",
@@ -138,17 +133,20 @@ def trust_from_files(paths: Sequence[Path | str]) -> Trust:
     """
     with _cryptography_needed():
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
-        from cryptography.x509 import Certificate, load_pem_x509_certificates
+    keys: list[EllipticCurvePublicKey] = []
+    roots: list[Certificate] = []
 
-    def parse(text: bytes) -> list[Any]:
-        is_certificate = b"CERTIFICATE" in text
-        return load_pem_x509_certificates(text) if is_certificate else [_elliptic_key(load_pem_public_key(text))]
+    def add(text: bytes) -> None:
+        if b"CERTIFICATE" in text:
+            roots.extend(_certificates(text))
+        else:
+            keys.append(_elliptic_key(load_pem_public_key(text)))
 
-    found = [each for path in paths for each in _from_pem(Path(path), parse, expected=_TRUSTED)]
-    if not found:
+    for path in map(Path, paths):
+        _from_pem(path, add, expected=_TRUSTED)
+    if not keys and not roots:
         raise BadInputError("no trusted keys", expected=_TRUSTED, remedy="give at least one file")
-    roots = tuple(each for each in found if isinstance(each, Certificate))
-    return Trust(tuple(each for each in found if not isinstance(each, Certificate)), roots)
+    return Trust(tuple(keys), tuple(roots))
 
 
 def _from_pem(path: Path, parse: Callable[[bytes], Any], *, expected: str, remedy: str = "check the file") -> Any:
@@ -159,6 +157,12 @@ def _from_pem(path: Path, parse: Callable[[bytes], Any], *, expected: str, remed
     except Exception as error:  # of many kinds, e.g. UnsupportedAlgorithm
         raise_if_from_handler(error)
         raise BadInputError(f"{path}: {_reason(error)}", expected=expected, remedy=remedy) from error
+
+
+def _certificates(text: bytes) -> "list[Certificate]":
+    from cryptography.x509 import load_pem_x509_certificates  # slow to import, and keys do not need it
+
+    return load_pem_x509_certificates(text)
 
 
 def _elliptic_key(key: Any) -> Any:
