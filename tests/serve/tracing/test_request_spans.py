@@ -154,8 +154,9 @@ def test_parent_is_the_client_s_span(server: TracedServer) -> None:
     assert (span.context.trace_id, span.parent.span_id, span.parent.is_remote) == (trace, parent, True)
     assert {each.context.trace_id for each in phases if each.context is not None} == {trace}
     assert span.context.trace_state.get("vendor") == "1"
-    for invalid in (b"", b"00-0-0-01", valid.upper().encode(), f"00-{0:032x}-{parent:016x}-01".encode(), b"\xff"):
-        server.http.post(CHATS, json=CHAT, headers=[(b"traceparent", invalid)])
+    for invalid in (b"", b"00-0-0-01", valid.upper().encode(), f"00-{0:032x}-{parent:016x}-01".encode(), b"\xff\\N"):
+        headers = [(b"traceparent", invalid), (b"user-agent", invalid)]
+        assert server.http.post(CHATS, json=CHAT, headers=headers).status_code == 200
         [[span, *_]] = server.spans()
         assert span.parent is None
     server.http.post(CHATS, json=CHAT, headers=[("traceparent", valid), ("traceparent", valid)])
@@ -333,11 +334,13 @@ def test_unexpected_error(server: TracedServer, monkeypatch: pytest.MonkeyPatch)
     assert "zebra" not in span.to_json()
 
 
-def test_contents_are_never_exported(server: TracedServer) -> None:
+def test_contents_queries_and_headers_are_never_exported(server: TracedServer) -> None:
     for path, body in ((COMPLETIONS, COMPLETION), (CHATS, CHAT)):
         for stream in (False, True):
             forced = {"regex": "quagga [0-9]{4}", "block_size": 8}
-            answer = server.http.post(path, json={**body, "stream": stream, "lopa": forced})
+            content = {**body, "stream": stream, "lopa": forced}
+            headers = {"user-agent": "zebra", "x-api-key": "zebra"}
+            answer = server.http.post(path, json=content, params={"key": "zebra"}, headers=headers)
             assert "quagga" in answer.text or stream, answer.text
     exported = "".join(each.to_json() for spans in server.spans(4) for each in spans)
     assert "zebra" not in exported

@@ -122,7 +122,7 @@ def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
         "src/lopa/export/graph/experts.py",  # the domain of a traced operator
         "src/lopa/runtime/cpu_kernels/kernel_library.py",  # the domain of operators in graphs
         "src/lopa/runtime/strategy/installed.py",  # the name of a group of entry points
-        "src/lopa/serve/tracing/attribute_names.py",  # names of attributes
+        "src/lopa/serve/tracing/request_spans.py",  # names of attributes
         "src/lopa/cli/main.py",  # names of a logger, and of a module that may have been imported
         "tools/measure.py",  # the table of measurements
         "tools/serving/server.py",  # the name of the program to start

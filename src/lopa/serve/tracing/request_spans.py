@@ -1,6 +1,8 @@
 """Spans of one request: a span of kind SERVER, and below it the queue, prefill and decode of each choice.
 
-Names and attributes follow OpenTelemetry's conventions for GenAI. Contents of prompts and answers are never exported.
+Names and attributes follow OpenTelemetry's conventions for GenAI. They are written out, since OpenTelemetry's library
+deprecates its constants: the conventions moved to open-telemetry/semantic-conventions-genai, where they are in
+development. Contents of prompts and answers are never exported.
 """
 
 import time
@@ -17,7 +19,6 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.openai.response_shapes import finish_reason_from_result
-from lopa.serve.tracing import attribute_names as names
 from lopa.serve.tracing.request_trace import RequestTrace
 
 End = GenerationResult | Exception | None
@@ -27,12 +28,12 @@ _OK = 200
 _PARENT = TraceContextTextMapPropagator()
 _TRACEPARENT = "traceparent"
 _OPTIONS = {
-    "max_new_tokens": names.MAX_TOKENS,
-    "temperature": names.TEMPERATURE,
-    "top_p": names.TOP_P,
-    "top_k": names.TOP_K,
-    "seed": names.SEED,
-    "stop": names.STOP_SEQUENCES,
+    "max_new_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "seed": "gen_ai.request.seed",
+    "stop": "gen_ai.request.stop_sequences",
 }
 """Attributes of the options that have one."""
 
@@ -74,7 +75,12 @@ class RequestSpans:
         # The system's clock is read once per request, so that setting it changes no duration. It is read first: if
         # this thread is interrupted between the two, no timestamp lies in the future.
         started_ns, started = time.time_ns(), time.perf_counter()
-        attributes = {names.OPERATION: operation, names.PROVIDER: _PROVIDER, names.METHOD: "POST", names.ROUTE: route}
+        attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": _PROVIDER,
+            "http.request.method": "POST",
+            "http.route": route,
+        }
         span = self._tracer.start_span(
             operation, _parent_from_headers(headers), SpanKind.SERVER, attributes, start_time=started_ns
         )
@@ -92,8 +98,8 @@ class RequestSpans:
             for index, (handle, end) in enumerate(zip(trace.handles, ends, strict=True)):
                 self._write_phases(request, index, handle, end, ended)
             attributes: dict[str, Any] = {
-                names.STATUS: status,
-                names.RESPONSE_ID: response_id if status == _OK else None,
+                "http.response.status_code": status,
+                "gen_ai.response.id": response_id if status == _OK else None,
             }
             if trace.requested is not None and trace.config is not None:
                 span.update_name(f"{request.operation} {trace.model}")
@@ -118,7 +124,7 @@ class RequestSpans:
             span = self._tracer.start_span(
                 name,
                 set_span_in_context(request.span),
-                attributes={names.CHOICE: index},
+                attributes={"lopa.choice": index},
                 start_time=request.timestamp(began),
             )
             if isinstance(end, GenerationResult):
@@ -148,9 +154,9 @@ def _end_of_choice(handle: RequestHandle) -> End:
 
 def _request_attributes(requested: AnswerRequest, config: GenerationConfig) -> dict[str, Any]:
     attributes: dict[str, Any] = {
-        names.REQUEST_MODEL: requested.model,
-        names.STREAM: requested.stream is not None,
-        names.CHOICE_COUNT: None if requested.copies == 1 else requested.copies,
+        "gen_ai.request.model": requested.model,
+        "gen_ai.request.stream": requested.stream is not None,
+        "gen_ai.request.choice.count": None if requested.copies == 1 else requested.copies,
     }
     given = {option for option, value in requested.options.values.items() if value is not None}
     return attributes | {name: getattr(config, option) for option, name in _OPTIONS.items() if option in given}
@@ -168,18 +174,18 @@ def _response_attributes(
     tokens, steps = sum(result.tokens for result in results), sum(result.steps for result in results)
     reasons = [reason for result in results if (reason := _finish_reason(trace, result)) is not None]
     attributes = {
-        names.RESPONSE_MODEL: trace.model,
-        names.FINISH_REASONS: reasons or None,
-        names.INPUT_TOKENS: sum(len(result.prompt_ids) for result in of_prompts),
-        names.CACHED_TOKENS: sum(result.cached_tokens for result in of_prompts),
-        names.OUTPUT_TOKENS: tokens,
-        names.REASONING_TOKENS: trace.reasoning_tokens or None,
-        names.STEPS: steps,
-        names.TOKENS_PER_FORWARD: tokens / steps if steps else 0.0,
+        "gen_ai.response.model": trace.model,
+        "gen_ai.response.finish_reasons": reasons or None,
+        "gen_ai.usage.input_tokens": sum(len(result.prompt_ids) for result in of_prompts),
+        "gen_ai.usage.cache_read.input_tokens": sum(result.cached_tokens for result in of_prompts),
+        "gen_ai.usage.output_tokens": tokens,
+        "gen_ai.usage.reasoning.output_tokens": trace.reasoning_tokens or None,
+        "lopa.steps": steps,
+        "lopa.tokens_per_forward": tokens / steps if steps else 0.0,
     }
     if requested.stream is not None:
         texts = [handle.timing.first_text for handle in trace.handles if handle.timing.first_text is not None]
-        attributes[names.TIME_TO_FIRST_CHUNK] = min(texts) - request.started if texts else None
+        attributes["gen_ai.response.time_to_first_chunk"] = min(texts) - request.started if texts else None
     return attributes
 
 
@@ -200,27 +206,30 @@ def _no_attributes(_: GenerationResult) -> dict[str, Any]:
 
 
 def _prefill_attributes(result: GenerationResult) -> dict[str, Any]:
-    return {names.INPUT_TOKENS: len(result.prompt_ids), names.CACHED_TOKENS: result.cached_tokens}
+    return {
+        "gen_ai.usage.input_tokens": len(result.prompt_ids),
+        "gen_ai.usage.cache_read.input_tokens": result.cached_tokens,
+    }
 
 
 def _decode_attributes(result: GenerationResult) -> dict[str, Any]:
     return {
-        names.OUTPUT_TOKENS: result.tokens,
-        names.STEPS: result.steps,
-        names.TOKENS_PER_FORWARD: result.tokens_per_forward,
-        names.BRANCHES: str(result.branches),
-        names.STRATEGY: result.params.strategy,
+        "gen_ai.usage.output_tokens": result.tokens,
+        "lopa.steps": result.steps,
+        "lopa.tokens_per_forward": result.tokens_per_forward,
+        "lopa.branches": str(result.branches),
+        "lopa.strategy": result.params.strategy,
     }
 
 
 def _set_end(span: Span, end: End) -> None:
     if isinstance(end, GenerationResult):
-        span.set_attribute(names.STOP_REASON, end.stop_reason)
+        span.set_attribute("lopa.stop_reason", end.stop_reason)
     elif end is not None:
         _set_error(span, type(end).__name__)
 
 
 def _set_error(span: Span, reason: str) -> None:
     """Mark a span as failed, without a description: messages of errors may quote the request."""
-    span.set_attribute(names.ERROR, reason)
+    span.set_attribute("error.type", reason)
     span.set_status(Status(StatusCode.ERROR))

@@ -27,7 +27,8 @@ class TracedApp:
     """ASGI wrapper around `app` that writes the spans of its requests.
 
     A span ends when the whole response is sent and the engine has ended every choice. A choice that was cancelled ends
-    after its current round.
+    after its current round. OpenTelemetry's own ASGI middleware would export the query and the client's address, and
+    answer 500 to some headers that are not text.
     """
 
     def __init__(self, app: ASGIApp, spans: RequestSpans) -> None:
