@@ -1,7 +1,9 @@
 """Exceptions that signal handlers raise inside code that converts or ignores errors: they pass, and nothing is kept."""
 
+import gc
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +13,9 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
+from tests.runtime.grammar.test_helper import until
 
-from lopa.runtime import BadInputError, Decoder, Engine, GrammarLimits
+from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig, GrammarLimits
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cpu_kernels import kernel_library
 from lopa.runtime.grammar import bounded, exact_schema, grammar_source, helper
@@ -37,6 +40,10 @@ ERRORS = [
     RuntimeError("late"),
     BadInputError("late", expected="a", remedy="b"),
 ]
+
+
+class AlarmError(Exception):
+    """An exception of a handler."""
 
 
 @contextmanager
@@ -113,7 +120,7 @@ def test_while_a_helper_prepares_a_grammar(
     process = grammars._process
     grammars._cache.clear()
     assert_passes(error, helper.GrammarHelper, name, lambda: guarded.generate(prompt, max_new_tokens=24, **REGEX))
-    assert not grammars._places
+    until(lambda: not grammars._places)
     assert guarded.generate(prompt, max_new_tokens=24, **REGEX).text.startswith(" The answer is ")
     assert grammars._process is process
 
@@ -122,9 +129,33 @@ def test_while_a_helper_prepares_a_grammar(
 def test_while_a_helper_starts(tiny_bundle: Path) -> None:
     made = helper.GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits())
     assert_passes(TimeoutError("late"), socket.socket, "sendall", made.start)
-    assert made._process is None
     made.start()
     made.close()
+
+
+@pytest.mark.parametrize("owner", [socket, subprocess], ids=["sockets", "a process"])
+@pytest.mark.skipif(not helper.is_helper_supported(), reason="no helper process on this system")
+def test_after_a_helper_opened_something(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, owner: Any) -> None:
+    """What was opened when the handler raised is closed: otherwise Python warns, and warnings are errors here."""
+    name = "socketpair" if owner is socket else "Popen"
+    make = getattr(owner, name)
+    made = helper.GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits())
+    request = grammar_source.request_from_config(GenerationConfig(regex="[0-9]x"), 64)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        opened = make(*given, **named)
+        signal.raise_signal(signal.SIGUSR1)
+        return opened
+
+    with raising(AlarmError()):
+        monkeypatch.setattr(owner, name, interrupted)
+        with pytest.raises(AlarmError):
+            made.prepare(request, lambda: True)
+        until(lambda: not made._places)
+    monkeypatch.undo()
+    assert made.prepare(request, lambda: True).ending
+    made.close()
+    gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, GrammarHelperError, raise_if_from_handler, stopped_preparation
@@ -38,6 +41,7 @@ _END_SECONDS = 2.0
 _MAX_CACHED, _MAX_CACHED_CHARACTERS = 128, 2**16
 """Maximum cached results, and maximum characters of a cached grammar."""
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def is_helper_supported() -> bool:
@@ -54,16 +58,15 @@ class GrammarHelper:
         self._lock = threading.RLock()  # a signal handler may interrupt its own thread
         self._places: dict[object, None] = {}
         """Calls that wait or run, in order. The first ones run, as many as there are processes."""
+        self._cache: dict[GrammarRequest, CheckedGrammar | BadInputError] = {}
+        self._closed = False
         # The lock guards the attributes below.
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._closed = False
-        self._cache: OrderedDict[GrammarRequest, CheckedGrammar | BadInputError] = OrderedDict()
 
     def start(self) -> None:
         """Start the process unless it runs, and wait until it is ready. Raises GrammarHelperError."""
-        with self._lock, _system_errors():
-            self._running_control()
+        _call_without_handlers(lambda _: self._start())
 
     def prepare(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar:
         """Return the prepared grammar.
@@ -71,10 +74,11 @@ class GrammarHelper:
         Raises BadInputError for an invalid or too costly grammar, and PreparationStoppedError once `is_wanted` returns
         False or the helper is closed. Raises GrammarHelperError if no helper can be started.
         """
-        with self._lock:
-            known = self._cache.get(request)
+        known = self._cache.get(request)
         if known is None:
-            known = self._request(request, is_wanted)
+            known = _call_without_handlers(
+                lambda is_awaited: self._request(request, lambda: is_awaited() and is_wanted() and not self._closed)
+            )
             self._store(request, known)
         if isinstance(known, BadInputError):
             raise BadInputError(known.received, expected=known.expected, remedy=known.remedy)
@@ -82,13 +86,19 @@ class GrammarHelper:
 
     def close(self) -> None:
         """End the process and all preparations in it. Further calls have no effect."""
+        self._closed = True  # first: a handler that interrupts the holder of the lock must not wait for it
         with self._lock:
-            self._closed = True
             self._end_process()
+
+    def _start(self) -> None:
+        if self._closed:
+            raise stopped_preparation()
+        with self._lock, _system_errors():
+            self._running_control()
 
     def _request(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar | BadInputError:
         place = object()
-        try:  # a signal handler may raise at any moment, which must not keep a place
+        try:
             self._places[place] = None
             while place not in [*self._places][: self._limits.processes]:
                 if not is_wanted():
@@ -133,7 +143,7 @@ class GrammarHelper:
             while True:
                 events.register(ours, select.POLLIN | (select.POLLOUT if unsent else 0))
                 found = dict(events.poll(_POLL_SECONDS * 1000)).get(ours.fileno(), 0)
-                if not is_wanted() or self._closed:
+                if not is_wanted():
                     raise stopped_preparation()
                 if time.monotonic() > latest:  # not cached, since the machine may be less busy next time
                     raise too_costly(request, f"preparing it took more than {seconds:g} s", self._limits)
@@ -186,10 +196,42 @@ class GrammarHelper:
 
     def _store(self, request: GrammarRequest, found: CheckedGrammar | BadInputError) -> None:
         if len(request.text) <= _MAX_CACHED_CHARACTERS:
-            with self._lock:
-                self._cache[request] = found
-                if len(self._cache) > _MAX_CACHED:
-                    self._cache.popitem(last=False)
+            self._cache[request] = found
+            for oldest in [*self._cache][:-_MAX_CACHED]:
+                self._cache.pop(oldest, None)
+
+
+def _call_without_handlers(call: Callable[[Callable[[], bool]], T]) -> T:
+    """Return the result of `call`, in which no signal handler raises.
+
+    Python runs handlers in the main thread, between any two bytecodes. An exception of theirs inside socket.socketpair
+    or subprocess.Popen leaves open what these have made. In the main thread `call` therefore runs on another one. Its
+    argument returns False once the main thread no longer waits.
+    """
+    ended: SimpleQueue[Future[T]] = SimpleQueue()
+    is_awaited = True
+
+    def run() -> None:
+        outcome: Future[T] = Future()
+        try:
+            outcome.set_result(call(lambda: is_awaited))
+        except BaseException as error:  # the main thread raises it
+            outcome.set_exception(error)
+        ended.put(outcome)
+
+    try:
+        if threading.current_thread() is not threading.main_thread():
+            return call(lambda: True)
+        try:  # without threading.Thread: a handler that interrupts its start may block it for ever
+            start_new_thread(run, ())
+        except RuntimeError as error:  # there is no thread left, or the interpreter ends
+            raise_if_from_handler(error)
+            return call(lambda: True)
+        while True:
+            with suppress(Empty):  # a wait without an end misses a signal that arrives just before it
+                return ended.get(timeout=_POLL_SECONDS).result()
+    finally:
+        is_awaited = False
 
 
 @contextmanager

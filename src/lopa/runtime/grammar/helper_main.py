@@ -57,7 +57,7 @@ def main(control_fd: int, bundle_path: str) -> None:
     vocabulary.prepare()
     check_grammar(_WARM_UP, vocabulary, limits)
     gc.freeze()  # children share these pages
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # the library writes its failures there
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # to nowhere: the library writes its failures there
     with control:
         control.sendall(READY)
         _Children(control, vocabulary, limits).serve()
@@ -140,18 +140,9 @@ class _Children:
 
 
 def _receive(caller: socket.socket) -> bytes:
-    (size,) = LENGTH.unpack(_receive_exactly(caller, LENGTH.size))
-    return _receive_exactly(caller, size)
-
-
-def _receive_exactly(caller: socket.socket, size: int) -> bytes:
-    content = bytearray()
-    while len(content) < size:
-        more = caller.recv(size - len(content))
-        if not more:
-            raise EOFError  # the other side has closed the socket
-        content += more
-    return bytes(content)
+    with caller.makefile("rb") as received:
+        (size,) = LENGTH.unpack(received.read(LENGTH.size))
+        return received.read(size)  # cut if the other side has closed the socket, which is then no JSON
 
 
 def _limit(limits: GrammarLimits) -> None:
