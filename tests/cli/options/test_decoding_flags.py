@@ -1,8 +1,9 @@
 """Options of decoding on the command line, made from GenerationConfig and its documentation."""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from lopa.cli.options.decoding_options import (
@@ -13,7 +14,8 @@ from lopa.cli.options.decoding_options import (
 )
 from lopa.cli.program.grouped_command import GroupedOption
 from lopa.runtime.generation_config import OPTION_TABLE, OPTIONS, GenerationConfig
-from lopa.runtime.strategy import Strategy, register_strategy
+from lopa.runtime.options.option import Option
+from lopa.runtime.strategy import Strategy, installed, register_strategy
 
 
 def overrides(*arguments: str) -> dict[str, Any]:
@@ -52,3 +54,17 @@ def test_options_of_an_installed_strategy() -> None:
     assert GenerationConfig.from_mapping(found).strategy_options == found["strategy_options"]
     texts = ["strategy=other_for_flags", "strategy_options=votes=3", "strategy-options=share=0.5"]
     assert defaults_from_texts(texts) == {"strategy": "other_for_flags", "strategy_options": {"votes": 3, "share": 0.5}}
+
+
+def test_texts_that_look_like_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The type of the option counts, of every strategy that has it if the command names none."""
+    monkeypatch.setattr(installed, "_registered", {})  # so that other tests do not see these strategies
+    mode = Option(name="mode_of_texts", kind=Literal["1", "true", "1e3"], default="1", help="Mode.")
+    for number, kind in enumerate((mode, Option(name="mode_of_texts", default=1, help="Mode."))):
+        strategy = Strategy(name=f"texts_{number}", summary="a strategy for tests", options=(kind,))
+        register_strategy(strategy)
+        for text, value in (("1", 1), ("true", True), ("1e3", 1000.0)):
+            given = ("--strategy-option", f"mode_of_texts={text}")
+            expected = value if number else text
+            assert overrides("--strategy", strategy.name, *given)["strategy_options"] == {"mode_of_texts": expected}
+            assert overrides(*given)["strategy_options"] == {"mode_of_texts": expected}

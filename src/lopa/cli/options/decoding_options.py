@@ -1,6 +1,7 @@
 """Decoding options of the command line, made from the table of options."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -44,7 +45,10 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise click.UsageError(f"--strategy-option {twice} is given twice")
-        given[_STRATEGY_OPTIONS] = dict(given[_STRATEGY_OPTIONS])
+        given[_STRATEGY_OPTIONS] = {
+            name: text if _takes_text(name, given.get("strategy")) else _value_from_text(text)
+            for name, text in given[_STRATEGY_OPTIONS]
+        }
     return given | ({NULLABLE: None} if given.get(NULLABLE) == _WORD_FOR_NONE else {})
 
 
@@ -152,25 +156,37 @@ class _StrategyName(click.Choice[str]):
         return value if known else super().convert(value, param, ctx)
 
 
-class _NameAndValue(click.ParamType[tuple[str, bool | int | float | str]]):
-    """Type of NAME=VALUE, where the value is true, false, a number or otherwise a text."""
+class _NameAndValue(click.ParamType[tuple[str, str]]):
+    """Type of NAME=VALUE. The option of the strategy determines how its value is read."""
 
     name = "NAME=VALUE"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, bool | int | float | str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         name, sign, text = value.partition("=")
         if not sign or not name:
             self.fail(f"{value!r} is not NAME=VALUE.", param, ctx)
-        if text in ("true", "false"):
-            return name, text == "true"
-        for kind in (int, float):
-            try:
-                return name, kind(text)
-            except ValueError:
-                continue
         return name, text
+
+
+def _takes_text(name: str, strategy: str | None) -> bool:
+    """Return True if the option `name` of `strategy` takes a text. If the strategy is None, it is a default that is
+    not known yet, and every strategy that has the option counts.
+    """
+    kinds = []
+    for each in strategy_names() if strategy is None else [strategy]:
+        with suppress(LopaError):  # a package that cannot be imported
+            kinds += [own.value_kind for own in strategy_from_name(each).options if own.name == name]
+    return bool(kinds) and all(kind is str or get_origin(kind) is Literal for kind in kinds)
+
+
+def _value_from_text(text: str) -> bool | int | float | str:
+    """Return true or false as a boolean, and a number as a number."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 class _NumberOrWord(click.ParamType[int | str]):
