@@ -28,6 +28,9 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "dream"},
 )
 
+PUBLISHED = tuple(each for each in STRATEGIES if "speculative" not in each and each["strategy"] != "wino")
+"""Those that reference mode has."""
+
 
 def decoded(decoder: Decoder, steps: list[Step] | None = None, **options: Any) -> GenerationResult:
     kept: list[Step] = [] if steps is None else steps
@@ -155,3 +158,16 @@ def test_all_holes_are_filled(llada: Decoder) -> None:
 def test_other_uses_are_refused(decoder: Decoder, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         decoder.generate(PROMPT, **options)
+
+
+@pytest.mark.parametrize("limit", [{"max_forwards": 2}, {"time_limit": 1e-9}, {"stop": ("3",)}], ids=str)
+@pytest.mark.parametrize("options", PUBLISHED, ids=str)
+def test_a_limit_ends_an_answer_of_reference_mode_before_its_first_mask(
+    decoder: Decoder, options: dict[str, Any], limit: dict[str, Any]
+) -> None:
+    """The published loops have none of these limits, and return masked positions only at their own."""
+    whole, early = (decoded(decoder, reference=True, **options, **given) for given in ({}, limit))
+    assert early.stop_reason in ("step_limit", "time_limit", "stop_string")
+    assert decoder.bundle.manifest.special_tokens.mask not in early.token_ids
+    assert early.token_ids == whole.token_ids[: early.tokens]
+    assert len(early.token_ids) < len(whole.token_ids)

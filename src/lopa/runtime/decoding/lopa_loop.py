@@ -141,8 +141,8 @@ class LopaLoop:
         return answer
 
     def stop(self, reason: StopReason) -> None:
-        """End the request from outside, e.g. at a time limit."""
-        self.answer = replace(self.answer, stop_reason=reason)
+        """End the request from outside, e.g. at a time limit. No published loop returns what it has then."""
+        self.answer = replace(self.answer, stop_reason=reason, returns_generated=False)
 
     def write_draft(self) -> None:
         """Write the last round's best tokens at its masked positions, up to a position that it did not compute.

@@ -35,7 +35,7 @@ class ReferenceMode:
         return context, branches
 
     def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
-        """Return the answer of the published loop, which returns every generated position.
+        """Return the answer of the published loop, which returns every generated position once it has ended.
 
         LLaDA2.0's loop stops early if a step unmasked an end of text and left nothing masked before the first one. It
         searches the prompt too: an end of text there leaves no answer. It does not cut an answer that ends behind
@@ -54,7 +54,7 @@ class ReferenceMode:
             first = int(is_end(anchor.tokens, self._ends).argmax())
             if anchor.unmasked[answer.start : first].all():
                 final, reason = max(0, first + 1 - answer.start), "eos"
-        return replace(answer, final=final, stop_reason=reason, returns_generated=True)
+        return replace(answer, final=final, stop_reason=reason, returns_generated=reason is not None)
 
 
 def is_done(branch: Branch, context: Context) -> bool:

@@ -15,7 +15,7 @@ class GenerationResult:
 
     `tokens` counts ids up to and including the first end of text, `generated_positions` all of them as in the paper,
     and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
-    positions. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
+    positions, unless a limit ended the answer. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
     values in effect, and `params` has the value of every option.
 
     `logprobs`, if requested, are natural logarithms of probabilities, one for each of `token_ids`. They are computed at
