@@ -15,8 +15,8 @@ class GenerationResult:
 
     `tokens` counts ids up to and including the first end of text, `generated_positions` all of them as in the paper,
     and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
-    positions, unless a limit ended the answer. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
-    values in effect, and `params` has the value of every option.
+    positions, unless a limit ended the answer. `text` ends before an end of text or a stop string. `seconds` is wall
+    time. `seed` and `branches` are the values in effect, and `params` has the value of every option.
 
     `logprobs`, if requested, are natural logarithms of probabilities, one for each of `token_ids`. They are computed at
     the temperature and before top_k and top_p, in the step that unmasked the token or proposed it as a lookahead token.
