@@ -6,11 +6,11 @@ does so for comparisons and for operators that may multiply their operands too. 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from jinja2 import Template, TemplateError, nodes, pass_context
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_indent
@@ -58,6 +58,8 @@ _DEEP_TESTS = (
     *("eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">", "ge", ">="),
     *("in", "lower", "upper"),
 )
+_TAGS = ("for", "if", "set", "macro", "call", "filter", "with", "break", "continue", "raw", "generation")
+_OTHER_TAGS = {nodes.For: "for .. recursive", nodes.Block: "block", nodes.EvalContextModifier: "autoescape"}
 _WIDTH = re.compile(r"\d{4}|\*|\{[^}]*\{")
 """A width of a format that is large, or that an argument sets."""
 
@@ -177,8 +179,8 @@ class _Charges(NodeTransformer):
             case nodes.Pair():
                 node.key = _filtered(node.key, _key)
             case nodes.For() | nodes.Block() | nodes.EvalContextModifier():
-                kind = "a recursive loop" if isinstance(node, nodes.For) else type(node).__name__
-                raise TemplateError(f"{kind} is not supported in chat templates")
+                tag = next(tag for kind, tag in _OTHER_TAGS.items() if isinstance(node, kind))
+                raise TemplateSyntaxError(f"Encountered unknown tag {tag!r}.", node.lineno)
         return node
 
 
@@ -382,3 +384,25 @@ def _environment() -> _Environment:
 
 
 _ENVIRONMENT = _environment()
+
+_UNSUPPORTED: tuple[tuple[str, str, Iterable[str]], ...] = (
+    ("the filter {}", r"^No filter named '(\w+)'", (*_TEXT_FILTERS, *_DEEP_FILTERS, *_SHALLOW_FILTERS)),
+    ("the test {}", r"^No test named '(\w+)'", [name for name in _ENVIRONMENT.tests if name.isidentifier()]),
+    ("the tag {}", r"^Encountered unknown tag '((?!end|el)[^']+)'", _TAGS),
+    ("the tag include, import or extends", "^no loader", _TAGS),
+    ("the function {}", "^'(cycler|joiner|lipsum)' is undefined", FUNCTION_NAMES),
+    *(
+        ("the method {}", rf"^access to attribute '([a-z]\w*)' of '{kind.__name__}' object is unsafe", names)
+        for kind, names in _METHODS.items()
+    ),
+)
+"""Features that jinja has and this module lacks, the start of the errors they end with, and what there is instead."""
+
+
+def unsupported_feature(error: Exception) -> tuple[str, str] | None:
+    """Return the feature that a template failed without, and the supported ones; None for another `error`."""
+    if type(error) is not TemplateError:  # a template itself raises that one
+        for feature, pattern, supported in _UNSUPPORTED:
+            if found := re.search(pattern, str(error)):
+                return feature.format(*found.groups()), "one of " + ", ".join(sorted(supported))
+    return None

@@ -22,7 +22,13 @@ from lopa.runtime.errors import BadInputError, errors_as_bad_input, field_errors
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.template.private_characters import message_marks, to_plain, to_private
 from lopa.runtime.template.rendering import Rendering
-from lopa.runtime.template.sandbox import FUNCTION_NAMES, MAX_TEMPLATE_CHARACTERS, compile_template, parse_template
+from lopa.runtime.template.sandbox import (
+    FUNCTION_NAMES,
+    MAX_TEMPLATE_CHARACTERS,
+    compile_template,
+    parse_template,
+    unsupported_feature,
+)
 
 MAX_MESSAGES = 100_000
 MAX_KWARGS = 32
@@ -117,9 +123,20 @@ class RenderedChat:
         return message_marks(self.text, private_text)
 
     def _render(self, given: Mapping[str, Any], *, private: bool = False) -> str:
-        compiled = compile_template(self._template)
-        run = Rendering(nodes=compiled.nodes, now=self._now, private=private, **self._size)
-        return compiled.render(run, {**_NO_TOOLS, **given, **self._special_tokens})
+        try:
+            compiled = compile_template(self._template)
+            run = Rendering(nodes=compiled.nodes, now=self._now, private=private, **self._size)
+            return compiled.render(run, {**_NO_TOOLS, **given, **self._special_tokens})
+        except Exception as error:
+            raise_if_from_handler(error)
+            found = unsupported_feature(error)
+            if found is None:
+                raise
+            raise BadInputError(
+                f"{self._name} uses {found[0]}, which is not supported",
+                expected=found[1],
+                remedy="use another template (--chat-template), or send a plain prompt",
+            ) from error
 
 
 def check_template(template: str, special_tokens: Mapping[str, str], *, name: str) -> None:
