@@ -136,7 +136,7 @@ def test_while_a_helper_starts(tiny_bundle: Path) -> None:
 @pytest.mark.parametrize("owner", [socket, subprocess], ids=["sockets", "a process"])
 @pytest.mark.skipif(not helper.is_helper_supported(), reason="no helper process on this system")
 def test_after_a_helper_opened_something(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, owner: Any) -> None:
-    """What was opened when the handler raised is closed: otherwise Python warns, and warnings are errors here."""
+    """Nothing stays open. Otherwise Python would warn, and warnings are errors here."""
     name = "socketpair" if owner is socket else "Popen"
     make = getattr(owner, name)
     made = helper.GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits())

@@ -29,7 +29,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 )
 
 PUBLISHED = tuple(each for each in STRATEGIES if "speculative" not in each and each["strategy"] != "wino")
-"""Those that reference mode has."""
+"""Strategies that reference mode has."""
 
 
 def decoded(decoder: Decoder, steps: list[Step] | None = None, **options: Any) -> GenerationResult:
