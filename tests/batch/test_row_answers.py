@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.runtime.strategy.failing import FAILING, register_failing_strategies
 
+from lopa.batch.plain_line import options_of_prompt
 from lopa.batch.row_answers import ANSWER_FIELDS, answers_to_rows
 from lopa.runtime import Decoder
 from lopa.runtime.engine import Engine
@@ -20,6 +21,12 @@ PROMPTS = [
 def engine(tiny_bundle: Path) -> Iterator[Engine]:
     with Engine.open(tiny_bundle, threads=1, max_num_seqs=3) as engine:
         yield engine
+
+
+def test_choices_of_a_prompt_replace_what_they_exclude() -> None:
+    run = {"regex": "a", "reasoning_budget": 4, "seed": 1, "anytime": True}
+    assert options_of_prompt(run, {"choices": ["a", "b"]}) == {"seed": 1, "choices": ["a", "b"]}
+    assert options_of_prompt(run, {"regex": "b"}) == {"reasoning_budget": 4, "seed": 1, "regex": "b"}
 
 
 def test_rows_have_the_answers_of_a_decoder(engine: Engine, tiny_bundle: Path) -> None:

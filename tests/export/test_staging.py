@@ -102,6 +102,17 @@ def test_overwriting_keeps_the_old_bundle_until_the_end(tmp_path: Path) -> None:
     assert (destination / "manifest.json").read_text() == "new"
 
 
+def test_a_failed_rename_puts_the_old_bundle_back(tmp_path: Path) -> None:
+    destination = _bundle(tmp_path / "bundle", "old")
+    with (
+        pytest.raises(BadInputError, match="cannot be written"),
+        staged_folder(destination, overwrite=True, needed_bytes=0) as folder,
+    ):
+        folder.rmdir()
+    assert _names(tmp_path) == ["bundle"]
+    assert (destination / "manifest.json").read_text() == "old"
+
+
 def test_a_destination_that_appears_meanwhile_is_not_lost(tmp_path: Path) -> None:
     destination = tmp_path / "bundle"
     staging = staged_folder(destination, overwrite=False)

@@ -69,6 +69,7 @@ def test_chat_equals_the_decoder_s_answer(server: Server, decoder: Decoder) -> N
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": [{"type": "text", "text": part} for part in (QUESTIONS[0][:9], QUESTIONS[0][9:])]},
     ]
+    before = server.metric("lopa_steps_total")
     answer = server.client.chat.completions.create(
         model="tiny", messages=history, max_completion_tokens=48, max_tokens=1
     )
@@ -86,6 +87,7 @@ def test_chat_equals_the_decoder_s_answer(server: Server, decoder: Decoder) -> N
     assert answer.system_fingerprint is not None
     assert answer.usage.model_extra is not None
     assert answer.usage.model_extra["lopa"]["steps"] == expected.steps
+    server.until(lambda: server.metric("lopa_steps_total") == before + expected.steps)
     assert choice.model_extra is not None
     assert choice.model_extra["lopa"]["stop_reason"] == expected.stop_reason
 

@@ -34,7 +34,13 @@ def test_an_invalid_field_is_named(field: str, value: Any, received: str, expect
     assert expected in caught.value.expected
 
 
-def test_a_message_of_calls_without_content_begins_no_answer() -> None:
-    call = {"role": "assistant", "function_call": {"name": "add", "arguments": "{}"}}
-    messages = [*MESSAGES, call]
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"function_call": {"name": "add", "arguments": "{}"}},
+        {"content": "I add.", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": "{}"}}]},
+    ],
+)
+def test_a_message_of_calls_begins_no_answer(call: dict[str, Any]) -> None:
+    messages = [*MESSAGES, {"role": "assistant", **call}]
     assert _begun_answer(Chat(messages, continues=True)) == (messages, None)

@@ -43,6 +43,7 @@ def test_answer_equals_the_decoder_s(model: Loaded, reference_decoder: Decoder) 
     assert (part["draft"], part["logprobs"]) == ("", "")
     usage = json.loads(part["usage"])
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(whole.prompt_ids), whole.tokens)
+    assert usage["total_tokens"] == len(whole.prompt_ids) + whole.tokens
     assert (usage["lopa"]["steps"], usage["lopa"]["branches"]) == (whole.steps, 4)
 
 
