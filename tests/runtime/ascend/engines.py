@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.buckets import bucket, params_of
+from tests.buckets import params_of
 from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
 from lopa.export.ascend.build import engine_from_job
@@ -19,16 +19,6 @@ from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.record import json_from_record
 
 SOC = "Ascend910B1"
-
-
-ALL_TRACES_BUCKETS = [
-    bucket(1, 1, 80, 64),
-    bucket(1, 5, 64, 128),
-    bucket(1, 5, 96, 192),
-    bucket(1, 1, 272, 64),
-    bucket(1, 5, 272, 384),
-]
-"""Shape buckets that hold every recorded trace."""
 
 
 def bundle_with_engine(source: Path, target: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> Path:

@@ -34,7 +34,7 @@ def _driver(folder: Path, devices: int) -> str:
         pytest.skip("needs a C compiler to build the stand-in driver")
     source, library = folder / "driver.c", folder / f"libdriver{devices}.so"
     source.write_text(DRIVER)
-    subprocess.run(["cc", "-shared", "-fPIC", f"-DCOUNT={devices}", "-o", library, source], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", f"-DCOUNT={devices}", "-o", library, source], check=True, timeout=300)
     return str(library)
 
 

@@ -13,8 +13,7 @@ from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 
 
-@pytest.mark.parametrize(("window", "expected"), [(97, 100), (99, 100), (100, 100), (101, 104)])
-@pytest.mark.parametrize("with_buckets", [True, False])
+@pytest.mark.parametrize(("window", "expected", "with_buckets"), [(97, 100, True), (100, 100, True), (101, 104, False)])
 def test_windows_are_rounded_up_for_fused_attention(
     window: int, expected: int, with_buckets: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:

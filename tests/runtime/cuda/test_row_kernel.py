@@ -34,8 +34,7 @@ def install_driver(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_
     return driver
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("count", [0, 1, 32, 50])
+@pytest.mark.parametrize(("dtype", "count"), [(np.float32, 0), (np.float32, 50), (np.float16, 1), (np.float16, 32)])
 def test_one_launch_copies_rows_of_all_arrays(
     cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, dtype: type[np.floating], count: int
 ) -> None:
@@ -67,9 +66,7 @@ def test_one_launch_copies_rows_of_all_arrays(
     assert driver.modules == []
 
 
-@pytest.mark.parametrize("devices", [["cuda:0"], ["cuda:0", "cuda:1"]])
 def test_recorded_traces_with_the_kernel(
-    devices: list[str],
     tiny_plugins: Path,
     machine: StandInOrt,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,10 +74,10 @@ def test_recorded_traces_with_the_kernel(
 ) -> None:
     bundle = with_buckets(tiny_plugins, tmp_path / "b")
     driver = install_driver(machine.cudart, monkeypatch, bundle.manifest.dimensions.head_size)
-    session = session_from_devices(bundle, devices)
-    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=4)
+    session = session_from_devices(bundle, ["cuda:0", "cuda:1"])
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
-    assert driver.launches > 10
+    assert driver.launches > 5
     assert machine.cudart.calls["cudaMemcpy2DAsync"] == 0
 
 

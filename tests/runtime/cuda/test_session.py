@@ -4,39 +4,35 @@ import inspect
 import shutil
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.buckets import bucket, params_of
-from tests.conformance.recorded import assert_reproduced
-from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
+from tests.runtime.check_cases import assert_growth_agrees
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
+from tests.runtime.device_contract import DeviceContract, Devices, forward_on
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
-from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.cli.start.doctor import command as doctor
-from lopa.runtime import Decoder, Engine
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, CudaError
+from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls
 from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
@@ -50,57 +46,31 @@ def with_buckets(source: Path, target: Path, buckets: Sequence[ShapeBucket] = BU
     return bundle
 
 
-@pytest.fixture(params=["buckets", "no buckets"])
-def bundle(request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    return with_buckets(tiny_bundle, tmp_path / "b") if request.param == "buckets" else Bundle.open(tiny_bundle)
+@pytest.fixture(params=["buckets", "portable graph without buckets"])
+def bundle(request: pytest.FixtureRequest, tiny_bundle_logits: Path, tiny_portable: Path, tmp_path: Path) -> Bundle:
+    with_plan = request.param == "buckets"
+    return with_buckets(tiny_bundle_logits, tmp_path / "b") if with_plan else Bundle.open(tiny_portable)
 
 
-@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
-def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: StandInOrt) -> None:
-    session = session_from_devices(bundle, ["cuda:0"])
-    assert_reproduced(name, session, bundle.manifest, limit=10)
-    session.close()
-    assert machine.waits == 0
-    if (bundle.path / BUCKETS_NAME).exists():
-        assert machine.replays > len(machine.captures) > 2
-    else:
-        assert machine.captures == []
-        assert machine.plain_runs > 30
+class TestContract(DeviceContract):
+    missing = ((MODULE, "cuda-bindings"),)
+    absent = "cudaErrorInvalidDevice"
+    failure = "cudaErrorIllegalAddress"
 
+    @pytest.fixture
+    def devices(self, bundle: Bundle, machine: StandInOrt) -> Devices:
+        def fail() -> None:
+            machine.cudart.codes["cudaMemcpy2DAsync"] = [None] * 40 + [cudaError_t.cudaErrorIllegalAddress]
 
-@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
-def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, machine: StandInOrt) -> None:
-    session = session_from_devices(bundle, ["cuda:0", "cuda:1"])
-    assert isinstance(session, BranchParallelSession)
-    assert_reproduced(name, session, bundle.manifest, limit=4)
-    session.close()
-    assert session.lost == ()
+        def used() -> None:
+            assert machine.waits == 0
+            if (bundle.path / BUCKETS_NAME).exists():
+                assert machine.replays > len(machine.captures) > 2
+            else:
+                assert machine.captures == []
+                assert machine.plain_runs > 15
 
-
-@pytest.fixture(params=["standard", "portable"])
-def path_of_form(request: pytest.FixtureRequest) -> Path:
-    """Return a bundle with logits in each form."""
-    name = {"standard": "tiny_bundle_logits", "portable": "tiny_portable"}[request.param]
-    return request.getfixturevalue(name)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    "buckets",
-    [None, [bucket(1, 1, 20, 64, 1.0), bucket(2, 3, 33, 128, 2.0)], [bucket(1, 2, 64, 64)]],
-    ids=["no buckets", "small buckets", "split"],
-)
-def test_all_shapes_give_the_same_statistics_and_rows(
-    buckets: list[ShapeBucket] | None, path_of_form: Path, machine: StandInOrt, tmp_path: Path
-) -> None:
-    """Cover all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split."""
-    bundle = Bundle.open(path_of_form) if buckets is None else with_buckets(path_of_form, tmp_path / "b", buckets)
-    session = open_session(bundle, "cuda:0")
-    split = buckets is not None and len(buckets) == 1
-    selected = fits(prefix=64, window=64) if split else fits(prefix=256, window=160)
-    assert_cases_agree(bundle, session, rows=True, taken=selected)
-    session.close()
-    assert (machine.plain_runs > 0) == (buckets is None or len(buckets) == 2)
-    assert (machine.replays > 0) == (buckets is not None)
+        return Devices(bundle, "cuda:{}", fail, used)
 
 
 def test_prefixes_grow_and_requests_are_released(bundle: Bundle, machine: StandInOrt) -> None:
@@ -111,14 +81,6 @@ def test_prefixes_grow_and_requests_are_released(bundle: Bundle, machine: StandI
     lengths = assert_growth_agrees(bundle, session, rounds=2, most_branches=5, width=40, ends=(6, 13))
     assert lengths[1] > 256
     session.close()
-
-
-def test_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInOrt) -> None:
-    session, plain = open_session(bundle, "cuda:2"), open_session(bundle, "cpu", threads=1)
-    assert_shortened_equals_fresh(session, plain, exact=False)
-    assert (machine.replays > 0) == (bundle.path / BUCKETS_NAME).exists()
-    session.close()
-    plain.close()
 
 
 def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
@@ -174,28 +136,6 @@ def test_only_statistics_are_downloaded(tiny_bundle: Path, machine: StandInOrt) 
     session.close()
 
 
-def test_several_requests_at_once(bundle: Bundle, machine: StandInOrt) -> None:
-    prompts = ["Question: 2 + 3?", "Natalia sold clips to 48 of her friends.", "A", "What is 7 times 6?"]
-
-    def tokens(device: str) -> list[tuple[int, ...]]:
-        with Decoder.open(bundle.path, [device], threads=1) as decoder:
-            config = decoder.config(max_new_tokens=48, branches=3)
-            with Engine(decoder, max_num_seqs=3) as engine:
-                handles = [engine.submit(prompt, config) for prompt in prompts]
-                return [handle.result(60).token_ids for handle in handles]
-
-    assert tokens("cuda:0") == tokens("cpu")
-
-
-def test_failing_device_is_dropped(bundle: Bundle, machine: StandInOrt) -> None:
-    """The tokens do not change."""
-    session = session_from_devices(bundle, ["cuda:0", "cuda:1", "cuda:3"])
-    machine.cudart.codes["cudaMemcpy2DAsync"] = [None] * 40 + [cudaError_t.cudaErrorIllegalAddress]
-    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=3)
-    session.close()
-    assert len(session.lost) == 1
-
-
 def test_failing_forward_raises(bundle: Bundle, machine: StandInOrt) -> None:
     session = open_session(bundle, "cuda:0")
     machine.failures.append("CUDA failure 2: out of memory")
@@ -221,89 +161,41 @@ def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
 def test_bfloat16_rows_are_bound_as_bfloat16(
     tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are bound as ONNX's bfloat16 with two bytes each. Nothing is computed, because CPUs have no such
-    operators.
-    """
-    opened = Bundle.open(tiny_bundle)
+    """Nothing is computed, because CPUs have no operators of that type."""
+    opened, kinds = Bundle.open(tiny_bundle), dict[str, object]()
+
+    def bind(name: str, _: str, __: int, kind: object, *___: object) -> None:
+        kinds[name] = kind
+
+    fake = SimpleNamespace(
+        io_binding=lambda: SimpleNamespace(bind_input=bind, bind_output=bind), run_with_iobinding=lambda *_: None
+    )
+    monkeypatch.setattr("lopa.runtime.cuda.cuda_forward._session_of_bundle", lambda *_, **__: fake)
     bundle = replace(opened, manifest=msgspec.structs.replace(opened.manifest, dtype="bfloat16"))
-    plain = ort.InferenceSession(str(opened.graph), providers=["CPUExecutionProvider"])
-    bound: list[tuple[str, object, int]] = []
-
-    class RecordingBinding:
-        def bind_input(self, *arguments: Any) -> None:
-            name, _, _, kind, shape, _ = arguments
-            bound.append((name, kind, int(np.prod(shape))))
-
-        bind_output = bind_input
-
-    def describe_in_bfloat16(values: list[Any]) -> list[Any]:
-        """Describe inputs or outputs like the graph of a bfloat16 bundle."""
-        types = {each.name: "tensor(bfloat16)" if "key_values" in each.name else each.type for each in values}
-        return [SimpleNamespace(name=each.name, type=types[each.name], shape=each.shape) for each in values]
-
-    class FakeSession:
-        io_binding = RecordingBinding
-
-        def get_providers(self) -> list[str]:
-            return ["CUDAExecutionProvider"]
-
-        def get_inputs(self) -> list[Any]:
-            return describe_in_bfloat16(plain.get_inputs())
-
-        def get_outputs(self) -> list[Any]:
-            return describe_in_bfloat16(plain.get_outputs())
-
-        def run_with_iobinding(self, *_: Any) -> None:
-            pass
-
-    monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: FakeSession())
-    memory = CudaMemory(CudaCalls(machine.cudart), 0)
-    engine = CudaForward(bundle, "cuda:0", memory, [])
-    shape = bucket(1, 2, 30, 64)
-    sizes = engine.sizes_of(shape)
-    names = [each.name for each in (*plain.get_inputs(), *plain.get_outputs())]
-    engine.enqueue(shape, {name: Buffer(512, sizes.get(name, 0)) for name in names})
-    rows = [(name, kind, count) for name, kind, count in bound if "key_values" in name]
-    assert len(rows) == 4 * bundle.manifest.dimensions.layers
-    assert {kind for _, kind, _ in rows} == {16}
-    assert all(sizes[name] == 2 * count for name, _, count in rows if name.startswith("window"))
-    assert {name: kind for name, kind, _ in bound if "key_values" not in name} == {
+    memory, shape = CudaMemory(CudaCalls(machine.cudart), 0), bucket(1, 2, 30, 64)
+    CudaForward(bundle, "cuda:0", memory, []).enqueue(shape, defaultdict(lambda: Buffer(512, 512)))
+    memory.close()
+    rows = {kind for name, kind in kinds.items() if "key_values" in name}
+    others = {name: kind for name, kind in kinds.items() if "key_values" not in name}
+    assert rows == {16}
+    assert others == {
         **dict.fromkeys(("input_ids", "position_ids", "logits_index", "topk_ids"), np.int64),
         **dict.fromkeys(("window_mask", "prefix_mask"), np.bool_),
         **dict.fromkeys(("temperature", "topk_logprobs", "entropy"), np.float32),
     }
-    memory.close()
 
 
 @pytest.mark.parametrize(
-    ("device", "name", "number", "tf32"),
-    [
-        ("cuda", "cuda:0", 0, False),
-        ("cuda:2", "cuda:2", 2, False),
-        ("cuda:1:tf32", "cuda:1:tf32", 1, True),
-        ("cuda:tf32", "cuda:0:tf32", 0, True),
-    ],
+    ("device", "name", "number", "tf32"), [("cuda", "cuda:0", 0, False), ("cuda:1:tf32", "cuda:1:tf32", 1, True)]
 )
 def test_tf32_is_off_unless_the_device_names_it(
-    device: str, name: str, number: int, tf32: bool, bundle: Bundle, machine: StandInOrt
+    device: str, name: str, number: int, tf32: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
     """ONNX Runtime's own default is on."""
-    session = open_session(bundle, device)
+    session = open_session(Bundle.open(tiny_bundle), device)
     (opened,) = machine.sessions
     assert (session.device, opened.device, opened.tf32) == (name, number, tf32)
-    forward_on(session)
     session.close()
-
-
-def test_missing_cuda_bindings_raise(tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, MODULE, None)
-    with pytest.raises(MissingBackendError, match="cuda-bindings"):
-        open_session(Bundle.open(tiny_bundle), "cuda:0")
-
-
-def test_missing_device_raises(tiny_bundle: Path, machine: StandInOrt) -> None:
-    with pytest.raises(CudaError, match="cudaErrorInvalidDevice"):
-        open_session(Bundle.open(tiny_bundle), "cuda:7")
 
 
 def test_provider_that_does_not_start_raises(tiny_bundle: Path, machine: StandInOrt) -> None:
@@ -333,15 +225,11 @@ def test_plan_for_other_weights_raises(tiny_bundle: Path, tmp_path: Path, machin
         open_session(bundle, "cuda:0")
 
 
-def forward_on(session: Session) -> None:
-    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
-
-
 def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> None:
     """The calling thread does not matter, although graphs belong to the thread that captured them."""
     session = open_session(bundle, "cuda:0")
-    threads = [threading.Thread(target=forward_on, args=(session,)) for _ in range(3)]
-    for thread in threads:
+    for _ in range(2):
+        thread = threading.Thread(target=forward_on, args=(session,))
         thread.start()
         thread.join()
     assert machine.replays + machine.plain_runs >= 2

@@ -56,7 +56,7 @@ def test_import_without_telemetry(tmp_path: Path, imported: str, message: str) -
     (package / "backend.py").write_text("backend_ga4 = None\n")
     command = f"import sys; sys.path[:0] = {[str(tmp_path), *sys.path]!r}; {imported}"
     command += "; assert 'openvino_telemetry' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False, timeout=300)
     assert done.stderr.strip() == message
     assert done.returncode == (1 if message else 0)
 

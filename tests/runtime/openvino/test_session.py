@@ -1,7 +1,5 @@
 """OpenVINO compared with numpy, ONNX Runtime and recorded traces; its settings and errors."""
 
-import re
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -9,24 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.recorded import assert_reproduced
 from tests.processor import HAS_VNNI
 from tests.runtime.check_cases import assert_random_windows_agree
-from tests.runtime.random_windows import assert_close, assert_same_statistics, batch_of_one, random_batch
+from tests.runtime.device_contract import DeviceContract, Devices
+from tests.runtime.random_windows import batch_of_one, random_batch
 from tests.runtime.sequential import sequential
-from tests.runtime.shortened import assert_shortened_equals_fresh
 
+from lopa.export.verify.cases import SHAPES
 from lopa.export.verify.report import report_from_bundle
-from lopa.runtime import Decoder, Engine
+from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.generation_config import GenerationConfig, branch_choice, merged_options
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.openvino import openvino_model as model
 from lopa.runtime.openvino import openvino_session as session
 from lopa.runtime.openvino import rounding_choice as choice
-from lopa.runtime.openvino.openvino_library import OpenVinoDevice, device_from_name, openvino_core
+from lopa.runtime.openvino.openvino_library import OpenVinoDevice, openvino_core
 from lopa.runtime.openvino.openvino_model import settings
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -40,52 +37,45 @@ needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="needs a processor with bfl
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_random_windows_match_the_reference(
-    tiny_bundle_logits: Path, opened: Callable[[Path, str], Session], seed: int
-) -> None:
+@pytest.fixture
+def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let verify compare two cases. The contract compares all of them."""
+    monkeypatch.setattr("lopa.export.verify.cases.SHAPES", SHAPES[8:10])
+
+
+class TestContract(DeviceContract):
+    missing = (("openvino", "2026"),)
+    absent = "openvino:CPU"
+    test_failing_device_is_dropped = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    def devices(self, tiny_bundle: Path) -> Devices:
+        return Devices(Bundle.open(tiny_bundle), DEVICE)
+
+    def opened(self, devices: Devices, count: int = 1) -> Session:
+        """Open sessions on the one device, although session_from_devices refuses to name it twice."""
+        sessions = [open_session(devices.bundle, DEVICE, threads=1) for _ in range(count)]
+        return sessions[0] if count == 1 else BranchParallelSession(sessions)
+
+    def test_missing_device_raises(self, devices: Devices) -> None:
+        for name in ("GPU.7", "NPU", "GPU.7:auto"):
+            with pytest.raises(MissingBackendError, match="openvino:CPU") as caught:
+                open_session(devices.bundle, f"openvino:{name}")
+            assert "lists CPU" in caught.value.received
+            assert caught.value.exit_code == 3
+
+
+def test_random_windows_match_the_reference(tiny_bundle_logits: Path, opened: Callable[[Path, str], Session]) -> None:
     sessions = (opened(tiny_bundle_logits, device) for device in (DEVICE, "numpy"))
-    assert_random_windows_agree(*sessions, seed=seed, turns=8)
+    assert_random_windows_agree(*sessions, seed=0, turns=8)
 
 
-def test_shortened_request_equals_a_fresh_one(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
-    assert_shortened_equals_fresh(opened(tiny_bundle, DEVICE), opened(tiny_bundle, DEVICE), exact=True)
-
-
-@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block", "d2f_bs16_block"])
-def test_recorded_traces(name: str, tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
-    assert_reproduced(name, opened(tiny_bundle, DEVICE), Bundle.open(tiny_bundle).manifest, limit=4)
-
-
-def test_recorded_traces_on_two_devices(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
-    both = BranchParallelSession([open_session(bundle, DEVICE, threads=1) for _ in range(2)])
-    assert_reproduced("lopa_bf4_bs16_block", both, bundle.manifest, limit=3)
-    both.close()
-    assert both.lost == ()
-
-
-@pytest.mark.parametrize("device", [f"{DEVICE}+{DEVICE}", f"cpu+{DEVICE}"])
-def test_stages_of_a_pipeline(tiny_staged: Path, opened: Callable[[Path, str], Session], device: str) -> None:
-    pipeline, whole = opened(tiny_staged, device), opened(tiny_staged, "cpu")
+def test_stages_of_a_pipeline(tiny_staged: Path, opened: Callable[[Path, str], Session]) -> None:
+    pipeline, whole = opened(tiny_staged, f"cpu+{DEVICE}"), opened(tiny_staged, "cpu")
     assert_random_windows_agree(pipeline, whole, seed=5, turns=5)
 
 
-def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session]) -> None:
-    """Rows and the committed prefix are float16."""
-    rng = np.random.default_rng(0)
-    ours, plain = opened(tiny_half, DEVICE), opened(tiny_half, "numpy")
-    for start in (0, 30):
-        batch = random_batch(rng, [1], 3, 30, 8, starts=start)
-        assert_same_statistics(sequential(ours).forward(batch), sequential(plain).forward(batch), tolerance=0.01)
-        rows = sequential(ours).read_rows(1, 2, 30)
-        assert all(array.dtype == np.float16 for array in rows.layers)
-        for array, right in zip(rows.layers, sequential(plain).read_rows(1, 2, 30).layers, strict=True):
-            assert_close(array, right, tolerance=0.01)
-        sequential(ours).commit(1, 2, 30)
-        plain.append_rows(1, rows)
-
-
+@pytest.mark.usefixtures("few_cases")
 def test_bfloat16_bundle(tiny_bfloat16: Path, opened: Callable[[Path, str], Session]) -> None:
     """The bundle is computed in float32. Rows are stored as bfloat16 bits."""
     assert report_from_bundle(Bundle.open(tiny_bfloat16), device=DEVICE).ok
@@ -94,11 +84,14 @@ def test_bfloat16_bundle(tiny_bfloat16: Path, opened: Callable[[Path, str], Sess
     assert {array.dtype for array in sequential(ours).read_rows(1, 1, 9).layers} == {np.dtype(np.uint16)}
 
 
+@pytest.mark.usefixtures("few_cases")
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_integer_bundles_pass_verify(tiny_quantized: Path) -> None:
     for device in (DEVICE, *([BF16] if HAS_BF16 else [])):
         assert report_from_bundle(Bundle.open(tiny_quantized), device=device).ok
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_int8_rows_with_int4_weights(tiny_quantized: Path, opened: Callable[[Path, str], Session]) -> None:
     """The error is within verify's tolerance and shows rounding. A result does not depend on batch mates."""
     bundle = Bundle.open(tiny_quantized)
@@ -118,6 +111,7 @@ def test_int8_rows_with_int4_weights(tiny_quantized: Path, opened: Callable[[Pat
     np.testing.assert_array_equal(alone.topk_logprobs[0], together.topk_logprobs[1])
 
 
+@pytest.mark.usefixtures("few_cases")
 @needs_bf16
 def test_bfloat16_and_float32_have_different_tolerances(tiny_bundle: Path) -> None:
     """Products have 8 bits, far outside float32's tolerance and within bfloat16's."""
@@ -207,18 +201,6 @@ def test_a_gpu_rounds_nothing_unasked() -> None:
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in settings(OpenVinoDevice("NPU", None), None)  # has no such property
 
 
-def test_pinning_and_hyper_threading_do_not_change_results(
-    tiny_bundle: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    batch = random_batch(np.random.default_rng(4), [1, 2], 3, 40, 9)
-    expected = sequential(opened(tiny_bundle, DEVICE)).forward(batch)
-    for number, other in enumerate(({"ENABLE_CPU_PINNING": True}, {"ENABLE_HYPER_THREADING": False})):
-        monkeypatch.setattr(model, "settings", lambda *arguments, other=other: settings(*arguments) | other)
-        copy = shutil.copytree(tiny_bundle, tmp_path / str(number))  # a bundle that is not open yet
-        found = sequential(opened(copy, DEVICE)).forward(batch)
-        np.testing.assert_array_equal(found.topk_logprobs, expected.topk_logprobs)
-
-
 def test_sessions_share_a_model(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     one, other = (open_session(bundle, DEVICE, threads=1) for _ in range(2))
@@ -229,17 +211,6 @@ def test_sessions_share_a_model(tiny_bundle: Path) -> None:
     batch = random_batch(np.random.default_rng(0), [1], 1, 9, 2)
     assert np.isfinite(sequential(other).forward(batch).entropy).all()
     other.close()
-
-
-def test_decoder_and_engine_match_onnx_runtime(tiny_bundle: Path) -> None:
-    texts = []
-    for device in ("cpu", DEVICE):
-        with Decoder.open(tiny_bundle, [device], threads=1) as decoder:
-            texts.append(decoder.generate(PROMPT, decoder.config(max_new_tokens=64)).text)
-    with Engine.open(tiny_bundle, devices=[DEVICE], threads=1) as engine:
-        texts.append(engine.submit(PROMPT, engine.decoder.config(max_new_tokens=64)).result().text)
-    assert len(set(texts)) == 1
-    assert "54" in texts[0]
 
 
 class InterruptedRequest:
@@ -291,13 +262,7 @@ def test_an_interrupted_forward_ends_before_the_next_use(
             assert decoder.generate(PROMPT, max_new_tokens=16).token_ids == expected
 
 
-def test_cpu_has_one_branch_by_default() -> None:
-    config = merged_options(GenerationConfig())
-    assert branch_choice(config, [DEVICE]).number == branch_choice(config, ["cpu"]).number == 1
-    assert branch_choice(config, [BF16]).number == 1
-    assert branch_choice(config, ["openvino:GPU"]).number == branch_choice(config, ["cuda:0"]).number > 1
-
-
+@pytest.mark.parametrize("tiny_quantized", ["int4"], indirect=True)
 def test_auto_keeps_the_fastest_precision(
     tiny_quantized: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +326,7 @@ def test_auto_without_bfloat16(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatc
     kept.close()
 
 
+@pytest.mark.usefixtures("few_cases")
 @needs_bf16
 def test_verify_uses_the_chosen_precision(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_seconds", lambda timed, _: 1.0 if timed.device == BF16 else 2.0)
@@ -373,19 +339,6 @@ def test_auto_as_a_stage_raises(tiny_staged: Path) -> None:
     with pytest.raises(BadInputError, match="only whole models are timed") as caught:
         open_session(Bundle.open(tiny_staged), f"cpu+{AUTO}")
     assert "for layers 4 to 5 of" in caught.value.received
-
-
-def test_device_names() -> None:
-    assert device_from_name("openvino:GPU.1:bf16") == OpenVinoDevice("GPU.1", "bf16")
-    assert device_from_name("openvino:NPU") == OpenVinoDevice("NPU", None)
-
-
-@pytest.mark.parametrize("name", ["GPU.7", "NPU", "GPU.7:auto"])
-def test_unlisted_device_raises(tiny_bundle: Path, name: str) -> None:
-    with pytest.raises(MissingBackendError, match="openvino:CPU") as caught:
-        open_session(Bundle.open(tiny_bundle), f"openvino:{name}")
-    assert "lists CPU" in caught.value.received
-    assert caught.value.exit_code == 3
 
 
 class _Core:
@@ -416,34 +369,6 @@ def test_graph_with_functions_raises(tiny_plugins: Path) -> None:
     with pytest.raises(BadInputError, match="without --plugins") as caught:
         open_session(Bundle.open(tiny_plugins), DEVICE)
     assert "BranchAttention" in caught.value.received
-
-
-def test_corrupt_graph_raises_with_openvinos_message(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "copy"))
-    bundle.graph.write_bytes(np.random.default_rng(0).bytes(bundle.graph.stat().st_size))
-    with pytest.raises(BadInputError, match="cannot compile") as caught:
-        open_session(bundle, DEVICE)
-    assert str(bundle.graph) in caught.value.received
-    assert "--device cpu" in caught.value.remedy
-
-
-def test_unknown_operator_raises(tiny_bundle: Path, tmp_path: Path) -> None:
-    """OpenVINO's message names the operator."""
-    onnx = pytest.importorskip("onnx")
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "copy"))
-    graph = onnx.load(bundle.graph, load_external_data=False)
-    next(node for node in graph.graph.node if node.op_type == "Sigmoid").op_type = "Sigmoidal"
-    bundle.graph.write_bytes(graph.SerializeToString())
-    with pytest.raises(BadInputError, match="Sigmoidal"):
-        open_session(bundle, DEVICE)
-
-
-def test_graph_that_contradicts_the_manifest_raises(tiny_bundle: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(tiny_bundle, tmp_path / "copy")
-    manifest = copy / "manifest.json"
-    manifest.write_text(re.sub(r'"with_logits": ?false', '"with_logits": true', manifest.read_text()))
-    with pytest.raises(BadInputError, match=r"the outputs of .*logits"):
-        open_session(Bundle.open(copy), DEVICE)
 
 
 @pytest.mark.parametrize("other", ["cpu", "cpu:0", BF16])

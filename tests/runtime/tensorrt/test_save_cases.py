@@ -66,8 +66,6 @@ def test_failed_forwards_of_a_wrong_engine_are_saved(
     assert found is not None
     count = int(found[1])
     assert count > 1  # forwards of the decode, and the one in the bucket's full shape
-    done = replayed(path / "model.onnx", cases)
-    assert done.returncode == 0
     done = replayed(path / "model.onnx", cases / "failed")
     assert done.returncode == 0, done.stdout[-2000:]
     assert f"Passed: {count}/{count} iterations" in done.stdout
@@ -83,14 +81,6 @@ def test_failed_forwards_of_a_wrong_engine_are_saved(
     for right in answers:  # the engine's outputs fail
         wrong = IterationResult({name: flip(WRONG, name, array) for name, array in right.items()}, runner_name="trt")
         assert [name for name, ok in matching_outputs(right, wrong, rule).items() if not ok] == ["topk_ids"]
-
-
-def test_correct_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = verify(path, tmp_path / "cases", capsys)
-    assert code == 0
-    assert "that differ" not in output
-    assert {each.name for each in (tmp_path / "cases").iterdir()} >= {"inputs.json", "outputs.json"}
-    assert not (tmp_path / "cases" / "failed").exists()
 
 
 def test_number_of_saved_forwards_is_limited(

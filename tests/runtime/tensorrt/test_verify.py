@@ -13,6 +13,7 @@ from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 from lopa.cli.main import main
 from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.progress import silent
+from lopa.export.verify.cases import SHAPES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, BuildFlags, mark_verified
@@ -26,11 +27,12 @@ def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
     return copy
 
 
-@pytest.fixture
-def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode fewer tokens. A forward in every shape of the engine follows anyway."""
+@pytest.fixture(autouse=True)
+def _limit_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode fewer tokens, and compare one case. A forward in every shape of the engine follows anyway."""
     monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
     monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
+    monkeypatch.setattr("lopa.export.verify.cases.SHAPES", SHAPES[8:9])
 
 
 def run(*arguments: object) -> int:
@@ -45,15 +47,21 @@ def verified(path: Path) -> bool:
     return TENSORRT_ENGINES.read(folder).engine.verified_on == [DEVICE.name]
 
 
-def test_engine_decodes_after_verification(path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType) -> None:
-    generate = ("generate", path, "Question: 2 + 3?", "--branches", 4, "--max-new-tokens", 32, "--device", "tensorrt:0")
+def test_engine_decodes_after_verification(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType
+) -> None:
+    generate = ("generate", path, "Question: 2 + 3?", "--branches", 4, "--max-new-tokens", 16, "--device", "tensorrt:0")
     assert run(*generate) == 2
     assert f"lopa-export verify {path} --device tensorrt:0" in capsys.readouterr().err
-    assert run("verify", path, "--device", "tensorrt:0") == 0
+    cases = tmp_path / "cases"
+    assert run("verify", path, "--device", "tensorrt:0", "--save-cases", cases) == 0
+    assert {each.name for each in cases.iterdir()} >= {"inputs.json", "outputs.json"}
+    assert not (cases / "failed").exists()
     shown = capsys.readouterr().out
     assert "verified, " in shown
+    assert "that differ" not in shown
     assert " 0 other tokens, compared with cpu" in shown
-    assert "tensorrt:0 agrees with the references in 18 cases" in shown
+    assert "tensorrt:0 agrees with the references in " in shown
     assert verified(path)
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 2, 3}
     assert run(*generate) == 0
@@ -62,7 +70,6 @@ def test_engine_decodes_after_verification(path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == found
 
 
-@pytest.mark.usefixtures("few_tokens")
 @pytest.mark.parametrize(("wrong", "kind"), [(3, "tokens"), (3, "probabilities"), (1, "nothing")])
 def test_engine_wrong_in_one_profile_fails(
     wrong: int, kind: str, path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
@@ -95,7 +102,6 @@ def test_engine_wrong_in_one_profile_fails(
     assert not verified(path)
 
 
-@pytest.mark.usefixtures("few_tokens")
 def test_int8_products_have_their_own_tolerance(
     tiny_bundle: Path, tmp_path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,19 +119,14 @@ def test_int8_products_have_their_own_tolerance(
     assert verified(path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--device", "tensorrt:0", "--against", "tensorrt:1"), "another kind of device"),
+def test_invalid_reference_device_raises(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (("--device", "tensorrt:0", "--against", "tensorrt-rtx:1"), "another kind of device"),
         (("--against", "cpu"), "--against needs --device tensorrt:N"),
         (("--device", "tensorrt:0", "--against", "nothing"), "device 'nothing'"),
-    ],
-)
-def test_invalid_reference_device_raises(
-    arguments: tuple[str, ...], message: str, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("verify", path, *arguments) == 2
-    assert message in capsys.readouterr().err
+    ):
+        assert run("verify", path, *arguments) == 2
+        assert message in capsys.readouterr().err
     assert not verified(path)
 
 
