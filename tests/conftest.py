@@ -20,7 +20,7 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 _TRACE = "lopa.export.graph.torch_graph"
 _QUICK = "runtime"
-_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "qnn", "tensorrt", "webgpu")
+_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "multi_device", "openvino", "qnn", "tensorrt", "webgpu")
 """Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
 _SLOW_FIXTURE = "family_bundle"
 """Fixture that exports checkpoints of other families. `--quick` uses the embedded checkpoint only."""

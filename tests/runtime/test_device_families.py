@@ -204,14 +204,13 @@ def toy_command(modules: Path, needs: str, *arguments: str, **environment: str) 
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     assert not done.stderr, done.stderr
     return done.stdout
 
 
 def test_an_artificial_family_appears_in_the_commands(toy_modules: Path, tiny_bundle: Path) -> None:
-    for command in ("generate", "verify"):
-        assert "toy:N" in toy_command(toy_modules, "numpy", command, "--help")
     words = {"COMP_WORDS": "lopa-export generate bundle --device to", "COMP_CWORD": "4"}
     completed = toy_command(toy_modules, "numpy", _LOPA_EXPORT_COMPLETE="bash_complete", **words)
     assert completed.split() == ["plain,toy:0"]
@@ -223,6 +222,5 @@ def test_an_artificial_family_appears_in_the_commands(toy_modules: Path, tiny_bu
 
 
 def test_a_missing_artificial_family(toy_modules: Path) -> None:
-    assert "toy" not in toy_command(toy_modules, "no-toys-here", "doctor")
     shown = toy_command(toy_modules, "no-toys-here", "doctor", "--all")
     assert re.search(r"^device +toy:N: needs no-toys-here: buy a toy$", shown, re.MULTILINE)

@@ -137,13 +137,12 @@ def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[in
 
 
 @linux
-@pytest.mark.parametrize("attention", ["full", "block_causal"])
-def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cores: list[int], attention: str) -> None:
+def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cores: list[int]) -> None:
     prompt = "Question: Tom has 3 apples and buys 4 more. How many apples does he have?\nAnswer:"
     results = []
     for devices in (["cpu"], [f"cpu:{core}" for core in cores], [f"cpu:{cores[0]}", "numpy"]):
         with Decoder.open(tiny_bundle, devices, threads=1) as decoder:
-            config = decoder.config(branches=5, attention=attention, max_new_tokens=64)
+            config = decoder.config(branches=5, attention="full", max_new_tokens=48)
             (result,) = decoder.generate([prompt], config)
             assert decoder.session.device == ",".join(devices)
             results.append((result.token_ids, result.steps, result.text))
@@ -169,13 +168,8 @@ def test_sessions_are_closed_when_a_device_is_missing(tiny_bundle: Path, monkeyp
     ("devices", "message"),
     [
         (["cpu:0", "cpu:0"], "twice"),
-        (["cpu", "cpu:0"], "every core"),
-        (["cpu:0-1", "cpu:1"], "share core 1"),
         (["cpu:99999"], "no core 99999"),
-        (["cpu:x"], "device 'cpu:x'"),
-        (["tpu"], "device 'tpu'"),
         ("cpu", "devices 'cpu'"),
-        ([], r"devices \[\]"),
     ],
 )
 def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, message: str) -> None:

@@ -50,7 +50,7 @@ def counted_devices(bundle: Bundle, count: int) -> list[FailingDevice]:
     return [FailingDevice(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(count)]
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("devices", [2, 3, 8])
 def test_random_windows_equal_one_session(bundle: Bundle, one: Session, devices: int) -> None:
     """Requests and branches vary, with more and fewer branches than devices, and commits of any branch between."""
     rng = np.random.default_rng(devices)
@@ -97,8 +97,7 @@ def same_on_every_branch(branches: int) -> WindowBatch:
     return replace(one, **{name: np.repeat(getattr(one, name), branches, axis=1) for name in names})
 
 
-@pytest.mark.parametrize("winner", range(5))
-@pytest.mark.parametrize("devices", [2, 3, 5, 7])
+@pytest.mark.parametrize(("devices", "winner"), [(2, 0), (3, 4), (5, 2), (7, 3)])
 def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int, winner: int) -> None:
     """Full window: the winner's device reads and commits, and all others append. Block-causal window: each
     device with a branch commits its own rows, and the others append."""

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.check_cases import assert_random_windows_agree
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
@@ -56,31 +57,18 @@ def assert_same_rows(found: CacheRows, expected: CacheRows) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_pipeline_equals_the_whole_graph(session: Session, whole: Session, seed: int) -> None:
-    """Sizes are random and requests come and go; prefixes grow by rows of either session, through several tiles."""
-    rng = np.random.default_rng(seed)
-    sizes = [(1, 1, 1, 1), (1, 5, 64, 9), (3, 1, 40, 1), (2, 3, 9, 4)]
-    sizes += [tuple(int(rng.integers(1, upper)) for upper in (4, 6, 50, 9)) for _ in range(4)]
-    for requests, branches, width, queries in sizes:
-        numbers = [int(number) for number in rng.choice(4, requests, replace=False)]
-        starts = [whole.prefix_length(number) for number in numbers]
-        batch = random_batch(rng, numbers, branches, width, queries, starts=starts)
-        assert_same_statistics(sequential(session).forward(batch), sequential(whole).forward(batch), SAME)
-        for number in numbers:
-            branch, count = int(rng.integers(branches)), int(rng.integers(width + 1))
-            assert_same_rows(
-                sequential(session).read_rows(number, branch, width), sequential(whole).read_rows(number, branch, width)
-            )
-            sequential(whole).commit(number, branch, count)
-            if rng.random() < 0.5:
-                sequential(session).commit(number, branch, count)
-            else:
-                session.append_rows(number, sequential(whole).read_rows(number, branch, count))
-            assert session.prefix_length(number) == whole.prefix_length(number)
-        if rng.random() < 0.3:
-            session.free(numbers[0])
-            whole.free(numbers[0])
+def test_a_pipeline_equals_the_whole_graph(session: Session, whole: Session) -> None:
+    assert_random_windows_agree(session, whole, seed=1, turns=10)
+    batch = random_batch(np.random.default_rng(1), [7], 5, 64, 9)
+    for each in (session, whole):
+        sequential(each).forward(batch)
+    for branch in (0, 4):
+        ours, theirs = (sequential(each).read_rows(7, branch, 64) for each in (session, whole))
+        assert_same_rows(ours, theirs)
+    session.append_rows(8, theirs)
+    whole.append_rows(8, theirs)
+    after = random_batch(np.random.default_rng(2), [8], 2, 20, 3, starts=64)
+    assert_same_statistics(sequential(session).forward(after), sequential(whole).forward(after), SAME)
     assert session.device == DEVICE
 
 
@@ -93,16 +81,15 @@ def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, session: Session
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block"])
 def test_published_traces_are_reproduced(bundle: Bundle, session: Session, name: str) -> None:
     path = next(TRACES.glob(f"*{name}.jsonl.gz"))
-    comparisons = comparisons_of_file(path, session, bundle.manifest)
+    comparisons = comparisons_of_file(path, session, bundle.manifest, limit=6)
     assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
     assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
 
 
-@pytest.mark.parametrize("name", ["x_long_lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block"])
-def test_pipelines_that_share_the_branches(name: str, bundle: Bundle) -> None:
+def test_pipelines_that_share_the_branches(bundle: Bundle) -> None:
     pipelines = [open_session(bundle, DEVICE, threads=1) for _ in range(2)]
     session = BranchParallelSession(pipelines)
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=2)
+    comparisons = comparisons_of_file(TRACES / "x_long_lopa_bf4_bs16_block.jsonl.gz", session, bundle.manifest, limit=2)
     session.close()
     assert session.lost == ()
     assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
@@ -183,8 +170,7 @@ def test_no_stage_runs_after_an_error(slowed: tuple[Session, _SlowForward]) -> N
     assert first.ended_twice.is_set()
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("branch", [0, 3])
+@pytest.mark.parametrize(("stage", "branch"), [(0, 3), (1, 0)])
 def test_an_error_of_a_stage_reaches_the_caller(session: Session, whole: Session, stage: int, branch: int) -> None:
     """A stage fails on the first or the second micro-batch. The next forward is right again."""
     rng = np.random.default_rng(6)

@@ -140,16 +140,3 @@ def test_options_are_made_in_one_place(folder: str) -> None:
     }
     assert not found
     assert list(_other_places(PLACE.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ort.InferenceSession(graph, options, providers=[('CUDAExecutionProvider', {})])",
-        "InferenceSession(graph, options, [PROVIDER])",
-        "options.add_provider(PROVIDER, {})",
-        "{'use_tf32': '1'}",
-    ],
-)
-def test_another_place_is_found(text: str) -> None:
-    assert list(_other_places(text))

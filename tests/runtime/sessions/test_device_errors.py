@@ -14,11 +14,9 @@ from tests.runtime.sequential import sequential
 from lopa.cli.main import main
 from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError, DevicesLostError
-from lopa.runtime.multi_device.branch_session import BranchParallelSession
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.sessions.wrapped_session import TypedSession
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 
@@ -47,10 +45,15 @@ def _submit(decoder: Decoder) -> None:
         engine.submit(PROMPT).result(60.0)
 
 
-@pytest.mark.parametrize("use", [_stream, _generate, _submit])
 @pytest.mark.parametrize(
-    "failure",
-    [Failure("wait", 1), Failure("wait", 3), Failure("commit", 1), Failure("wait", 2, "answers nonsense")],
+    ("use", "failure"),
+    [
+        (_stream, Failure("wait", 3)),
+        (_stream, Failure("commit", 1)),
+        (_generate, Failure("wait", 2, "answers nonsense")),
+        (_submit, Failure("wait", 1)),
+        (_submit, Failure("commit", 1)),
+    ],
     ids=str,
 )
 def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder], None], failure: Failure) -> None:
@@ -60,17 +63,6 @@ def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder],
     assert isinstance(caught.value.__cause__, ValueError if failure.manner == "answers nonsense" else OSError)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.free(number)
-
-
-def test_error_in_shorten(decoder: Decoder) -> None:
-    typed = TypedSession(with_failure(decoder, Failure("shorten", 2)).session)
-    sequential(typed).forward(random_batch(np.random.default_rng(0), [1], 1, 9, 1))
-    sequential(typed).commit(1, 0, 9)
-    typed.shorten(1, 4)
-    assert typed.prefix_length(1) == decoder.session.prefix_length(1) == 4
-    with pytest.raises(EngineFailedError, match="device 0 broke in shorten"):
-        typed.shorten(1, 2)
-    decoder.session.free(1)
 
 
 @pytest.mark.parametrize(
@@ -95,24 +87,6 @@ def test_error_after_the_result_is_ignored(decoder: Decoder) -> None:
     assert isinstance(last, DoneEvent)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.free(number)
-
-
-def test_first_of_several_errors_is_raised(decoder: Decoder) -> None:
-    with pytest.raises(EngineFailedError, match="broke in commit"):
-        list(with_failure(decoder, Failure("commit", 1)).stream(PROMPT))
-    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.free(number)
-
-
-def test_losing_all_devices_raises(decoder: Decoder) -> None:
-    sessions: list[Any] = [
-        FailingDevice(open_session(decoder.bundle, "cpu", threads=1), f"device {i}", Failure("wait", 1))
-        for i in range(2)
-    ]
-    lost = Decoder(decoder.bundle, BranchParallelSession(sessions), decoder.tokenizer, threads=1)
-    with pytest.raises(DevicesLostError):
-        lost.generate([PROMPT])
-    lost.close()
 
 
 def test_errors_of_callbacks_pass(decoder: Decoder) -> None:

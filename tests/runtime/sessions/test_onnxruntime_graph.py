@@ -132,13 +132,6 @@ def test_graph_is_freed_with_its_last_session(copied_bundle: Path, opened_graphs
     assert len(opened_graphs) == 2
 
 
-def test_other_thread_count_opens_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
-    sessions = [opened(copied_bundle, threads) for threads in (1, 2, None, 2, 1)]
-    assert len(opened_graphs) == 3
-    for session in sessions:
-        session.close()
-
-
 def test_replaced_bundle_opens_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
     """Overwriting an export renames a new folder to the old path, even if the old one is in use."""
     rng = np.random.default_rng(0)

@@ -5,26 +5,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from tests.runtime.check_cases import assert_random_windows_agree
-from tests.runtime.random_windows import assert_close, full_mask, random_batch, scattered_mask
+from tests.runtime.random_windows import full_mask, random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.sessions.test_onnxruntime_session import changed_bundle
 
-from lopa.runtime import contract
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import Session, open_session
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_windows_match_the_reference(
-    tiny_portable: Path, opened: Callable[[Path, str], Session], seed: int
-) -> None:
+def test_random_windows_match_the_reference(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
     """Random (R, B, W, Q) including ones, with windows that end in padding and prefixes that grow by commits."""
     sessions = (opened(tiny_portable, device) for device in ("cpu", "numpy"))
-    assert_random_windows_agree(*sessions, seed=seed, turns=8)
+    assert_random_windows_agree(*sessions, seed=0, turns=8)
 
 
 def test_values_in_padding_rows_have_no_effect(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
@@ -53,27 +48,6 @@ def test_values_in_padding_rows_have_no_effect(tiny_portable: Path, opened: Call
         np.testing.assert_array_equal(found, right)
 
 
-def test_branches_of_a_request_are_independent(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
-    """All branches are in one window of the graph, but each result equals the branch alone."""
-    rng = np.random.default_rng(6)
-    engine = opened(tiny_portable, "cpu")
-    batch = random_batch(rng, [4, 2], 3, 12, 5, mask=scattered_mask(rng, (2, 3, 12)))
-    together = sequential(engine).forward(batch)
-    for branch in range(3):
-        one = slice(branch, branch + 1)
-        alone = sequential(engine).forward(
-            dataclasses.replace(
-                batch,
-                input_ids=batch.input_ids[:, one],
-                position_ids=batch.position_ids[:, one],
-                window_mask=batch.window_mask[:, one],
-                logits_index=batch.logits_index[:, one],
-            )
-        )
-        assert_close(alone.topk_logprobs, together.topk_logprobs[:, one])
-        assert_close(alone.entropy, together.entropy[:, one])
-
-
 def test_fully_masked_row_stays_finite(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
     """The contract has no such row, but engines with fixed shapes may create some, and a NaN would spread."""
     rng = np.random.default_rng(7)
@@ -91,24 +65,6 @@ def test_portable_graph_with_standard_manifest_raises(tiny_portable: Path, tmp_p
     bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(changes))
     with pytest.raises(BadInputError, match=r"the inputs of .*past_key_values'"):
         open_session(bundle, "cpu")
-
-
-def test_graph_with_one_input_per_array_raises(tiny_portable: Path, tmp_path: Path) -> None:
-    """An earlier portable form had one input per array. The error names few arrays and a remedy."""
-    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda _: None)
-    model = onnx.load(bundle.graph, load_external_data=False)
-    past = model.graph.input.pop()
-    names = contract.past_names(5)
-    for name in names:
-        model.graph.input.add().CopyFrom(past)
-        model.graph.input[-1].name = name
-        model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 1
-    model.graph.node.insert(0, onnx.helper.make_node("Concat", names, [past.name], axis=0))
-    bundle.graph.write_bytes(model.SerializeToString())
-    with pytest.raises(BadInputError, match=r"'past_key_values\.0\.key', .* and 8 more") as caught:
-        open_session(bundle, "cpu")
-    assert "portable dialect" in caught.value.expected
-    assert caught.value.remedy == "export the checkpoint again"
 
 
 def test_bfloat16_raises(tiny_portable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

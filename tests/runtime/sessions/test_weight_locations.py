@@ -48,8 +48,10 @@ def test_weights_inside_are_read_under_any_name(bundle: Path, device: str) -> No
         assert decoder.generate(["1"], decoder.config(max_new_tokens=1))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("place", ["above", "absolute", "through a folder", "link"])
+@pytest.mark.parametrize(
+    ("device", "place"),
+    [("cpu", "above"), ("cpu", "absolute"), ("cpu", "through a folder"), ("cpu", "link"), ("openvino:CPU", "above")],
+)
 def test_weights_outside_raise(bundle: Path, device: str, place: str) -> None:
     if place == "link":
         (bundle / NAME).symlink_to(bundle.parent / NAME)
