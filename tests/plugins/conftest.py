@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from tests.plugins import kernel_calls
 
+from lopa.runtime.cuda.driver import cuda_device
+from lopa.runtime.errors import MissingBackendError
+
 Kernels = Callable[..., Any]
 
 
@@ -23,6 +26,11 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
     reason = reason_against_interpreter(_version("triton"), numpy) if interpreted else None
     if reason is not None:
         pytest.skip(reason)
+    if not interpreted:
+        try:
+            cuda_device(0)
+        except MissingBackendError as error:
+            pytest.skip(f"the kernels run only in the interpreter here: {error.received}")
     with _process(interpreted=interpreted) as call:
         if not interpreted and not call(kernel_calls.has_gpu):
             pytest.skip("no CUDA device, or torch without CUDA: the kernels run only in the interpreter here")

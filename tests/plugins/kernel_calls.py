@@ -66,21 +66,6 @@ def run_commit(windows: list[Array], caches: list[Array], where: dict[str, int])
     return [_array(cache) for cache in table.caches]
 
 
-def run_torch_forms(
-    attention: list[Array], head: list[Array], windows: list[Array], caches: list[Array], where: dict[str, int]
-) -> tuple[Array, list[Array], list[Array]]:
-    from tests.plugins.torch_forms import branch_attention_in_torch, commit_in_torch, token_statistics_in_torch
-
-    held = _tensors(*caches)
-    commit_in_torch(_tensors(*windows), held, **where)
-    statistics = token_statistics_in_torch(*_tensors(*head))
-    return (
-        _array(branch_attention_in_torch(*_tensors(*attention))),
-        [_array(x) for x in statistics],
-        [_array(x) for x in held],
-    )
-
-
 def compile_operator(name: str, arguments: tuple[Any, ...]) -> tuple[str, int, int, str]:
     """Return name, threads, shared bytes and PTX, which the assembler of Triton's wheel has accepted."""
     from lopa.plugins.kernels import compiled_operators
@@ -100,4 +85,6 @@ def assemble(ptx: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        subprocess.run([assembler, f"-arch={target}", "-o", os.devnull, file.name], check=True, capture_output=True)
+        subprocess.run(
+            [assembler, f"-arch={target}", "-o", os.devnull, file.name], check=True, capture_output=True, timeout=300
+        )

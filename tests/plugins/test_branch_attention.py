@@ -13,7 +13,7 @@ Array = np.ndarray
 TOLERANCES = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 """Largest differences from float64 for normally distributed values: a few roundings of the type."""
 FEW = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -47,14 +47,13 @@ def test_the_reference_is_attention_row_by_row() -> None:
         np.testing.assert_allclose(found[r, b, h, w], weights @ values / weights.sum(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCES))
 @pytest.mark.parametrize(
-    "sizes",
+    ("dtype", "sizes"),
     [
-        (1, 1, 1, 1, 1, 1, 16),
-        (2, 5, 6, 2, 7, 64, 16),  # tiles across branches and heads, W not a multiple of anything
-        (1, 2, 4, 4, 33, 65, 24),  # no shared key-value heads; one row more than a tile; D not a power of two
-        (3, 1, 14, 2, 32, 31, 64),
+        ("float32", (1, 1, 1, 1, 1, 1, 16)),
+        ("float16", (2, 5, 6, 2, 7, 64, 16)),  # tiles across branches and heads, W not a multiple of anything
+        ("bfloat16", (1, 2, 4, 4, 33, 65, 24)),  # no shared heads; one row more than a tile; D not a power of two
+        ("float32", (3, 1, 14, 2, 32, 31, 64)),
     ],
 )
 def test_sizes_and_types(kernels: Kernels, sizes: tuple[int, ...], dtype: str) -> None:

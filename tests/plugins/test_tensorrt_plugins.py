@@ -47,6 +47,7 @@ def _driven(bindings: Path) -> dict[str, Any]:
         text=True,
         check=False,
         env=os.environ | {"PYTHONPATH": paths, "TRITON_INTERPRET": "0"},
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

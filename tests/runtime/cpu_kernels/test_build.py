@@ -37,9 +37,11 @@ def _built(folder: Path, compiler: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=300,
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_the_kernels_compile_without_warnings(tmp_path: Path, compiler: str) -> None:
     library = kernel_library()
@@ -54,7 +56,9 @@ def test_the_kernels_compile_without_warnings(tmp_path: Path, compiler: str) -> 
     assert functions.lopa_instruction_set().decode() == library.instruction_set
     # A function that is shared by sources with different flags would run on processors without its instructions.
     for source in tmp_path.rglob("avx*.o") if shutil.which("nm") else ():
-        names = subprocess.run(["nm", "-C", source], capture_output=True, text=True, check=True).stdout.splitlines()
+        names = subprocess.run(
+            ["nm", "-C", source], capture_output=True, text=True, check=True, timeout=300
+        ).stdout.splitlines()
         assert [line for line in names if line[17] in "VWTu"] == []
 
 

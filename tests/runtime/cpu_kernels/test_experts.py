@@ -1,7 +1,6 @@
 """Expert layers of the kernels: every instruction set of this processor against float64."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -163,9 +162,9 @@ def expected(layer: Layer, batch: Batch, *, rounds: bool = True) -> tuple[Float6
     return result, bound
 
 
-SIZES = [(1, 32, 32, 1, 1), (5, 64, 160, 4, 2), (40, 288, 96, 3, 3), (150, 96, 416, 2, 2), (2, 1184, 512, 5, 5)]
+SIZES = [(1, 32, 32, 1, 1), (5, 64, 160, 4, 2), (150, 96, 416, 2, 2), (2, 1184, 96, 5, 3)]
 """Rows, hidden, inner, experts, choices: parts of a tile, several strips, more rows of an expert than one pass."""
-ODD_SIZES = [(1, 1, 1, 1, 1), (2, 33, 5, 3, 2), (9, 250, 131, 4, 3), (140, 45, 301, 2, 2)]
+ODD_SIZES = [(1, 1, 1, 1, 1), (2, 33, 5, 3, 2), (9, 250, 131, 4, 3)]
 CASES = [(operator, *sizes) for operator in OPERATORS for sizes in (SIZES if operator in INT4 else SIZES + ODD_SIZES)]
 
 
@@ -318,17 +317,6 @@ def test_int8_sums_never_overflow() -> None:
     layer = random_layer("ExpertsInt8", 131072, 1, 1)
     with pytest.raises(Exception, match=r"ExpertsInt8: gate has shape .* expected at most 131071"):
         random_batch(layer, 1, 1).run(layer.open())
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_threads_share_a_session(instruction_set: str, operator: str) -> None:
-    layer = random_layer(operator, 256, 192, 8)
-    one = layer.open(threads=2)
-    batches = [random_batch(layer, rows, 2, seed) for seed, rows in enumerate((1, 40, 150, 9) * 3)]
-    results = [batch.run(one) for batch in batches]
-    with ThreadPoolExecutor(4) as pool:
-        shared = list(pool.map(lambda batch: batch.run(one), batches))
-    assert all((a == b).all() for a, b in zip(shared, results, strict=True))
 
 
 @pytest.mark.parametrize(("wrong", "row"), [(-1, 0), (4, 2), (2**40, 4), (-(2**63), 4)])

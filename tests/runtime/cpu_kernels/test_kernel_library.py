@@ -73,6 +73,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.parametrize("tiny_quantized", ["int4"], indirect=True)
 def test_an_installation_without_the_library_decodes(tiny_quantized: Path, tmp_path: Path) -> None:
     """A copy of the package in another process. Its result is that of ONNX Runtime's kernels in this checkout."""
     site = tmp_path / "site"
@@ -85,18 +86,16 @@ def test_an_installation_without_the_library_decodes(tiny_quantized: Path, tmp_p
             capture_output=True,
             text=True,
             check=False,
+            timeout=300,
         )
 
-    generate = ("generate", tiny_quantized, "Question: 2 + 3?\nAnswer:", "--max-new-tokens", "32")
+    generate = ("generate", tiny_quantized, "Question: 2 + 3?\nAnswer:", "--max-new-tokens", "16")
     without = lopa_export(*generate)
     assert without.returncode == 0, without.stderr
     with_onnxruntime = lopa_export(*generate, package=LOPA.parent, LOPA_WEIGHTS="packed")
     assert with_onnxruntime.returncode == 0, with_onnxruntime.stderr
     assert without.stdout == with_onnxruntime.stdout
     assert len(without.stdout) > 10
-    assert "packed on this machine\n" in lopa_export("inspect", tiny_quantized).stdout
-    doctor = lopa_export("doctor")
-    assert f"kernels     for quantized weights: not installed; {FALLBACK}" in doctor.stdout
     refused = lopa_export(*generate, LOPA_WEIGHTS="mapped")
     assert refused.returncode == 2
     assert "LOPA_WEIGHTS=mapped, but the kernels of lopa.runtime.cpu_kernels are not available" in refused.stderr
@@ -108,7 +107,11 @@ def test_the_library_exports_only_its_interface() -> None:
     if library is None or shutil.which("nm") is None:
         pytest.skip("needs the kernels and nm")
     found = subprocess.run(
-        ["nm", "--dynamic", "--defined-only", library.path], capture_output=True, text=True, check=True
+        ["nm", "--dynamic", "--defined-only", library.path],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     names = {line.split()[-1] for line in found.stdout.splitlines()}
     assert names == {"RegisterCustomOps", "lopa_instruction_set", "lopa_select_instruction_set"}

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 import pytest
-import torch
 from onnx import TensorProto, numpy_helper
 from tests.runtime.cpu_kernels.kernel_sessions import (
     MICROSOFT,
@@ -49,7 +48,7 @@ def rounded_product(rows: Float32, integers: Int8, scales: Float32) -> npt.NDArr
     return product
 
 
-SHAPES = [(1, 32, 2), (3, 64, 130), (37, 256, 384), (130, 96, 1000), (2, 1184, 512), (257, 32, 18)]
+SHAPES = [(1, 32, 2), (3, 64, 130), (37, 256, 384), (130, 96, 1000), (257, 32, 18)]
 """Rows, inputs, outputs: parts of a tile, several strips, more rows than one pass."""
 
 
@@ -68,10 +67,10 @@ def test_int4_products_round_blocks_of_rows_and_are_exact_otherwise(
     sizes = np.abs(x).astype(np.float64) @ np.abs(integers * np.repeat(scales, BLOCK, axis=0))
     assert (np.abs(product - expected) <= 2e-6 * sizes).all()
     # Without rounding, each number of a block is off by at most half a step.
-    true = torch.from_numpy(x).double() @ torch.from_numpy(integers * np.repeat(scales, BLOCK, axis=0)).double()
+    true = x.astype(np.float64) @ (integers * np.repeat(scales, BLOCK, axis=0)).astype(np.float64)
     steps = np.abs(x).reshape(rows, -1, BLOCK).max(axis=2) / 127
     weights = np.abs(integers).reshape(-1, BLOCK, outputs).sum(axis=1) * scales
-    assert (np.abs(product - true.numpy()) <= (0.5 + 1e-3) * (steps @ weights) + 1e-5 * sizes).all()
+    assert (np.abs(product - true) <= (0.5 + 1e-3) * (steps @ weights) + 1e-5 * sizes).all()
 
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
@@ -235,5 +234,7 @@ print([int(result.min()) for result in results])
 
 
 def test_threads_may_have_small_stacks() -> None:
-    done = subprocess.run([sys.executable, "-c", _SMALL_STACK], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL_STACK], capture_output=True, text=True, check=False, timeout=300
+    )
     assert (done.returncode, done.stdout) == (0, "[64, 64]\n"), done.stderr
