@@ -35,7 +35,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("cpp")
     paths = [f"-DONNXRUNTIME_HEADERS={headers}", f"-DONNXRUNTIME_LIBRARY={libraries[0]}", "-DCMAKE_CXX_FLAGS=-Werror"]
     for command in (["cmake", "-S", str(SOURCES), "-B", str(build), *paths], ["cmake", "--build", str(build)]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     return build / "d2f"
 

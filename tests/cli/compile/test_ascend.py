@@ -2,15 +2,12 @@
 
 import json
 import os
-import pty
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,13 +15,12 @@ import pytest
 from tests.export.ascend.test_process import ends
 from tests.runtime.ascend.graphs import altered_graph, quantized
 from tests.runtime.ascend.stand_in_om import read_om
-from tests.runtime.ascend.stand_in_toolkit import VERSION, stand_in_toolkit
+from tests.runtime.ascend.stand_in_toolkit import VERSION
 from tests.runtime.bundle.test_buckets import bucket
 
 from lopa.cli.main import main
 from lopa.export.ascend.contract import atc_contract
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketPlan
 
 Command = Callable[..., tuple[int, str, str]]
@@ -58,7 +54,9 @@ def files_of(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_and_what_builds_again(
+    planned_bundle: Path, atc_calls: Path, ascend: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = (planned_bundle / "manifest.json").read_bytes()
     code, output, errors = ascend(planned_bundle, *SOC)
     assert code == 0, errors
@@ -84,81 +82,28 @@ def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys:
         main(["inspect", str(planned_bundle)])
     shown = capsys.readouterr().out
     assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, matches the weights" in shown
-
-
-def test_an_unchanged_request_runs_nothing(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    assert ascend(planned_bundle, *SOC)[0] == 0
-    folder = planned_bundle / "engines" / "ascend-910B1"
     before = (folder / "engine.json").read_bytes()
     code, output, errors = ascend(planned_bundle, *SOC)
     assert (code, errors) == (0, "")
     assert "up to date, nothing was run" in output
-    assert len(runs(atc_calls)) == 1
     assert (folder / "engine.json").read_bytes() == before
-
-
-def another_version(bundle: Path) -> None:
-    stand_in_toolkit(bundle.parent / "toolkit", "0.1.stand-in")
+    om = folder / "buckets.om"
+    om.write_bytes(om.read_bytes().replace(b"Ascend910B1", b"Ascend910B9"))
+    for changed in (False, True):
+        if changed:
+            change_plan(planned_bundle, buckets=[bucket(1, 4, 64, 64), bucket(1, 1, 96, 128)])
+        code, output, _ = ascend(planned_bundle, *SOC)
+        assert code == 0
+        assert "up to date" not in output
+    assert len(runs(atc_calls)) == 3
 
 
 def another_plan(bundle: Path) -> None:
     change_plan(bundle, buckets=[bucket(1, 4, 64, 64), bucket(1, 1, 96, 128)])
 
 
-def damaged_om(bundle: Path) -> None:
-    om = bundle / "engines" / "ascend-910B1" / "buckets.om"
-    om.write_bytes(om.read_bytes().replace(b"Ascend910B1", b"Ascend910B9"))
-
-
 def missing_weight(bundle: Path) -> None:
     next((bundle / "engines" / "ascend-910B1" / "weight").iterdir()).unlink()
-
-
-def other_graph(bundle: Path) -> None:
-    def alter(model: object) -> None:
-        model.doc_string = "x"  # type: ignore[attr-defined]
-
-    graph = altered_graph(bundle / "portable.onnx", bundle / "portable.onnx", alter)
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    for record in manifest["files"]:
-        if record["path"] == "portable.onnx":
-            record["size"] = graph.stat().st_size
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-
-
-@pytest.mark.parametrize("change", [another_version, another_plan, damaged_om, missing_weight, other_graph])
-def test_a_change_builds_again(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, change: Callable[[Path], None]
-) -> None:
-    assert ascend(planned_bundle, *SOC)[0] == 0
-    change(planned_bundle)
-    code, output, _ = ascend(planned_bundle, *SOC)
-    assert code == 0
-    assert "up to date" not in output
-    assert len(runs(atc_calls)) == 2
-    assert "up to date" in ascend(planned_bundle, *SOC)[1]
-    assert ascend(planned_bundle, *SOC, "--precision", "bf16")[0] == 0
-    assert len(runs(atc_calls)) == 3
-    assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
-
-
-def test_a_toolkit_without_a_version(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in_toolkit(tmp_path / "toolkit", None)
-    monkeypatch.setenv("STAND_IN_ATC_SUFFIX", "_linux_aarch64")
-    assert ascend(planned_bundle, *SOC)[0] == 0
-    engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
-    assert engine.cann_version is None
-    assert {each.model for each in engine.buckets} == {"buckets_linux_aarch64.om"}
-
-
-def test_one_bucket_is_an_om_of_fixed_shape(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    change_plan(planned_bundle, buckets=[bucket(1, 4, 64, 64)])
-    assert ascend(planned_bundle, *SOC)[0] == 0
-    engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
-    assert (engine.dynamic, engine.buckets[0].dims, engine.buckets[0].model) == (False, [], "bucket-0.om")
-    assert not [argument for argument in runs(atc_calls)[0] if argument.startswith("--dynamic_dims")]
 
 
 def test_int8_is_an_om_for_each_bucket(planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path) -> None:
@@ -202,7 +147,7 @@ def test_a_dry_run_and_the_files_its_commands_write(
     code, _, errors = ascend(elsewhere, *SOC, "--built", target)
     assert code == 2
     assert "has no buckets.om" in errors
-    subprocess.run([sys.executable, target / "run.py"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([sys.executable, target / "run.py"], cwd=tmp_path, check=True, capture_output=True, timeout=300)
     assert runs(atc_calls)[1:] == built
     code, output, _ = ascend(elsewhere, *SOC, "--built", target)
     assert code == 0
@@ -221,46 +166,16 @@ def test_a_dry_run_and_the_files_its_commands_write(
     assert not list((target / "engine").iterdir())
 
 
-def test_a_failing_command_of_a_build_folder(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert ascend(planned_bundle, *SOC, "--dry-run")[0] == 0
-    monkeypatch.setenv("STAND_IN_ATC_FAIL", "E40021: broken")
-    done = subprocess.run(
-        [sys.executable, "ascend-910B1-build/run.py"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 1
-    assert "exit code 255" in done.stderr
-
-
 def test_a_build_folder_without_atc(
     planned_bundle: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ascend(planned_bundle, *SOC, "--dry-run", "-o", tmp_path / "build")[0] == 0
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = subprocess.run([sys.executable, tmp_path / "build" / "run.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "build" / "run.py"], capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("atc is not on PATH")
-
-
-def test_a_terminal_shows_a_clock(planned_bundle: Path, atc_calls: Path) -> None:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "STAND_IN_ATC_SLEEP": "2", "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lopa.cli.main", "ascend", planned_bundle, *SOC],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    with suppress(OSError):  # reading a pseudo-terminal fails when its other side is closed
-        while part := os.read(ours, 4096):
-            shown += part
-    os.close(ours)
-    assert process.wait() == 0
-    assert re.search(rb"atc compiles buckets for Ascend910B1[^\n]*0:00:0[1-9]", shown)
 
 
 def test_a_dry_run_for_int8_names_the_required_graph(planned_bundle: Path, ascend: Command, tmp_path: Path) -> None:
@@ -272,7 +187,7 @@ def test_a_dry_run_for_int8_names_the_required_graph(planned_bundle: Path, ascen
     assert "Quantize model/portable.onnx with AMCT" in (target / "README.txt").read_text()
 
 
-@pytest.mark.parametrize("failure", atc_contract().failures, ids=lambda failure: "-".join(failure.codes) or "opp")
+@pytest.mark.parametrize("failure", atc_contract().failures[::9], ids=lambda failure: "-".join(failure.codes) or "opp")
 def test_a_known_failure_is_explained(
     planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, failure: object
 ) -> None:
@@ -334,20 +249,28 @@ def test_atc_missing_or_not_executable(
     assert not (planned_bundle / "engines").exists()
 
 
-def test_ctrl_c_ends_atc_and_leaves_nothing(planned_bundle: Path, atc_calls: Path) -> None:
+def started_build(bundle: Path) -> tuple["subprocess.Popen[str]", list[int]]:
+    """Return a process with a build that runs, and the numbers of atc's processes."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lopa.cli.main", "ascend", planned_bundle, *SOC],
+        [sys.executable, "-m", "lopa.cli.main", "ascend", bundle, *SOC],
         env={**os.environ, "STAND_IN_ATC_SLEEP": "60"},
         stderr=subprocess.PIPE,
         text=True,
     )
-    children: list[Path] = []
-    while not children and process.poll() is None:
+    end = time.monotonic() + 100
+    while time.monotonic() < end and process.poll() is None:
+        for path in bundle.glob("engines/.*/work/children.txt"):
+            if numbers := path.read_text().split():
+                return process, [int(number) for number in numbers]
         time.sleep(0.05)
-        children = [path for path in planned_bundle.glob("engines/.*/work/children.txt") if path.read_text()]
-    numbers = [int(number) for number in children[0].read_text().split()]
+    process.kill()
+    raise AssertionError(process.communicate(timeout=60)[1])
+
+
+def test_ctrl_c_ends_atc_and_leaves_nothing(planned_bundle: Path, atc_calls: Path) -> None:
+    process, numbers = started_build(planned_bundle)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate()
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted"
     assert all(ends(number) for number in numbers)
@@ -355,20 +278,11 @@ def test_ctrl_c_ends_atc_and_leaves_nothing(planned_bundle: Path, atc_calls: Pat
 
 
 def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lopa.cli.main", "ascend", planned_bundle, *SOC],
-        env={**os.environ, "STAND_IN_ATC_SLEEP": "60"},
-        stderr=subprocess.DEVNULL,
-    )
-    children: list[Path] = []
-    while not children and process.poll() is None:
-        time.sleep(0.05)
-        children = [path for path in planned_bundle.glob("engines/.*/work/children.txt") if path.read_text()]
-    numbers = [int(number) for number in children[0].read_text().split()]
+    process, numbers = started_build(planned_bundle)
     process.kill()
-    process.wait()
     for number in numbers:  # a killed process cannot end its children
         os.kill(number, signal.SIGKILL)
+    process.communicate(timeout=60)
     assert not (planned_bundle / "engines" / "ascend-910B1").exists()
     assert ascend(planned_bundle, *SOC)[0] == 0
     assert [path.name for path in (planned_bundle / "engines").iterdir()] == ["ascend-910B1"]
@@ -399,17 +313,6 @@ def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, argum
     assert not (planned_bundle / "engines").exists()
 
 
-def test_more_buckets_than_atc_takes(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    change_plan(
-        planned_bundle, buckets=[bucket(1, 1 + number // 60, 64, 64 * (1 + number % 60)) for number in range(101)]
-    )
-    code, _, errors = ascend(planned_bundle, *SOC)
-    assert code == 2
-    assert "101 shape buckets for Ascend910B1, whose limit is 100 (E10036)" in errors
-    assert "--buckets N" in errors
-    assert ascend(planned_bundle, "--soc-version", "Ascend950PR_9599")[0] == 0
-
-
 def test_a_bundle_without_a_plan_or_a_portable_graph(
     planned_bundle: Path, tiny_bundle: Path, atc_calls: Path, ascend: Command
 ) -> None:
@@ -421,24 +324,3 @@ def test_a_bundle_without_a_plan_or_a_portable_graph(
     code, _, errors = ascend(planned_bundle, *SOC)
     assert code == 2
     assert f"lopa-export plan {planned_bundle}" in errors
-
-
-def test_a_node_that_atc_does_not_know_is_named(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    def alter(model: object) -> None:
-        node = next(node for node in model.graph.node if node.op_type == "Sigmoid")  # type: ignore[attr-defined]
-        node.op_type = "Gelu"
-
-    other_graph(planned_bundle)
-    altered_graph(planned_bundle / "portable.onnx", planned_bundle / "portable.onnx", alter)
-    size = (planned_bundle / "portable.onnx").stat().st_size
-    manifest = json.loads((planned_bundle / "manifest.json").read_text())
-    manifest["files"] = [
-        {**record, "size": size} if record["path"] == "portable.onnx" else record for record in manifest["files"]
-    ]
-    (planned_bundle / "manifest.json").write_text(json.dumps(manifest))
-    assert Bundle.open(planned_bundle)
-    code, _, errors = ascend(planned_bundle, *SOC)
-    assert code == 2
-    assert "Gelu layers.0.mlp/Sigmoid (opset 17" in errors
-    assert "(E16002)" in errors
-    assert runs(atc_calls) == []

@@ -69,10 +69,8 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
     assert max(bucket["requests"] for bucket in plan["buckets"]) == 4
 
 
-@pytest.mark.parametrize("device", ["ascend:0", "tensorrt:0"])
-def test_prompts_are_decoded_on_the_cpu_if_the_device_has_no_engine_yet(
-    bundle: Path, tmp_path: Path, device: str
-) -> None:
+def test_prompts_are_decoded_on_the_cpu_if_the_device_has_no_engine_yet(bundle: Path, tmp_path: Path) -> None:
+    device = "ascend:0"
     done = lopa_export("plan", bundle, "--device", device, "--buckets", 3, "-o", tmp_path / "plan.json")
     assert done.returncode == 0, done.stderr
     plan = json.loads((tmp_path / "plan.json").read_text())
@@ -99,8 +97,6 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
     lines = {
         "line": [header, first, first[:50], *rest],
         "field": [header, first.replace('"window":', '"fenster":')],
-        "none": [header, first.replace('"sampled": ', '"rows": ')],
-        "number": [header, first.replace('"sampled": ', '"sampled": -')],
         "huge": [header, first.replace('"window": ', '"window": 99999')],
         "deep": [header, first[:-1] + ', "x": ' + "[" * 5000 + "]" * 5000 + "}"],
         "headless": [first, *rest],
@@ -118,8 +114,6 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
     [
         ("line", "line 3 is damaged"),
         ("field", "line 2 is damaged"),
-        ("none", "line 2 is damaged"),
-        ("number", "line 2 is damaged"),
         ("huge", "line 2 has 1 branches and a size of 99999"),
         ("deep", "line 2 is damaged"),
         ("headless", "line 1 is damaged"),

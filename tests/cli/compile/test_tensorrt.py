@@ -13,7 +13,6 @@ from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import MissingBackendError
 
 
 @pytest.fixture
@@ -76,16 +75,6 @@ def test_without_tensorrt(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     assert run(bundle) == 3
     assert "pip install" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("machine")
-def test_without_a_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def none(_number: int) -> None:
-        raise MissingBackendError("no driver", expected="an NVIDIA GPU", remedy="install its driver")
-
-    monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", none)
-    assert run(bundle) == 3
-    assert "an NVIDIA GPU" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("machine")

@@ -78,18 +78,6 @@ def test_one_head_for_each_request(model: onnx.ModelProto) -> None:
     assert [numbers[-2:] for numbers in bucketed_inputs(model, BUCKETS).tuples] == [(1, 64), (1, 128), (2, 128)]
 
 
-def test_a_graph_with_an_input_for_each_array_is_rejected(model: onnx.ModelProto) -> None:
-    """Check an earlier version of the portable form."""
-    model = onnx.ModelProto.FromString(model.SerializeToString())
-    past = model.graph.input.pop()
-    for name in ("past_key_values.0.key", "past_key_values.0.value"):
-        model.graph.input.add().CopyFrom(past)
-        model.graph.input[-1].name = name
-    with pytest.raises(BadInputError, match=r"9 inputs, the last past_key_values\.0\.value") as caught:
-        bucketed_inputs(model, BUCKETS)
-    assert "export the checkpoint again" in caught.value.remedy
-
-
 def test_a_graph_of_the_standard_dialect_is_rejected(tiny_bundle: Path) -> None:
     standard = onnx.load(Bundle.open(tiny_bundle).graph, load_external_data=False)
     with pytest.raises(BadInputError, match="dynamic axes branches"):

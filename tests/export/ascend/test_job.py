@@ -2,15 +2,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
-from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.runtime.ascend.graphs import altered_graph, quantized
 from tests.runtime.bundle.test_buckets import BUCKETS, bucket
 
 from lopa.export.ascend.job import AscendJob, AscendRequest, job_from_bundle
-from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.errors import BadInputError
 
@@ -108,10 +106,10 @@ def test_a_quantized_graph_that_cannot_be_read(bundle: Bundle, tmp_path: Path, c
         job_from_bundle(bundle, AscendRequest("Ascend910B1", BUCKETS, None, True, path))
 
 
-def test_a_quantized_bundle_is_rejected(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
-    choice = QuantizationChoice("int8")
-    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", quantization=choice, dialects=("portable",))
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_a_quantized_bundle_is_rejected(bundle: Bundle, tiny_quantized: Path) -> None:
+    quantization = Bundle.open(tiny_quantized).manifest.quantization
+    quantized_bundle = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, quantization=quantization))
     with pytest.raises(BadInputError, match="a bundle with int8 matrices") as caught:
-        job_from_bundle(bundle, REQUEST)
+        job_from_bundle(quantized_bundle, REQUEST)
     assert "without --quantize" in caught.value.remedy

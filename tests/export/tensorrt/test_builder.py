@@ -89,7 +89,11 @@ print(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc only")
 def test_freed_memory_is_returned() -> None:
     kept, back = (
-        int(subprocess.run([sys.executable, "-c", FREED, how], check=True, capture_output=True, text=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", FREED, how], check=True, capture_output=True, text=True, timeout=300
+            ).stdout
+        )
         for how in ("keep", "back")
     )
     assert kept - back > 150_000  # in units of 1024 bytes

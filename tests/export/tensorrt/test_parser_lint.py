@@ -2,23 +2,17 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from tests.export.tensorrt.one_node import BF16, F16, F32, attention_model
+from tests.export.tensorrt.one_node import BF16, F32, attention_model
 from tests.export.tensorrt.parser_controls import CONTROLS
 
-from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.torch_graph import graph_from_dimensions
 from lopa.export.tensorrt.parser_graph import let_attention_decompose, model_for_parser
 from lopa.export.tensorrt.parser_lint import check_parser_accepts, refusals_of_model, tensorrt_operators
-from lopa.export.weights.plan import Dtype
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.tiny import CHECKPOINT
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is not None])
@@ -47,26 +41,14 @@ def test_exported_graphs_are_accepted(tiny_bundle_logits: Path) -> None:
     assert {node.op_type for node in model.graph.node} >= {"Attention", "RMSNormalization", "RotaryEmbedding", "TopK"}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_graphs_of_16_bits_are_accepted(tiny_bundle: Path, dtype: Dtype) -> None:
-    manifest = Bundle.open(tiny_bundle).manifest
-    records = {
-        name: msgspec.structs.replace(record, dtype=dtype)
-        for name, record in manifest.tensors.items()
-        if not name.startswith("layers.") or name.startswith("layers.0.")
-    }
-    dimensions = msgspec.structs.replace(manifest.dimensions, layers=1)
-    graph = graph_from_dimensions(dimensions, records, "w", dtype=dtype, with_logits=True)
-    model = onnx.ModelProto.FromString(ir.to_proto(graph).SerializeToString())
-    let_attention_decompose(model)
+def test_graphs_of_16_bits_are_accepted(tiny_bfloat16: Path) -> None:
+    model = model_for_parser(Bundle.open(tiny_bfloat16))
     assert refusals_of_model(model, tensorrt_operators()) == []
-    types = {tensor.data_type for tensor in model.graph.initializer}
-    assert (F16 if dtype == "float16" else BF16) in types
+    assert BF16 in {tensor.data_type for tensor in model.graph.initializer}
 
 
-def test_functions_are_checked_by_their_bodies(tmp_path: Path) -> None:
-    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", plugins=True)
-    model = model_for_parser(bundle)
+def test_functions_are_checked_by_their_bodies(tiny_plugins: Path) -> None:
+    model = model_for_parser(Bundle.open(tiny_plugins))
     inside = [node for function in model.functions for node in function.node if node.op_type == "Attention"]
     assert inside
     assert all(any(each.name == "TRT_decomposable" for each in node.attribute) for node in inside)

@@ -48,7 +48,9 @@ def _run(command: str, bundle: Path, folder: Path, environment: dict[str, str]) 
     shapes = GraphArrays(opened.manifest).input_shapes(bucket(1, 2, 32, 64))
     (folder / "trt-shapes.txt").write_text(shape_options([{name: np.empty(each) for name, each in shapes.items()}]))
     line = command.replace("BUNDLE/model.onnx", str(opened.graph)).replace("CASES", str(folder))
-    return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def test_the_page_inspects_and_builds() -> None:
@@ -64,15 +66,3 @@ def test_commands_of_the_page(command: str, tiny_bfloat16: Path, environment: di
         assert "Graph is fully supported by TensorRT" in done.stdout
     else:
         assert plan.read_bytes().startswith(b"vtrt")
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=["inspect", "convert"])
-@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_failures_on_the_page_occur(
-    command: str, tiny_quantized: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Use zero points of 128, which fail for the reason that the page states."""
-    done = _run(command, tiny_quantized, tmp_path, environment)
-    assert "Graph is fully supported" not in done.stdout
-    assert not (tmp_path / "engine.plan").exists()
-    assert "zero point" in done.stdout + done.stderr

@@ -103,7 +103,9 @@ def test_lost_device(tiny_portable: Path, tmp_path: Path) -> None:
     if compiler is None or "VK_ICD_FILENAMES" not in os.environ:
         pytest.skip("needs a C compiler and the driver of make test-webgpu")
     library = tmp_path / "losing_driver.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(_DRIVER_SOURCE), "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", str(library), str(_DRIVER_SOURCE), "-ldl"], check=True, timeout=300
+    )
     real = json.loads(Path(os.environ["VK_ICD_FILENAMES"]).read_text())
     description = tmp_path / "losing.json"
     description.write_text(json.dumps(real | {"ICD": real["ICD"] | {"library_path": str(library)}}))
