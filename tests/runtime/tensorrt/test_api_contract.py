@@ -60,25 +60,6 @@ def test_all_used_names_exist(major: int | str) -> None:
     assert [name for name in sorted(used) if not _exists(name, recorded)] == []
 
 
-@pytest.mark.parametrize(
-    ("source", "exists"),
-    [
-        ("trt.Bilder(x)", False),
-        ("trt.BuilderFlag.FP32", False),
-        ("trt.ILogger.FATAL", False),
-        ("trt.Builder.create_engine", False),
-        ("trt.float8", False),
-        ("libraries.trt.float16.itemsize", True),
-        ("trtp.AutoTuneCombinations()", False),
-        ("libraries.trtp.cdiv(1, 2)", True),
-        ("trtp.TensorDesc.shapes", False),
-        ("trtp.TensorDesc.shape_expr", True),
-    ],
-)
-def test_missing_names_are_detected(source: str, exists: bool) -> None:
-    assert [_exists(name, surface(11)) for name in _used_names(ast.parse(source))] == [exists]
-
-
 def test_names_removed_in_11_are_detected() -> None:
     (flag,) = _used_names(ast.parse("trt.BuilderFlag.FP16"))
     assert [_exists(flag, surface(major)) for major in MAJORS] == [True, False]
@@ -113,9 +94,8 @@ def _exists(name: str, recorded: dict[str, Any]) -> bool:
     return any(inner[0] in one.get(part, ()) for part in ("members", "values", "methods", "properties"))
 
 
-@pytest.mark.parametrize("major", [11])
-def test_stand_in_rejects_unrecorded_names(major: int | str) -> None:
-    trt = module_from_surface(surface(major), {})
+def test_stand_in_rejects_unrecorded_names() -> None:
+    trt = module_from_surface(surface(11), {})
     builder = trt.Builder(trt.Logger(trt.Logger.INFO))
     with pytest.raises(TypeError, match="the real method takes flags="):
         builder.create_network(flag=1)
@@ -131,20 +111,3 @@ def test_stand_in_rejects_unrecorded_names(major: int | str) -> None:
         config.num_optimization_profiles = 3  # read-only
     with pytest.raises(TypeError):
         trt.BuilderFlag["TF32"]  # pybind11 enums cannot be subscripted either
-
-
-@pytest.mark.parametrize("major", [11])
-def test_stand_in_checks_overriding_classes_like_pybind11(major: int | str) -> None:
-    trt = module_from_surface(surface(major), {})
-    with pytest.raises(AssertionError, match="a wrong number"):
-
-        class Wrong(trt.IProgressMonitor):
-            def step_complete(self, _phase_name: str) -> bool:
-                return True
-
-    class Unconstructed(trt.ILogger):
-        def __init__(self) -> None:
-            self.kept = 1
-
-    with pytest.raises(TypeError, match="must be called"):
-        trt.Builder(Unconstructed())
