@@ -135,6 +135,13 @@ CONTROLS: dict[str, Control] = {
         "parser rejects",
         "must have same input types",
     ),
+    "types of a variadic operator": Control(
+        lambda: model_of_node("Concat", {"a": (F32, [2]), "b": (F32, [2]), "c": (BF16, [2])}, axis=0),
+        "operand types",
+        "c is BFLOAT16, another operand FLOAT",
+        "parser rejects",
+        "must all be of the same type",
+    ),
     "types of an attention": Control(
         lambda: model_of_node(
             "Attention",
@@ -183,6 +190,20 @@ CONTROLS: dict[str, Control] = {
         "parser rejects",
         "Setting softcap is not supported",
     ),
+    "attention with a type of softmax": Control(
+        lambda: attention_model(softmax_precision=1),
+        "attention",
+        "attribute softmax_precision",
+        "parser rejects",
+        "Setting softmax precision is not supported",
+    ),
+    "attention with another product": Control(
+        lambda: attention_model(qk_matmul_output_mode=1),
+        "attention",
+        "attribute qk_matmul_output_mode",
+        "built",
+        why="it only changes a fourth output, which the parser rejects",
+    ),
     "attention that must be fused": Control(
         lambda: attention_model(dtype=F32, sizes=(2, 4, 32, 64), TRT_decomposable=0),
         "attention",
@@ -225,6 +246,13 @@ CONTROLS: dict[str, Control] = {
         "parser rejects",
         "must resolve to a build-time constant",
     ),
+    "computed axes of an Unsqueeze": Control(
+        lambda: model_of_node("Unsqueeze", {"x": (F32, [2, 2]), "axes": (I64, [1])}),
+        "constant operand",
+        "its axes axes are computed",
+        "parser rejects",
+        "unsqueeze axis is not a constant",
+    ),
     "computed axis of a CumSum": Control(
         lambda: model_of_node("CumSum", {"x": (F32, [2, 2]), "axis": (I64, [])}),
         "constant operand",
@@ -245,6 +273,16 @@ CONTROLS: dict[str, Control] = {
         "its scale scale is computed; export the checkpoint in floating point",
         "built",
         why=_CONSTANT_SCALE,
+    ),
+    "computed scales of rows": Control(
+        lambda: model_of_node("DequantizeLinear", {"x": (INT8, [2, 8]), "scale": (F32, [2])}, axis=0),
+        "constant operand",
+        "its scale scale is computed",
+        "built",
+        why=_CONSTANT_SCALE,
+    ),
+    "scale of 0": Control(
+        lambda: _rounded(None, 0), "positive scale", "scale is not above 0", "parser rejects", "must all be positive"
     ),
     "negative scale": Control(
         lambda: model_of_node("DequantizeLinear", {"x": (INT8, [2])}, {"scale": np.float32([1, -1])}, axis=0),
@@ -278,6 +316,9 @@ CONTROLS: dict[str, Control] = {
         why="ONNX itself requires INT64",
     ),
     "oldest opset": Control(lambda: model_of_node("Relu", {"x": (BF16, [2, "n"])}, opset=14), None, "", "built"),
+    "newest opset of 10.15": Control(
+        lambda: model_of_node("Relu", {"x": (F32, [2, "n"])}, opset=24), None, "", "built"
+    ),
     "8 axes": Control(lambda: model_of_node("Relu", {"x": (F32, [1] * 8)}), None, "", "built"),
     "squeeze of a fixed shape": Control(lambda: model_of_node("Squeeze", {"x": (F32, [1, 1])}), None, "", "built"),
     "rounded to int8": Control(lambda: _rounded(np.int8(0)), None, "", "built"),
@@ -290,5 +331,6 @@ CONTROLS: dict[str, Control] = {
     "scale of a norm of another type": Control(
         lambda: model_of_node("RMSNormalization", {"x": (F16, [2, 4]), "s": (F32, [4])}), None, "", "built"
     ),
+    "causal attention": Control(lambda: attention_model(is_causal=1), None, "", "built"),
     "attention": Control(attention_model, None, "", "built"),
 }
