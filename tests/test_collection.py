@@ -31,7 +31,7 @@ def test_tests_of_a_marker_need_no_other_libraries() -> None:
     found = collected(
         "-m", "cuda", "tests/runtime/cuda/test_on_hardware.py", "tests/runtime/grammar/test_state.py",
         "tests/serve/http/test_connections.py", "tests/plugins/test_branch_attention.py",
-        "tests/plugins/test_commit.py",
+        "tests/runtime/test_row_sharing.py",
         without=("jsonschema", "openai", "httpx2", "hypothesis"),
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
@@ -39,7 +39,7 @@ def test_tests_of_a_marker_need_no_other_libraries() -> None:
     for path, library in (
         ("grammar/test_state.py", "jsonschema"),
         ("http/test_connections.py", "httpx2"),
-        ("plugins/test_commit.py", "hypothesis"),  # imported through another module
+        ("runtime/test_row_sharing.py", "hypothesis"),  # imported through another module
     ):
         (line,) = [line for line in found.stdout.splitlines() if f"{path}:1:" in line]
         assert line.endswith(f"needs {library}, which is not installed")
