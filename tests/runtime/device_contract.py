@@ -1,4 +1,4 @@
-"""What every kind of device does, over its real library or a stand-in for it.
+"""Tests that every kind of device passes, over its real library or a stand-in for it.
 
 A subclass in the tests of each kind has a fixture `devices`. It sets a test that does not apply to None.
 """
