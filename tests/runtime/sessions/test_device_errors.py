@@ -54,7 +54,7 @@ def _submit(decoder: Decoder) -> None:
         (_submit, Failure("wait", 1)),
         (_submit, Failure("commit", 1)),
     ],
-    ids=str,
+    ids=lambda value: str(getattr(value, "__name__", value)),
 )
 def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder], None], failure: Failure) -> None:
     with pytest.raises(EngineFailedError, match="device 0 failed while decoding") as caught:
