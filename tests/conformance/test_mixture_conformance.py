@@ -18,11 +18,11 @@ from tests.conformance.family_traces import (
     family_trace_files,
     near_ties,
     read_family_traces,
+    sampled,
 )
 from tests.conformance.recorded import DEVICE, Record, check_comparisons
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import Session, open_session
 
 FILES = family_trace_files(MIXTURES)
@@ -44,9 +44,10 @@ def test_published_loops_are_reproduced(
     path: Path, family_bundle: Callable[..., Path], record_property: Record
 ) -> None:
     bundle, session = opened(path, family_bundle, DEVICE.format(0))
-    found = family_comparisons(path, session, bundle.manifest)
+    numbers = sampled(read_family_traces(path)[1])
+    found = family_comparisons(path, session, bundle.manifest, only=numbers)
     session.close()
-    assert len(found) == 22
+    assert len(found) == len(numbers) >= 6
     check_comparisons(found, record_property)
 
 
@@ -120,12 +121,3 @@ def test_another_rule_is_detected(
     session.close()
     mismatches = [each.mismatch for each in found if each.mismatch is not None]
     assert any(each in "\n".join(mismatches) for each in wrong.split("|")), mismatches
-
-
-def test_a_minimum_that_no_option_expresses_is_rejected() -> None:
-    header, _ = read_family_traces(file_of(EDITS))
-    params = {**header["params"], "num_to_transfer": 3}
-    with pytest.raises(BadInputError, match="num_to_transfer 3"):
-        config_of({**header, "params": params})
-    config = config_of({**header, "params": {**params, "num_to_transfer": 4}})
-    assert config.block_steps == 4

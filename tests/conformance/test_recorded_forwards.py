@@ -40,9 +40,7 @@ class _AllRows(WrappedSession):
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-@pytest.mark.parametrize(
-    "name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block", "lopa_bf8_bs16_block", "x_long_lopa_bf4_bs16_block"]
-)
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf8_bs16_block"])
 def test_recorded_calls(name: str, device: str, tiny_bundle_logits: Path) -> None:
     config, traces = read_traces(TRACES / f"{name}.jsonl.gz")
     trace = next(trace for trace in traces if "numeric" in trace)

@@ -81,9 +81,9 @@ def random_rules(rng: np.random.Generator, *, edits: bool, reference: bool) -> R
 def test_every_step_matches_the_plain_loop(edits: bool, reference: bool, manifest: Manifest) -> None:
     rng = np.random.default_rng(5)
     compared = edited = near_ties = limits = both = ended = 0
-    for seed in range(8):
+    for seed in range(4):
         model = llada2_model(manifest, seed)
-        for _ in range(8):
+        for _ in range(6):
             prompt = rng.integers(3 if rng.random() < 0.7 else 0, 24, int(rng.integers(1, 14))).tolist()
             prompt = [token for token in prompt if token != MASK] or [5]
             rules = random_rules(rng, edits=edits, reference=reference)
@@ -99,13 +99,13 @@ def test_every_step_matches_the_plain_loop(edits: bool, reference: bool, manifes
                 both += any(each.edited and each.written for each in plain.passes)
                 ended += END in plain.answer or not plain.answer
     print(f"{compared} passes, {edited} edits, {both} decodes with both, {limits} limits, {near_ties}, {ended} ends")
-    assert compared > 200
-    assert near_ties < 25
-    assert ended > 5
+    assert compared > 60
+    assert near_ties < 10
+    assert ended > 1
     if edits:
-        assert edited > 100
-        assert both > 5
-        assert limits > 5
+        assert edited > 20
+        assert both > 1
+        assert limits > 1
 
 
 def compare(model: Model, prompt: list[int], rules: Rules, plain: PlainDecode, tie: int | None) -> list[int]:
@@ -148,7 +148,7 @@ def test_finished_blocks_need_no_edit_and_never_change(name: str, manifest: Mani
     """
     rng = np.random.default_rng(11)
     edited = settled = limits = looked = 0
-    for seed in range(8):
+    for seed in range(4):
         model = llada2_model(manifest, seed)
         prompt = rng.integers(3, 24, int(rng.integers(1, 14))).tolist()
         rules = Rules(5, 23, 0.6, 5, float(rng.choice([0.3, 0.6])), 6, reference=False)
@@ -190,7 +190,7 @@ def due_edits(network: PlainNetwork, ids: list[int], prompt: int, rules: Rules) 
 def test_speculative_decoding_makes_the_same_edits(strategy: str, manifest: Manifest) -> None:
     rng = np.random.default_rng(13)
     saved = edited = 0
-    for seed in range(8):
+    for seed in range(4):
         model = llada2_model(manifest, seed)
         prompt = rng.integers(3, 24, int(rng.integers(1, 14))).tolist()
         rules = Rules(6, 20, 0.9, 6, float(rng.choice([0.3, 0.9])), 4, reference=False)
@@ -211,19 +211,3 @@ def edits_of(steps: list[Step]) -> list[tuple[int, int]]:
     return [
         pair for step in steps for pair in zip(step.edited.positions.tolist(), step.edited.tokens.tolist(), strict=True)
     ]
-
-
-def test_one_branch_of_lopa_edits_as_d2f_and_threshold(manifest: Manifest) -> None:
-    rng = np.random.default_rng(17)
-    for seed in range(6):
-        model = llada2_model(manifest, seed)
-        prompt = rng.integers(3, 24, int(rng.integers(1, 14))).tolist()
-        rules = Rules(6, 20, 0.9, 6, 0.4, 5, reference=False)
-        found = []
-        for strategy, own in (("threshold", {}), ("d2f", {"block_add_threshold": 1.0, "decoded_token_threshold": 1.0})):
-            config = options_of(rules, **{"strategy": strategy, **own})
-            found.append([step for step, _, _ in decoded(model, prompt, config)])
-        config = options_of(rules, strategy="lopa", branches=1, block_add_threshold=1.0, decoded_token_threshold=1.0)
-        found.append([step for step, _, _ in decoded(model, prompt, config)])
-        assert edits_of(found[0]) == edits_of(found[1]) == edits_of(found[2])
-        assert len(found[0]) == len(found[1]) == len(found[2])

@@ -226,7 +226,7 @@ def manifest(tiny_bundle: Any) -> Manifest:
 @pytest.mark.parametrize("seed", range(8))
 def test_random_decodes(seed: int, manifest: Manifest) -> None:
     """Seeds 0 to 3 have rows that predict their own position, 4 to 7 the next one, each with four kinds of layers."""
-    assert sweep(manifest, seed, 6) > 100
+    assert sweep(manifest, seed, 3) > 50
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
@@ -382,12 +382,11 @@ def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list
     return cast(list[int], decoding.answer.committed.tolist())
 
 
-@pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize(("cache", "window", "alignment"), CACHES)
-def test_answers_of_plain_loops(cache: str, window: str, alignment: str, shift: int, manifest: Manifest) -> None:
+def test_answers_of_plain_loops(cache: str, window: str, alignment: str, manifest: Manifest) -> None:
     rng = np.random.default_rng(7)
     found = [
-        compared(model_of(manifest, layers, shift=shift, seed=seed), rng, cache, window, alignment)
+        compared(model_of(manifest, layers, shift=seed % 2, seed=seed), rng, cache, window, alignment)
         for seed, layers in enumerate(LAYERS)
     ]
     tokens, ties = np.sum(found, axis=0)

@@ -204,7 +204,7 @@ def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, LoneDe
 
 def cases(manifest: Manifest, seed: int) -> Iterator[tuple[Model, Case, int]]:
     rng, model, shift = random_model(manifest, seed)
-    for _ in range(15):
+    for _ in range(6):
         yield model, random_case(rng, shift, model.plain.sizes.vocabulary), shift
 
 
@@ -226,7 +226,7 @@ def test_holes_grow_as_by_the_plain_loop(seed: int, manifest: Manifest) -> None:
         check_record(decoding)
         compared += 1
         seen |= happened
-    assert compared >= 10
+    assert compared >= 4
     assert {"expanded", "deleted", "blocked"} <= seen
 
 

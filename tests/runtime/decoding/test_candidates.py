@@ -65,21 +65,6 @@ def test_only_the_published_behaviour_may_choose_the_mask_token(logits: np.ndarr
     assert (default.probabilities < published.probabilities).all()
 
 
-def test_draws_follow_the_distribution_of_the_remaining_candidates() -> None:
-    """Draws with top_k 3 at 60,000 positions have the tempered softmax's frequencies, within 5 standard errors."""
-    draws = 60_000
-    row = np.array([2.0, 1.5, 1.0, 0.5] + [-3.0] * 36)
-    rows = rows_from_logits(np.broadcast_to(row, (draws, VOCABULARY)))
-    context = context_of(mask_token=MASK, temperature=1.0, top_k=3, seed=5, confidence="probability")
-    found = candidates_from_rows(rows, np.arange(draws), context, step=3)
-    kept = np.exp(row[:3]) / np.exp(row[:3]).sum()
-    for token in range(3):
-        share = float((found.tokens == token).mean())
-        assert abs(share - kept[token]) < 5 * math.sqrt(kept[token] * (1 - kept[token]) / draws)
-        assert found.probabilities[found.tokens == token] == pytest.approx(kept[token], rel=1e-4)
-    assert set(found.tokens.tolist()) == {0, 1, 2}
-
-
 def test_top_p_keeps_the_smallest_set_of_that_mass(logits: np.ndarray) -> None:
     context = context_of(mask_token=-1, temperature=1.0, top_p=0.6, confidence="neg_entropy")
     rows = rows_from_logits(logits)
@@ -91,22 +76,6 @@ def test_top_p_keeps_the_smallest_set_of_that_mass(logits: np.ndarray) -> None:
             kept = p[:size] / p[:size].sum()
             assert found.tokens[index] in rows.topk_ids[index][:size]
             assert found.confidences[index] == pytest.approx((kept * np.log(kept)).sum(), rel=1e-3, abs=1e-5)
-
-
-def test_a_draw_depends_on_seed_step_and_position_alone(logits: np.ndarray) -> None:
-    rows = rows_from_logits(logits[0])
-    positions = np.arange(100, 150)
-
-    def draw(seed: int, step: int, order: np.ndarray) -> np.ndarray:
-        context = context_of(mask_token=MASK, temperature=1.5, seed=seed)
-        return candidates_from_rows(rows[order], positions[order], context, step=step).tokens
-
-    straight = np.arange(50)
-    shuffled = np.random.default_rng(1).permutation(50)[:20]
-    first = draw(1, 4, straight)
-    assert (draw(1, 4, shuffled) == first[shuffled]).all()
-    assert (draw(2, 4, straight) != first).any()
-    assert (draw(1, 5, straight) != first).any()
 
 
 @pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])

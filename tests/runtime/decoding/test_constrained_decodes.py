@@ -3,8 +3,6 @@
 import json
 import random
 import re
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from tools.random_schemas import random_schema
 
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.errors import BadInputError, GrammarRefusedError
+from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.requests.request import Request
-from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
+from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.strategy import STRATEGIES
 
 SCHEMA = {
@@ -60,37 +58,6 @@ def test_random_schemas(decoder: Decoder, prompt: tuple[int, ...]) -> None:
             continue
         assert valid(result, schema)
         ended += 1
-
-
-def test_a_bundle_with_logits_draws_among_all_allowed_tokens(tiny_bundle_logits: Path, prompt: tuple[int, ...]) -> None:
-    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
-        for options in ({}, {"temperature": 1.0, "top_k": 0}):
-            assert valid(generate_with_schema(decoder, prompt, json_schema=SCHEMA, **options), SCHEMA)
-
-
-@pytest.mark.parametrize("family", ["fast_dllm_v2", "sdar"])
-def test_other_layouts(family_bundle: Callable[..., Path], family: str) -> None:
-    with Decoder.open(family_bundle(family), threads=1) as decoder:
-        prompt = tuple(decoder.tokenizer.encode("A question", add_bos=True))
-        result = generate_with_schema(decoder, prompt, regex="(yes|no), [a-c]{9}")
-        assert re.fullmatch("(yes|no), [a-c]{9}", result.text)
-        assert result.stop_reason == "eos"
-
-
-def test_streamed_text_is_final_and_drafts_are_shown(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(json_schema=SCHEMA, max_new_tokens=40, skip_threshold=0.2, branches=3)
-    texts, steps = [], []
-    for event in decoder.stream(prompt, config, drafts=True, on_step=steps.append):
-        if isinstance(event, TextEvent):
-            texts.append(event.text)
-        elif isinstance(event, DoneEvent):
-            result = event.result
-    assert "".join(texts) == result.text
-    for before, after in pairwise(steps):
-        front = before.branches[-1].layout.prompt + int(
-            np.argmin(np.append(before.branches[-1].unmasked[before.branches[-1].layout.prompt :], False))
-        )
-        assert np.array_equal(before.branches[-1].tokens[:front], after.branches[-1].tokens[:front])
 
 
 def test_forbidden_tokens_behind_a_gap_are_remasked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -136,18 +103,3 @@ def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prom
     assert together == alone
     assert re.fullmatch("[0-9]{2} candies", together[1])
     assert re.fullmatch("ab+!", together[3])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"regex": "a", "json_schema": {}},
-        {"regex": "a", "reference": True},
-        {"regex": "a", "stop_at_eos": False},
-        {"regex": "a", "strategy": "wino"},
-        {"regex": "a", "strategy": "vanilla", "speculative": True},
-    ],
-)
-def test_incompatible_options_are_rejected(decoder: Decoder, options: dict[str, Any]) -> None:
-    with pytest.raises(BadInputError):
-        decoder.config(**options)

@@ -1,26 +1,17 @@
 """Speculative decodes give the same tokens in no more forwards, and break if one of their conditions is removed."""
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig, TextEvent
-from lopa.runtime.contract import Bool
-from lopa.runtime.decoding import speculation
+from lopa.runtime import BadInputError, Decoder, GenerationConfig
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.options import DecodingParams
-from lopa.runtime.requests.result import DraftEvent, GenerationResult
-from lopa.runtime.state import pipeline
-from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.packed_rows import rows_from_branch
+from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.strategy import STRATEGIES
 from lopa.tiny import EVAL
 
@@ -125,81 +116,6 @@ def test_random_options(
     record_property("forwards", dict(forwards))
 
 
-def remove_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove condition a: drafts may fully_activated a block, and equal tokens suffice for equal states."""
-    monkeypatch.setattr(speculation, "_fits_anchor", lambda *_: True)
-    monkeypatch.setattr(speculation, "_agrees", same_tokens)
-
-
-def remove_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove condition b: rows behind an end of text stay in drafts."""
-    drafting: list[bool] = []
-    draft, cut = speculation.drafts, pipeline.without_rows_after_end
-
-    def drafts_with_rows(*arguments: Any) -> Any:
-        drafting.append(True)
-        found = draft(*arguments)
-        drafting.clear()
-        return found
-
-    monkeypatch.setattr(speculation, "drafts", drafts_with_rows)
-    monkeypatch.setattr(
-        pipeline, "without_rows_after_end", lambda branch, ends: branch if drafting else cut(branch, ends)
-    )
-    monkeypatch.setattr(speculation, "_agrees", same_tokens)
-
-
-def remove_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove condition c: drafts may accompany an anchor that commits rows."""
-
-    def fits(draft: Branch, _: Branch, params: DecodingParams) -> bool:
-        return rows_from_branch(draft, draft, params).commit == 0
-
-    monkeypatch.setattr(speculation, "_fits_anchor", fits)
-    monkeypatch.setattr(speculation, "_agrees", same_tokens)
-
-
-def same_tokens(draft: Branch, state: Branch, params: DecodingParams) -> bool:
-    """Compare the tokens that both have."""
-    end = min(len(draft.tokens), len(state.tokens))
-    alike: Bool = (draft.tokens[:end] == state.tokens[:end]) & (draft.unmasked[:end] == state.unmasked[:end])
-    return bool(alike.all())
-
-
-def test_a_draft_that_completes_a_block_is_detected(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Condition a: the cache lacks that block's rows with any window, and the next round needs them."""
-    for attention in ("full", "block_causal"):
-        config = decoder.config(
-            strategy="vanilla", speculative=True, branches=4, block_size=16, max_new_tokens=32, attention=attention
-        )
-        assert not pair_of(decoder, prompt_number(0), config).differs
-        with monkeypatch.context() as patched:
-            remove_condition_a(patched)
-            with pytest.raises(RuntimeError, match="the cache holds the rows of"):
-                decoded(decoder, prompt_number(0), config)
-
-
-@pytest.mark.parametrize(
-    ("broken", "number", "options"),
-    [
-        (remove_condition_b, 0, {"strategy": "threshold", "max_new_tokens": 128}),
-        (remove_condition_c, 0, {"strategy": "d2f", "block_size": 8, "max_new_tokens": 128}),
-    ],
-)
-def test_each_condition_is_needed(
-    decoder: Decoder,
-    monkeypatch: pytest.MonkeyPatch,
-    broken: Callable[[pytest.MonkeyPatch], None],
-    number: int,
-    options: dict[str, Any],
-) -> None:
-    config = decoder.config(speculative=True, branches=4, **options)
-    good = pair_of(decoder, prompt_number(number), config)
-    assert not good.differs
-    broken(monkeypatch)
-    assert Pair(good.alone, decoded(decoder, prompt_number(number), config)).differs
-
-
 def test_rounds_that_commit_rows_have_only_the_anchor(decoder: Decoder) -> None:
     for attention in ("full", "block_causal"):
         steps: list[Step] = []
@@ -242,17 +158,6 @@ def test_draws_use_the_strategys_step_number(decoder: Decoder) -> None:
     assert greedy.token_ids != pair.speculative.token_ids
 
 
-def test_streamed_text_never_changes(decoder: Decoder) -> None:
-    config = decoder.config(strategy="vanilla", speculative=True, branches=4, max_new_tokens=64)
-    *events, done = decoder.stream(prompt_number(2), config, drafts=True)
-    texts = [event.text for event in events if isinstance(event, TextEvent)]
-    drafts = [event for event in events if isinstance(event, DraftEvent)]
-    assert "".join(texts) == done.result.text  # type: ignore[union-attr]
-    assert len(texts) > 1
-    assert len(drafts) == done.result.steps  # type: ignore[union-attr]
-    assert any(later.unmasked - draft.unmasked > 1 for draft, later in itertools.pairwise(drafts))
-
-
 @pytest.mark.parametrize(("ids", "max"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
 def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], max: int) -> None:
     for strategy in ("vanilla", "d2f"):
@@ -261,48 +166,3 @@ def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...]
         assert not pair.differs
         assert pair.speculative.steps <= pair.alone.steps
         assert pair.speculative.generated_positions == pair.alone.generated_positions
-
-
-def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:
-    config = decoder.config(strategy="vanilla", stop=(" 1",), speculative=True, logprobs=True)
-    pair = pair_of(decoder, prompt_number(0), config)
-    assert pair.speculative.stop_reason == "stop_string"
-    assert not pair.differs
-
-
-def test_among_other_requests(decoder: Decoder) -> None:
-    rng = np.random.default_rng(5)
-    requests = []
-    for number in range(4):
-        config = random_speculative_config(rng, decoder)
-        if number % 2:
-            config = replace(config, speculative=False, branches=1)
-        requests.append((random_prompt(rng, decoder), config))
-    alone = [decoded(decoder, *request) for request in requests]
-    with Engine(decoder, max_num_seqs=4) as engine:
-        handles = [engine.submit(prompt, config) for prompt, config in requests]
-        together = [handle.result(60) for handle in handles]
-    for one, other in zip(alone, together, strict=True):
-        assert not Pair(one, other).differs
-
-
-def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
-    options: dict[str, Any] = {"strategy": "vanilla", "max_new_tokens": 40}
-    alone = decoded(decoder, prompt_number(3), decoder.config(**options))
-    with Decoder.open(tiny_bundle, ["cpu:0", "cpu:1"], threads=1) as several:
-        result = decoded(several, prompt_number(3), several.config(**options, speculative=True))
-    assert not Pair(alone, result).differs
-    assert result.steps < alone.steps
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_rows_that_drafts_share(decoder: Decoder, shared: bool) -> None:
-    config = decoder.config(
-        strategy="threshold",
-        attention="block_causal",
-        speculative=True,
-        branches=4,
-        deduplicate_rows=shared,
-        max_new_tokens=64,
-    )
-    assert not pair_of(decoder, prompt_number(5), config).differs

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa.runtime import BadInputError, Decoder, Step, step_table
+from lopa.runtime import Decoder, Step, step_table
 
 COLUMNS = ["step", "position", "token", "probability", "entropy", "unmasked", "branch"]
 CASES: list[dict[str, Any]] = [
@@ -62,16 +62,6 @@ def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...
     )
 
 
-def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    _, steps = decoded(decoder, prompt, strategy="lopa", branches=4)
-    several = next(step for step in steps if len(step.branches) == 4)
-    table = step_table(several)
-    assert set(table["branch"]) == {0, 1, 2, 3}
-    for branch, sampled in enumerate(several.rows.sampled):
-        own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], sampled))
-        np.testing.assert_array_equal(table["position"][own], sampled)
-
-
 def test_pandas_accepts_the_table(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     pandas = pytest.importorskip("pandas")
     _, steps = decoded(decoder, prompt, strategy="d2f")
@@ -85,33 +75,3 @@ def test_no_steps_give_an_empty_table() -> None:
     table = step_table([])
     assert list(table) == COLUMNS
     assert [len(column) for column in table.values()] == [0] * len(COLUMNS)
-
-
-def test_steps_of_several_prompts_are_distinguishable(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    numbers_by_request: dict[int, list[int]] = {}
-    prompts = [list(prompt), list(prompt)[:9], list(prompt)[:5]]
-    results = list(
-        decoder.generate(
-            prompts,
-            decoder.config(max_new_tokens=16),
-            max_num_seqs=2,
-            on_step=lambda number, step: numbers_by_request.setdefault(number, []).append(step.number),
-        )
-    )
-    assert {number: len(steps) for number, steps in numbers_by_request.items()} == {
-        number: result.steps for number, result in enumerate(results)
-    }
-    assert all(steps == list(range(1, len(steps) + 1)) for steps in numbers_by_request.values())
-
-
-def test_an_exception_of_on_step_is_raised(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    class OwnError(Exception):
-        pass
-
-    def failing(number: int, step: Step) -> None:
-        raise OwnError(f"{number} {step.number}")
-
-    with pytest.raises(OwnError, match="0 1"):
-        decoder.generate([list(prompt)], on_step=failing)
-    with pytest.raises(BadInputError, match="on_step 5"):
-        decoder.generate([list(prompt)], on_step=5)  # type: ignore[arg-type]

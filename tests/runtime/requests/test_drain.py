@@ -1,14 +1,13 @@
 """Draining: new requests are rejected, existing ones end completely, and no caller waits for ever."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of
 
-from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError, RequestHandle
+from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError
 from lopa.runtime.decoding.step import Step
 
 
@@ -38,50 +37,6 @@ def test_running_and_waiting_requests_end_and_new_ones_are_rejected(decoder: Dec
         engine.submit(prompt)
 
 
-def test_several_threads_drain_while_others_submit(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(max_new_tokens=6)
-    expected = alone(decoder, prompt, config)
-    taken: list[RequestHandle] = []
-    started = threading.Event()
-
-    def submit_on() -> None:
-        while True:
-            try:
-                taken.append(engine.submit(prompt, config))
-            except EngineClosedError:
-                return
-            started.set()
-            taken[-1].result(WAIT)
-
-    with Engine(decoder, max_num_seqs=2) as engine, ThreadPoolExecutor(6) as threads:
-        submitting = [threads.submit(submit_on) for _ in range(3)]
-        assert started.wait(WAIT)
-        draining = [threads.submit(engine.drain, WAIT) for _ in range(3)]
-        assert all(each.result() for each in draining)
-        assert all(handle.done for handle in list(taken))
-        for each in submitting:
-            each.result()
-        assert {handle.result(0).stop_reason for handle in taken} == {expected.stop_reason}
-        assert all(result_of(handle) == expected for handle in taken)
-
-
-def test_closing_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    gate = Gate()
-    engine = Engine(decoder, max_num_seqs=1)
-    handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt)]
-    assert gate.reached.wait(WAIT)
-    with ThreadPoolExecutor(2) as threads:
-        draining = threads.submit(engine.drain, WAIT)
-        closing = threads.submit(engine.close)
-        while not engine.closed:
-            time.sleep(0.001)
-        gate.open()
-        closing.result()
-        assert draining.result() is False
-    assert [handle.result(0).stop_reason for handle in handles] == ["cancelled"] * 2
-    assert engine.drain(0) is False
-
-
 def test_a_failure_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session, gate = FailingSession(decoder.session, "wait"), Gate()
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
@@ -101,18 +56,6 @@ def test_a_failure_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: 
         assert (status.closed, status.running, status.waiting, status.cache_rows) == (True, 0, 0, 0)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.free(number)
-
-
-def test_waiting_costs_no_processor_time(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    gate = Gate()
-    with Engine(decoder) as engine:
-        handle = engine.submit(prompt, decoder.config(max_new_tokens=2), on_step=gate)
-        assert gate.reached.wait(WAIT)
-        used = time.process_time()
-        assert not engine.drain(0.5)
-        assert time.process_time() - used < 0.1
-        gate.open()
-        handle.result(WAIT)
 
 
 class StallingObserver:
@@ -142,11 +85,6 @@ def test_drain_waits_for_a_request_that_ends_in_the_queue(decoder: Decoder, prom
         assert handle.result(0).stop_reason == "time_limit"
 
 
-def test_an_idle_engine_is_drained_at_once(decoder: Decoder) -> None:
-    with Engine(decoder) as engine:
-        assert engine.drain(0)
-
-
 def test_a_request_that_waits_for_itself_fails_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=4)
     with Engine(decoder) as engine:
@@ -158,12 +96,4 @@ def test_a_request_that_waits_for_itself_fails_alone(decoder: Decoder, prompt: t
         with pytest.raises(BadInputError, match="on the engine's own thread"):
             bad.result(WAIT)
         assert good.result(WAIT).tokens
-        assert not engine.status.draining
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1", True, 10**400])
-def test_invalid_timeouts(decoder: Decoder, timeout: Any) -> None:
-    with Engine(decoder) as engine:
-        with pytest.raises(BadInputError, match="timeout"):
-            engine.drain(timeout)
         assert not engine.status.draining

@@ -69,23 +69,6 @@ def test_an_error_follows_earlier_events() -> None:
     assert asyncio.run(read()) == EVENTS[:1]
 
 
-def test_an_error_does_not_replace_a_result() -> None:
-    handle = RequestHandle()
-    handle.put_events(EVENTS)
-    handle.put_error(ValueError("too late"))
-    assert handle.result(0) is RESULT
-
-
-def test_a_timeout_leaves_the_request_running() -> None:
-    handle = RequestHandle()
-    with pytest.raises(TimeoutError):
-        handle.result(0.01)
-    assert not handle.done
-    assert not handle.cancelled
-    handle.put_events(EVENTS)
-    assert handle.result(0) is RESULT
-
-
 def test_the_loop_is_not_blocked_by_a_wait() -> None:
     async def main() -> tuple[list[Event], list[Event], int]:
         handle, ticks = RequestHandle(), 0
@@ -107,29 +90,6 @@ def test_the_loop_is_not_blocked_by_a_wait() -> None:
     first, second, ticks = asyncio.run(main())
     assert first == second == EVENTS
     assert ticks > 3
-
-
-def test_a_lost_reader_or_closed_loop_does_not_affect_the_writer() -> None:
-    handle = RequestHandle()
-
-    async def read_one() -> Event:
-        async for event in handle:
-            return event
-        raise AssertionError
-
-    handle.put_events(EVENTS[:1])
-    assert asyncio.run(read_one()) == EVENTS[0]
-
-    loop = asyncio.new_event_loop()
-    reader = handle.__aiter__()
-    loop.run_until_complete(anext(reader))
-    waiting = loop.create_task(anext(reader))
-    loop.run_until_complete(asyncio.sleep(0.01))
-    waiting.cancel()
-    loop.run_until_complete(asyncio.sleep(0.01))
-    loop.close()
-    handle.put_events(EVENTS[1:])
-    assert list(handle) == EVENTS
 
 
 def test_a_handle_can_be_awaited() -> None:
@@ -250,20 +210,6 @@ def test_a_slow_reader_gets_all_text_and_only_the_newest_draft() -> None:
     assert list(reader) == [*texts[1:], newest, *end]
     assert list(handle) == [*texts, newest, *end]
     assert handle.result(0) is RESULT
-
-
-def test_a_reader_that_keeps_up_gets_every_draft_once() -> None:
-    rng, handle, seen, place = random.Random(4), RequestHandle(), [], 0
-    put: list[Event] = []
-    for step in range(200):
-        events: list[Event] = [TextEvent(str(step))] if rng.random() < 0.5 else []
-        events += [DraftEvent(step, str(step))] if rng.random() < 0.7 else []
-        handle.put_events(events)
-        put += events
-        new, place = handle.events_from(place)
-        seen += new
-    assert seen == put
-    assert handle.events_from(place) == ([], len(put))
 
 
 def test_random_readers_miss_nothing_but_drafts_that_were_replaced() -> None:

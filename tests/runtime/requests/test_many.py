@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.runtime.requests.batch_mates import (
     StalledSession,
     alone,
     result_of,
-    with_stored_prompt,
 )
 from tools.random_configs import random_config, random_prompt
 
@@ -31,7 +29,6 @@ from lopa.runtime import (
     Request,
     TextEvent,
 )
-from lopa.runtime.decoding.step import Step
 
 
 class Counted:
@@ -50,18 +47,6 @@ class Counted:
 @pytest.fixture
 def counted(decoder: Decoder) -> Counted:
     return Counted(decoder)
-
-
-def test_a_random_list_gives_the_results_of_single_requests(decoder: Decoder) -> None:
-    rng = np.random.default_rng(7)
-    submitted = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
-    submitted = [submitted[i] for i in rng.integers(0, len(submitted), 14)]  # some twice, greedy and drawn
-    expected = [alone(decoder, each.prompt, each.config) for each in submitted]
-    with Engine(decoder, max_num_seqs=4, queue_limit=20) as engine:
-        for handle, each, single in zip(engine.submit_many(submitted), submitted, expected, strict=True):
-            result = result_of(handle)
-            assert each.config is not None
-            assert result == with_stored_prompt(single, result)
 
 
 def test_greedy_copies_are_decoded_once(counted: Counted, prompt: tuple[int, ...]) -> None:
@@ -148,33 +133,6 @@ def test_the_decode_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int,
         assert engine.drain(WAIT)
     assert len(session.forwards) == 3
     assert not decoder.session._caches  # type: ignore[attr-defined]
-
-
-def test_closing_cancels_every_copy(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session = StalledSession(decoder.session, allowed=1)
-    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    engine = Engine(held, max_num_seqs=1)
-    slow = decoder.config(strategy="vanilla", stop_at_eos=False)
-    handles = [*engine.submit_many([prompt] * 3, slow), *engine.submit_many([prompt[:-1]] * 2, slow)]
-    session.wait_until_stalled()
-    closing = threading.Thread(target=engine.close)
-    closing.start()
-    while not engine.closed:
-        time.sleep(0.001)
-    session.allow(100)
-    closing.join()
-    assert [handle.result(0).stop_reason for handle in handles] == ["cancelled"] * 5
-    assert [handle.result(0).steps for handle in handles] == [2, 2, 2, 0, 0]
-
-
-def test_copies_share_a_deadline_and_a_stop_string(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(max_new_tokens=40, stop=("=",))
-    expected = alone(decoder, prompt, config)
-    assert expected.stop_reason == "stop_string"
-    with Engine(decoder) as engine:
-        late = engine.submit_many([prompt] * 3, config, deadline=0)
-        assert [handle.result(WAIT).stop_reason for handle in late] == ["time_limit"] * 3
-        assert [result_of(handle) for handle in engine.submit_many([prompt] * 3, config)] == [expected] * 3
 
 
 def test_a_deadline_counts_from_the_call_for_all(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -266,44 +224,6 @@ def test_several_places_need_one_free_place(decoder: Decoder, prompt: tuple[int,
         assert all(handle.result(WAIT).tokens for handle in (*running, *taken))
 
 
-def test_several_answers_do_not_starve(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """Clients that want one answer and retry at once keep every place taken."""
-    config, done = decoder.config(max_new_tokens=1), threading.Event()
-
-    def repeat() -> None:
-        while not done.is_set():
-            with suppress(QueueFullError), engine.reserved(1) as place:
-                engine.submit_many([prompt], config, reservation=place)[0].result(WAIT)
-
-    def ask_for_four() -> int:
-        for _ in range(10_000):
-            with suppress(QueueFullError), engine.reserved(4) as places:
-                return len([each.result(WAIT) for each in engine.submit_many([prompt] * 4, config, reservation=places)])
-            time.sleep(0.001)
-        return 0
-
-    with Engine(decoder, max_num_seqs=2, queue_limit=2) as engine, ThreadPoolExecutor(8) as threads:
-        others = [threads.submit(repeat) for _ in range(7)]
-        try:
-            assert ask_for_four() == 4
-        finally:
-            done.set()
-        assert [each.result(WAIT) for each in others] == [None] * 7
-
-
-def test_no_request_is_rejected_while_others_are_prepared(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """There are as many threads as places, each with a reservation; at no moment does a request count twice."""
-    config = decoder.config(max_new_tokens=1)
-
-    def ask(number: int) -> int:
-        with engine.reserved(1) as place:
-            return engine.submit_many([prompt[: 3 + number]], config, reservation=place)[0].result(WAIT).tokens
-
-    with Engine(decoder, max_num_seqs=2, queue_limit=6) as engine, ThreadPoolExecutor(8) as threads:
-        for _ in range(5):
-            assert list(threads.map(ask, range(8))) == [1] * 8
-
-
 class HookedIds(list[int]):
     """Ids that call a function while they are read."""
 
@@ -361,21 +281,6 @@ def test_bad_lists_are_rejected(decoder: Decoder, prompts: Any, options: dict[st
             engine.submit_many(prompts, **options)
         assert engine.drain(WAIT)
         assert engine.status.rounds == 0
-
-
-def test_an_exception_of_on_step_ends_its_own_request(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(max_new_tokens=8)
-    expected = alone(decoder, prompt, config)
-
-    def on_step(number: int, step: Step) -> None:
-        if number == 1:
-            raise ZeroDivisionError("its own fault")
-
-    with Engine(decoder) as engine:
-        handles = engine.submit_many([prompt] * 3, config, on_step=on_step)
-        assert [result_of(handles[i]) for i in (0, 2)] == [expected] * 2
-        with pytest.raises(ZeroDivisionError):
-            handles[1].result(WAIT)
 
 
 def test_threads_that_submit_and_cancel_copies_all_get_their_ends(decoder: Decoder) -> None:

@@ -19,7 +19,6 @@ from lopa.runtime import (
     EngineFailedError,
     Request,
     RoundReport,
-    TextEvent,
 )
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
@@ -218,52 +217,3 @@ def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> 
     assert (again.running, again.waiting, again.cache_rows, again.prompt_rows) == (0, 0, 0, 0)
     assert again.prefix_cached_tokens == 3 * len(prompt) - 3
     assert (again.draining, again.closed, again.prefix_hit_tokens) == (True, True, 0)
-
-
-class WatchedSession(WrappedSession):
-    """A session that compares its caches with the engine's status before the first forward of every round."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self.engine: Engine | None = None
-        self.seen: dict[int, tuple[int, int]] = {}
-
-    def wait(self, ticket: Ticket) -> Statistics:
-        assert self.engine is not None
-        status = self.engine.status
-        cached = sum(self._inner.prefix_length(request) for request in list(self._inner._caches))  # type: ignore[attr-defined]
-        self.seen.setdefault(status.rounds, (status.cache_rows, cached))
-        return self._inner.wait(ticket)
-
-
-def test_cache_rows_match_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session = WatchedSession(decoder.session)
-    watched = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    configs = [decoder.config(block_size=4, max_new_tokens=30, branches=branches) for branches in (1, 2, 3)]
-    with Engine(watched, max_num_seqs=2) as engine:
-        session.engine = engine
-        for handle in [engine.submit(prompt, config) for config in configs]:
-            handle.result(WAIT)
-    assert len(session.seen) == engine.status.rounds
-    assert len(set(session.seen.values())) > 3
-    assert all(reported == cached for reported, cached in session.seen.values())
-
-
-def test_prompts_found_in_the_store_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    noted = RecordingObserver()
-    config = decoder.config(max_new_tokens=4, attention="block_causal")
-    with Engine(decoder, observer=noted) as engine:
-        results = [result_of(engine.submit(prompt, config)) for _ in range(3)]
-    assert results == [results[0]] * 3
-    assert [each.cached_tokens for each in noted.admissions] == [0, len(prompt), len(prompt)]
-    assert sum(each.prompt_rows for each in noted.rounds) == len(prompt)
-    assert engine.status.prefix_hit_tokens == 2 * len(prompt)
-
-
-def test_only_the_newest_draft_is_stored(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
-    with Engine(decoder) as engine:
-        handle = engine.submit(prompt, config, drafts=True)
-        assert handle.result(WAIT).steps == 24
-        events = list(handle)
-    assert sum(not isinstance(event, TextEvent) for event in events) == 2  # a draft and the end

@@ -1,7 +1,6 @@
 """The prefix cache of a pool: unchanged results with less work, whatever is shared, cancelled or evicted."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +58,6 @@ def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: 
     return results
 
 
-def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None:
-    """The prompt's rows attend to masked positions behind it, whose number depends on the block size."""
-    rng = np.random.default_rng(3)
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        steps: list[Step] = []
-        _results(decoder, random_prompt(rng, decoder), decoder.config(max_new_tokens=8), steps)
-        assert [step.rows.prefix for step in steps if step.number == 1] == [0, 0]
-
-
 class CountingRows(WrappedSession):
     """A session that counts the window rows it computes."""
 
@@ -78,23 +68,6 @@ class CountingRows(WrappedSession):
     def wait(self, ticket: Ticket) -> Statistics:
         self.rows += ticket.batch.input_ids.size
         return self._inner.wait(ticket)
-
-
-def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:
-    rng = np.random.default_rng(4)
-    with Decoder.open(tiny_bundle, threads=1) as inner:
-        prompt = random_prompt(rng, inner)
-        counts = []
-        for kept in (0, 4096):
-            session = CountingRows(inner.session)
-            decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)  # type: ignore[arg-type]
-            pool = decoder._pool(kept)
-            for _ in range(3):
-                pool.add(decoder._job(Request(prompt, decoder.config(attention="block_causal", max_new_tokens=16))))
-                while len(pool):
-                    pool.step()
-            counts.append(session.rows)
-        assert counts[0] - counts[1] == 2 * len(prompt)
 
 
 SUB_BLOCKS = {**BLOCKS, "strategy": "threshold", "branches": None, "sub_block": 4, "cache": "sub_block"}
@@ -189,21 +162,6 @@ def test_invalid_salts(tiny_bundle: Path, salt: Any) -> None:
             decoder.generate(Request((5, 6), decoder.config(), salt))
 
 
-def test_engines_share_nothing(tiny_bundle: Path, export_tiny: Callable[..., Path]) -> None:
-    """A bundle without the adapter has other rows and answers for the same ids."""
-    bundles = (tiny_bundle, export_tiny(lora=None, with_logits=False))
-    with Decoder.open(bundles[0], threads=1) as one, Decoder.open(bundles[1], threads=1) as other:
-        prompt = (*random_prompt(np.random.default_rng(8), one), *range(5, 9))
-        config = one.config(**BLOCKS, max_new_tokens=24, stop_at_eos=False)
-        expected = [alone(decoder, prompt, config) for decoder in (one, other)]
-        assert expected[0].token_ids != expected[1].token_ids
-        with Engine(one) as first, Engine(other) as second:
-            found = [[result_of(each.submit(prompt, config)) for each in (first, second)] for _ in range(2)]
-    assert found == [expected, expected]
-    whole = (len(prompt) - 1) // 8 * 8
-    assert [[each.cached_tokens for each in turn] for turn in found] == [[0, 0], [whole, whole]]
-
-
 def test_a_cancelled_request_leaves_its_finished_blocks(tiny_bundle: Path) -> None:
     rng = np.random.default_rng(9)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
@@ -231,20 +189,6 @@ def alone_in(bundle: Path, prompt: Any, config: GenerationConfig) -> Any:
     """Return the answer of another session, since an engine uses its own exclusively."""
     with Decoder.open(bundle, threads=1) as decoder:
         return alone(decoder, prompt, config)
-
-
-def test_closing_while_blocks_are_in_use(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        config, gate = decoder.config(**BLOCKS, max_new_tokens=200, stop_at_eos=False), Gate()
-        engine = Engine(decoder)
-        handles = [engine.submit(tuple(range(5, 50)), config, on_step=gate), engine.submit((5, 6, 7), config)]
-        assert gate.reached.wait(WAIT)
-        handles[0].cancel()
-        gate.open()
-        engine.close()
-        assert [handle.result(WAIT).stop_reason for handle in handles] == ["cancelled", "cancelled"]
-        assert engine.status.prefix_cached_tokens > 0
-        assert not engine._pool._prefixes._unused_tokens - engine.status.prefix_cached_tokens
 
 
 def test_rows_that_cannot_be_read_are_not_stored(tiny_bundle: Path) -> None:

@@ -1,6 +1,5 @@
 """Streamed text is final with any strategy: random configs in one engine, with drafts."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -60,16 +59,3 @@ def test_streamed_text_is_final(decoder: Decoder) -> None:
             check(decoder, config, len(prompt), list(handle), steps)
             back += sum(len(step.remasked) for step in steps)
     assert back > 0, "nothing was ever remasked"
-
-
-def test_drafts_do_not_change_the_result(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """Text and steps are the same with and without drafts."""
-    for strategy in ("wino", "eb"):
-        config = decoder.config(strategy=strategy, **DOUBTFUL)
-        with_drafts = list(decoder.stream(prompt, config, drafts=True))
-        plain = list(decoder.stream(prompt, config))
-        texts = [[each.text for each in events if isinstance(each, TextEvent)] for events in (with_drafts, plain)]
-        assert texts[0] == texts[1]
-        ends = [events[-1] for events in (with_drafts, plain)]
-        results = [dataclasses.replace(end.result, seconds=0) for end in ends if isinstance(end, DoneEvent)]
-        assert results[0] == results[1]

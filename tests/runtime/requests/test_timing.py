@@ -4,11 +4,7 @@ import dataclasses
 import time
 from pathlib import Path
 
-import pytest
-
 from lopa.runtime.engine import Engine
-from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.result import TextEvent
 
 LONG = {"max_new_tokens": 1500, "strategy": "vanilla", "stop_at_eos": False}
 
@@ -28,14 +24,6 @@ def test_moments_follow_each_other(tiny_bundle: Path) -> None:
         assert timing.queued is not None
         assert timing.ended - timing.queued <= result.seconds + 0.1
     assert (second.timing.admitted or 0) >= (first.timing.ended or 0), "one request runs at a time"
-
-
-def test_first_text_is_the_first_one(tiny_bundle: Path) -> None:
-    with Engine.open(tiny_bundle, threads=1) as engine:
-        handle = engine.submit("2 + 2", max_new_tokens=200, block_size=8, strategy="vanilla", stop_at_eos=False)
-        moments = [handle.timing.first_text for event in handle if isinstance(event, TextEvent)]
-    assert len(moments) > 3
-    assert set(moments) == {handle.timing.first_text}
 
 
 def test_copies_share_a_decode_and_have_their_own_ends(tiny_bundle: Path) -> None:
@@ -60,22 +48,3 @@ def test_request_that_never_runs(tiny_bundle: Path) -> None:
         running.cancel()
     found = dataclasses.asdict(waiting.timing)
     assert {name for name, moment in found.items() if moment is not None} == {"queued", "ended"}
-
-
-def test_error_ends_the_request(tiny_bundle: Path) -> None:
-    def fail(_: object) -> None:
-        raise ValueError("from the callback")
-
-    with Engine.open(tiny_bundle, threads=1) as engine:
-        handle = engine.submit("1", on_step=fail, max_new_tokens=8)
-        with pytest.raises(ValueError, match="from the callback"):
-            handle.result()
-    assert None not in (handle.timing.prefilled, handle.timing.ended)
-    assert handle.timing.first_text is None
-    ended = handle.timing.ended
-    handle.put_error(RuntimeError("a second one"))
-    assert handle.timing.ended == ended
-
-
-def test_no_moment_before_submission() -> None:
-    assert set(dataclasses.asdict(RequestHandle().timing).values()) == {None}

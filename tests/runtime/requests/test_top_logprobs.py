@@ -1,13 +1,13 @@
 """The best candidates of each token, recomputed from the statistics of the round that proposed it."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.test_logprobs import RecordingSession
 
 from lopa import tiny
 from lopa.runtime import Decoder, DoneEvent, GenerationResult
@@ -15,10 +15,23 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.text.tokenizer import Tokenizer
 
 Row = list[tuple[int, float]]
+
+
+class RecordingSession(WrappedSession):
+    """A session that records the statistics of its forwards."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.recorded: list[Statistics] = []
+
+    def wait(self, ticket: Ticket) -> Statistics:
+        self.recorded.append(self._inner.wait(ticket))
+        return self.recorded[-1]
 
 
 def recording(path: Path) -> Decoder:
@@ -193,3 +206,12 @@ def test_the_mask_token_is_a_candidate_in_reference_mode_alone(
     for best in result.top_logprobs:
         assert len(best) == 4
         assert [number for number, each in enumerate(best) if each.token_id == mask] == [1] * ("reference" in options)
+
+
+def test_a_masked_position_of_reference_mode_has_no_logprob(decoder: Decoder) -> None:
+    config = decoder.config(reference=True, strategy="vanilla", max_new_tokens=32, logprobs=True, time_limit=1e-9)
+    (result,) = decoder.generate(["Question: 2 + 3?\nAnswer:"], config)
+    assert result.logprobs is not None
+    mask = decoder.bundle.manifest.special_tokens.mask
+    assert result.stop_reason == "time_limit"
+    assert [math.isnan(each) for each in result.logprobs] == [token == mask for token in result.token_ids]

@@ -1,19 +1,15 @@
 """Contents and attention of shadow rows, compared with the rule position by position."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.params import context_of
 
-from lopa.runtime.contract import Bool, Int64, Statistics
-from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics
 from lopa.runtime.state.branch import Block, BlockState, Branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.state.packed_rows import PackedRows, pack_rows, with_shared_rows
+from lopa.runtime.state.packed_rows import PackedRows, pack_rows
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 
 MASK, PROMPT, SIZE = 2, 5, 4
@@ -111,37 +107,3 @@ def test_without_positions_to_verify_nothing_is_added() -> None:
     for name in ("input_ids", "positions", "mask", "lengths", "column_positions", "column_rows", "branch_columns"):
         np.testing.assert_array_equal(getattr(packed, name), getattr(plain, name))
     assert not len(packed.remaskable)
-
-
-@given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans())
-@settings(max_examples=30)
-def test_a_shared_window_includes_shadow_rows(unmasked: list[bool], due: bool) -> None:
-    """Every sampled row is found by its token, its position and the rows that it attends to."""
-    anchor = anchor_with(unmasked, due=due)
-    ahead = with_another_block(anchor)
-    ahead.tokens[13] = 55
-    _, packed = shadowed((ahead, anchor), context_with(1, "block_causal"))
-    shared = with_shared_rows(packed, lambda *_: True)
-    if shared is packed:
-        return
-    answers = []
-    for each in (packed, shared):
-        found = np.concatenate([_identities_of_rows(*window) for window in _windows(each)])
-        found = found[batch_from_rows([each], [1], [0.0]).sampled_rows]
-        statistics = Statistics(found[:, None], found[:, None].astype(np.float32), found.astype(np.float32))
-        (columns,) = columns_from_statistics(statistics, [each])
-        answers.append(columns.topk_ids[~each.from_kept_row, 0].tolist())
-    assert answers[0] == answers[1]
-
-
-def _windows(packed: PackedRows) -> Iterable[tuple[Int64, Int64, Bool]]:
-    """Return token ids, positions and mask of each window."""
-    ends = np.cumsum(packed.lengths)[:-1]
-    return zip(np.split(packed.input_ids, ends), np.split(packed.positions, ends), packed.masks, strict=True)
-
-
-def _identities_of_rows(ids: Int64, positions: Int64, mask: Bool) -> Int64:
-    """Return a number for each row [L] that identifies its token, its position and the rows it attends to."""
-    own = ids * 1009 + positions
-    identities: Int64 = own * 100_003 + (mask * (own**2 % 99_991)).sum(axis=-1)
-    return identities

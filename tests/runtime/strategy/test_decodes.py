@@ -11,23 +11,16 @@ from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import Decoder, Engine, Request
 from lopa.runtime.decoding.round import spawn, unmask
-from lopa.runtime.decoding.step import Step
 from lopa.runtime.state.pipeline import next_anchor
-from lopa.runtime.strategy.memories import Credit, Divergences
-from lopa.runtime.strategy.schedule import ScheduleStep
+from lopa.runtime.strategy.memories import Credit
 from lopa.runtime.strategy.strategy import Candidates
 
 STRATEGIES: list[dict[str, Any]] = [
-    {"strategy": "eb"},
     {"strategy": "eb", "branches": 3, "gamma": 0.4},
-    {"strategy": "dream", "steps": 12},
     {"strategy": "dream", "alg": "origin", "steps": 12, "temperature": 0.5, "top_p": 0.9, "seed": 4},
     {"strategy": "dream", "alg": "topk_margin", "alg_temp": 0.3, "steps": 12},
-    {"strategy": "top_n", "tokens_per_step": 3},
-    {"strategy": "factor"},
     {"strategy": "klass"},
     {"strategy": "credit"},
-    {"strategy": "local_leap"},
 ]
 
 
@@ -45,21 +38,6 @@ def test_batches_streams_and_engines_give_the_same_tokens(
     with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
         handles = [engine.submit(each, config) for each, config in zip(prompts, configs, strict=True)]
         assert [result_of(each).token_ids for each in handles] == [each.token_ids for each in expected]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "kind"), [("klass", Divergences), ("credit", Credit), ("dream", ScheduleStep), ("eb", type(None))]
-)
-def test_a_branch_has_its_strategys_memory(
-    decoder: Decoder, prompt: tuple[int, ...], strategy: Any, kind: type
-) -> None:
-    steps: list[Step] = []
-    list(decoder.stream(prompt, decoder.config(strategy=strategy, max_new_tokens=16), on_step=steps.append))
-    for step in steps:
-        memory = step.branches[step.winner].memory
-        assert type(memory) is kind
-        if isinstance(memory, (Divergences, Credit)):
-            np.testing.assert_array_equal(memory.positions, step.rows.sampled[step.winner])
 
 
 def test_the_memory_follows_the_winner_and_its_rows() -> None:

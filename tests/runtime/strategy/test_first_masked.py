@@ -100,25 +100,11 @@ def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...],
         assert len(steps) <= 41
 
 
-def test_without_the_option_the_first_may_stay_masked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    steps = steps_of(decoder, prompt, strategy="threshold", skip_threshold=1.0)
-    assert any(first_masked_of(after) == first_masked_of(before) for before, after in pairwise(steps))
-
-
 @pytest.mark.parametrize("strategy", NEVER_REMASKS)
 def test_with_a_grammar_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
     branches = 3 if STRATEGIES[strategy].looks_ahead else None
     steps = steps_of(decoder, prompt, strategy=strategy, branches=branches, regex="[a-f]{9} (yes|no), [0-9]{3}")
     assert all(first_masked_of(after) > first_masked_of(before) for before, after in pairwise(steps))
-
-
-def test_speculative_decodes_give_the_same_tokens(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    for strategy in ("d2f", "threshold", "top_n", "eb"):
-        options = {"strategy": strategy, "unmask_first_masked": True, "max_new_tokens": 40}
-        alone = decoder.generate(prompt, decoder.config(**options))
-        with_drafts = decoder.generate(prompt, decoder.config(**options, speculative=True, branches=3))
-        assert with_drafts.token_ids == alone.token_ids
-        assert with_drafts.steps <= alone.steps
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_OPTION)

@@ -10,7 +10,7 @@ import pytest
 from tests.python_path import python_path
 from tests.runtime.strategy.agreement import EXAMPLE, agreement_of_example, params_with, steps_of
 
-from lopa.runtime import BadInputError, Decoder, StrategyFailedError
+from lopa.runtime import BadInputError, Decoder
 from lopa.runtime.strategy import STRATEGIES, register_strategy, strategy_from_name, strategy_names
 from lopa.runtime.strategy import installed as registry
 
@@ -52,14 +52,6 @@ def test_a_package_is_imported_when_its_strategy_is_chosen(install: Callable[[st
     assert strategy_names() == (*STRATEGIES, "mine")
 
 
-def test_a_registered_strategy_overrides_an_installed_one(install: Callable[[str, str, str], None]) -> None:
-    install("agreement", "strategy_of_mine:MINE", MINE.format(name="agreement"))
-    own = agreement_of_example()
-    register_strategy(own)
-    assert strategy_from_name("agreement") is own
-    assert strategy_names() == (*STRATEGIES, "agreement")
-
-
 @pytest.mark.parametrize(
     ("name", "value", "text", "message"),
     [
@@ -84,20 +76,6 @@ def test_a_bad_entry_point_is_reported_with_its_package(
         assert f"strategy mine: entry point {value} of broken_one" in str(caught.value)
         assert message in str(caught.value)
     assert strategy_from_name("lopa") is STRATEGIES["lopa"]
-
-
-def test_an_installed_strategy_that_raises_is_named(install: Callable[[str, str, str], None], decoder: Decoder) -> None:
-    text = MINE.format(name="mine")[:-2] + ", branch_confidence=lambda branch, params: 1 / 0)"
-    install("mine", "strategy_of_mine:MINE", text)
-    with pytest.raises(StrategyFailedError, match="strategy mine: branch_confidence raised ZeroDivisionError"):
-        decoder.generate("1", strategy="mine", max_new_tokens=4)
-    assert decoder.generate("1", strategy="lopa", max_new_tokens=4).tokens
-
-
-def test_an_invalid_name_is_rejected(install: Callable[[str, str, str], None]) -> None:
-    install("Mine-2", "strategy_of_mine:MINE", MINE.format(name="Mine-2"))
-    with pytest.raises(BadInputError, match=r"entry point strategy_of_mine:MINE of strategy_of_mine: .* 'Mine-2'"):
-        strategy_from_name("Mine-2")
 
 
 def test_built_in_strategies_cannot_be_replaced(install: Callable[[str, str, str], None]) -> None:

@@ -1,7 +1,6 @@
 """Credit, compared with its rule over whole vocabularies in float64."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.params import params_of
@@ -41,35 +40,6 @@ def test_credit_over_a_whole_vocabulary(seed: int, temperature: float) -> None:
         np.testing.assert_array_equal(rows.logits, logits.astype(np.float32))  # the forward's logits stay unchanged
         np.testing.assert_array_equal(found.topk_ids[:, 0], expected.topk_ids[:, 0])
         assert memory.before(6).positions.tolist() == [each for each in positions.tolist() if each < 6]
-
-
-def test_credit_of_the_best_of_a_large_vocabulary_is_exact() -> None:
-    """Only tokens among the 8 best have credit, so the normalization and the entropy are known."""
-    rng = np.random.default_rng(2)
-    logits = rng.normal(scale=2, size=(6, 200))
-    positions, memory = np.arange(6), None
-    for _ in range(3):
-        memory = credit_after(memory, rows_of(logits), positions)
-    assert memory is not None
-    fused = logits.copy()
-    for row in fused:
-        p = np.exp(row) / np.exp(row).sum()
-        row[p.argmax()] += 0.7 * np.log1p((1 + 0.8 + 0.64) * p.max() ** 0.2)
-    found, expected = add_credit(rows_of(logits), memory, 1.0), rows_of(fused)
-    np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, atol=1e-5)
-    np.testing.assert_allclose(found.entropy, expected.entropy, atol=1e-5)
-
-
-def test_a_ninth_token_replaces_the_one_with_the_least_credit() -> None:
-    memory, positions = None, np.array([4])
-    for token in range(9):
-        logits = np.zeros((1, 12))
-        logits[0, token] = 3.0
-        memory = credit_after(memory, rows_of(logits), positions)
-    assert memory is not None
-    earned = dict(zip(memory.tokens[0].tolist(), memory.amounts[0].tolist(), strict=True))
-    each = (np.exp(3.0) / (np.exp(3.0) + 11)) ** 0.2
-    assert earned == {token: pytest.approx(each * 0.8 ** (8 - token)) for token in range(1, 9)}
 
 
 def test_logits_include_credit_of_tokens_that_are_no_longer_among_the_best() -> None:

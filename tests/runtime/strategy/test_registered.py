@@ -52,7 +52,7 @@ def proposals_of(step: Step) -> list[dict[int, int]]:
     ]
 
 
-@pytest.mark.parametrize(("branches", "agreeing"), [(1, 1), (3, 1), (3, 2), (3, 3), (4, 2), (4, 5)])
+@pytest.mark.parametrize(("branches", "agreeing"), [(3, 1), (3, 2), (4, 5)])
 @pytest.mark.parametrize("more", [{}, {"block_size": 8, "block_add_threshold": 0.0, "sub_block": 4}], ids=str)
 def test_a_step_unmasks_tokens_that_enough_branches_propose(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, branches: int, agreeing: int, more: dict[str, Any]
@@ -83,19 +83,6 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
     assert (refused > 0) == (agreeing > 1)
 
 
-def test_branches_unmask_tokens_that_none_would_alone(
-    decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
-) -> None:
-    """Some step unmasks two positions by agreement, and skips a position whose token only the winner proposes."""
-    register_strategy(agreement)
-    steps = list(steps_of(decoder, prompt, params_with(agreement, {}, branches=3, max_new_tokens=48)))
-    assert strategy_from_name("agreement").options[0].default == 2
-    assert any(
-        len(step.branches) == 3 and 1 < len(step.unmasked) < len(step.rows.sampled[step.winner]) for step in steps
-    )
-    assert len(steps) < 48
-
-
 def test_a_registered_strategy_is_known_by_its_name(agreement: Strategy) -> None:
     assert strategy_names() == tuple(STRATEGIES)
     register_strategy(agreement)
@@ -114,19 +101,14 @@ def test_a_second_strategy_with_the_same_name_is_rejected(agreement: Strategy) -
     assert strategy_from_name("lopa") is STRATEGIES["lopa"]
 
 
-@pytest.mark.parametrize("name", ["", "Agreement", "2nd", "a-b", "a b", "a" * 65, "ä", "a\n", 5, None])
+@pytest.mark.parametrize("name", ["", "Agreement", "a-b", "a" * 65, "ä", 5])
 def test_a_bad_name_is_rejected(agreement: Strategy, name: Any) -> None:
     with pytest.raises(BadInputError, match="strategy name"):
         register_strategy(dataclasses.replace(agreement, name=name))
     assert strategy_names() == tuple(STRATEGIES)
 
 
-def test_an_object_that_is_no_strategy_is_rejected() -> None:
-    with pytest.raises(BadInputError, match=r"\{'name': 'mine'\} is not a strategy"):
-        register_strategy({"name": "mine"})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["agreed", "", "LOPA", 5, None, ["lopa"]])
+@pytest.mark.parametrize("name", ["agreed", None, ["lopa"]])
 def test_an_unknown_name_lists_all(agreement: Strategy, name: Any) -> None:
     register_strategy(agreement)
     with pytest.raises(BadInputError) as caught:
@@ -135,7 +117,7 @@ def test_an_unknown_name_lists_all(agreement: Strategy, name: Any) -> None:
     assert all(known in str(caught.value) for known in (*STRATEGIES, "agreement"))
 
 
-@pytest.mark.parametrize("given", [0, 65, 2.5, "2", True, float("nan")])
+@pytest.mark.parametrize("given", [0, 65, "2", True])
 def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
     [option] = agreement.options
     assert [option.value(each, 40) for each in (None, 1, 64)] == [2, 1, 64]
@@ -201,12 +183,6 @@ def test_an_option_that_cannot_be_checked_is_rejected(
     with pytest.raises(BadInputError, match=re.escape(named)):
         register_strategy(with_option(agreement, **properties))
     assert strategy_names() == tuple(STRATEGIES)
-
-
-def test_two_options_with_one_name_are_rejected(agreement: Strategy) -> None:
-    twice = (Option(name="o", help="one", default=1), Option(name="o", help="two", default=1.5))
-    with pytest.raises(BadInputError, match="option 'o'"):
-        register_strategy(dataclasses.replace(agreement, options=twice))
 
 
 def test_errors_of_a_check_are_the_strategy_s(agreement: Strategy, decoder: Decoder) -> None:

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.params import params_of
-from tests.runtime.strategy.blocks import random_block, unmasked_of, view_of
+from tests.runtime.strategy.blocks import random_block, unmasked_of
 
-from lopa.runtime.strategy import STRATEGIES, BlockView, Candidates
-from lopa.runtime.strategy.schedule import ScheduleStep
-from lopa.runtime.strategy.strategies import by_drawn_confidence
+from lopa.runtime.strategy import BlockView
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -25,10 +23,6 @@ def order_of(block: BlockView) -> list[int]:
     """Return the masked positions, the most confident first, ties by position."""
     masked_ones = np.flatnonzero(block.masked).tolist()
     return sorted(masked_ones, key=lambda i: -block.candidates.confidences[i])
-
-
-def test_every_strategy_is_listed_under_its_name() -> None:
-    assert all(name == strategy.name for name, strategy in STRATEGIES.items())
 
 
 @settings(deadline=None)
@@ -49,20 +43,6 @@ def test_entropy_bound(seed: int, fully_activated: bool, gamma: float, by_probab
     best = max((block.candidates.probabilities[i] for i in ranked), default=0)
     expected = sorted(ranked[:longest]) if fully_activated or best > np.float32(0.9) else []
     assert unmasked(block, strategy="eb", gamma=gamma) == expected
-
-
-def test_gamma_zero_is_one_token_and_infinity_all() -> None:
-    """Entropies rounded to 0, or below, still count one position."""
-    block = random_block(np.random.default_rng(1), size=8)
-    block = replace(block, masked=np.ones(8, bool))
-    rounded = np.float32([0, 0, -1e-7, 0, 0, 0, 0, 0])
-    block = replace(block, candidates=replace(block.candidates, entropies=rounded))
-    assert len(unmasked(block, strategy="eb", gamma=0.0)) == 1
-    assert len(unmasked(block, strategy="eb", gamma=float("inf"))) == 8
-    below = replace(
-        block.candidates, entropies=np.float32([0.25, -0.25, 0.25, 1, 1, 1, 1, 1]), confidences=-np.arange(8)
-    )
-    assert unmasked(replace(block, candidates=below), strategy="eb", gamma=0.125) == [0, 1]
 
 
 def test_the_excluded_entropy_is_the_largest_of_the_prefix() -> None:
@@ -109,14 +89,3 @@ def test_local_leap(seed: int, fully_activated: bool) -> None:
 def test_a_block_without_masked_positions_unmasks_nothing(strategy: str) -> None:
     block = random_block(np.random.default_rng(3), size=4)
     assert unmasked(replace(block, masked=np.zeros(4, bool)), strategy=strategy) == []
-
-
-def test_dreams_positions_are_drawn_by_the_softmax_of_their_confidences() -> None:
-    """Each of three positions with weights 1, 2 and 5 comes first as often as its weight."""
-    params = params_of(strategy="dream", alg_temp=0.5, seed=6)
-    confidences = np.tile(0.5 * np.log(np.float32([1, 2, 5])), 8000)
-    positions = np.arange(len(confidences))
-    candidates = Candidates(positions, np.ones(len(positions), np.float32), confidences)
-    block = view_of(positions, candidates, memory=ScheduleStep(2))
-    first = by_drawn_confidence(block, params).reshape(-1, 3).argmax(axis=1)
-    np.testing.assert_allclose(np.bincount(first) / 8000, [1 / 8, 2 / 8, 5 / 8], atol=0.025)

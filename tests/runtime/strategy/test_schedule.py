@@ -22,8 +22,8 @@ def counts_of(params: DecodingParams, masks: int) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 16, 31, 40, 64, 100, 257, 1000])
-@pytest.mark.parametrize("masks", [1, 5, 32, 64, 96, 256])
+@pytest.mark.parametrize("steps", [1, 7, 64, 257])
+@pytest.mark.parametrize("masks", [1, 32, 96])
 def test_counts_match_dreams_loop(steps: int, masks: int) -> None:
     torch = pytest.importorskip("torch")
     times, left, expected = torch.linspace(1, 1e-3, steps + 1), masks, []
@@ -57,34 +57,6 @@ def test_origin_unmasks_each_position_with_the_share_of_the_step() -> None:
         )  # independent of other samples
         left = left[~drawn]
     assert not len(left)
-
-
-def test_origin_skips_steps_that_draw_nothing() -> None:
-    params = params_of(strategy="dream", alg="origin", steps=200, max_new_tokens=8, seed=1)
-    positions, step, numbers = np.arange(50, 54), None, []
-    while len(positions):
-        step = next_step(step, positions, params)
-        drawn = drawn_in_step(step, positions, params)
-        assert drawn.any()
-        numbers.append(step.number)
-        positions = positions[~drawn]
-    assert numbers == sorted(set(numbers))
-    assert len(numbers) <= 4
-
-
-def test_a_position_left_masked_is_drawn_again_in_later_steps() -> None:
-    """A position whose token a grammar rejected, or that got the mask token, is drawn again in every later step."""
-    steps, positions = 8, np.arange(5, 40_005)
-    params = params_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
-    share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
-    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, params) for number in range(steps)])
-    assert drawn[-1].all()
-    for number, expected in enumerate(share):
-        error = 5 * (expected * (1 - expected) / len(positions)) ** 0.5
-        assert abs(drawn[number].mean() - expected) < error
-        if number:  # positions of earlier steps and others alike
-            before = drawn[number - 1]
-            assert abs(drawn[number][before].mean() - expected) < error * (len(positions) / before.sum()) ** 0.5
 
 
 def test_the_longest_schedule_is_not_searched_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

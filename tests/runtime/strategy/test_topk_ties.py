@@ -6,7 +6,7 @@ import pytest
 from lopa.runtime.strategy.topk_ties import indices_of_topk
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_ties_match_torch_topk(seed: int) -> None:
     """Values repeat and include minus infinity, as in blocks with some unmasked positions."""
     torch = pytest.importorskip("torch")
@@ -22,10 +22,3 @@ def test_ties_match_torch_topk(seed: int) -> None:
         first = np.argsort(-values, kind="stable")[:count]
         tied += found != set(first.tolist())
     assert tied > 10, "no case depends on the choice among ties"
-
-
-def test_all_or_none() -> None:
-    values = np.array([1.0, 3.0, 2.0])
-    assert sorted(indices_of_topk(values, 3).tolist()) == [0, 1, 2]
-    assert indices_of_topk(values, 0).tolist() == []
-    assert indices_of_topk(values, 1).tolist() == [1]
