@@ -1,15 +1,11 @@
 """Bundles in bfloat16: numpy and CUDA compute them, ONNX Runtime on CPUs does not."""
 
-import json
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.cli.command import lopa_export
-from tests.runtime.bundle.rounded_forward import ROUNDINGS, Mistakes, RoundedForward, Rounding
 from tests.runtime.cuda.hardware import devices_or_skip
 from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
@@ -18,15 +14,11 @@ from lopa.cli.main import main
 from lopa.export.verify.session_check import NumpyReference, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import Bool, CacheRows, Float32, Statistics
+from lopa.runtime.contract import Float32, Statistics
 from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.tickets import Ticket
-from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 
 @pytest.fixture(scope="module")
@@ -118,73 +110,6 @@ def test_numpy_computes_bfloat16(bundle: Bundle, tiny_bundle: Path) -> None:
     assert found.within(BOUND), found
 
 
-def rounded_session(bundle: Bundle, rounding: Rounding, mistakes: Mistakes | None = None) -> Session:
-    weights = {name: np.asarray(values, np.float32) for name, values in weights_from_bundle(bundle).items()}
-    forward = RoundedForward(weights, bundle.manifest, rounding, mistakes or Mistakes())
-    return HostSession(forward, "numpy", cache_shape_from_manifest(bundle.manifest))
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_right_computations_are_within_the_bound(rounding: Rounding, bundle: Bundle) -> None:
-    engine, reference = rounded_session(bundle, rounding), open_session(bundle, "numpy")
-    for seed in range(3):
-        found = differences(engine, reference, seed=seed)
-        assert found.within(BOUND), found
-
-
-def test_other_tokens_and_rows_of_any_branch_exceed_the_bound(bundle: Bundle) -> None:
-    reference = open_session(bundle, "numpy")
-
-    class OtherTokens(WrappedSession):
-        def wait(self, ticket: Ticket) -> Statistics:
-            found = self._inner.wait(ticket)
-            return replace(found, topk_ids=np.roll(found.topk_ids, 1, axis=0))
-
-    class OtherRows(WrappedSession):
-        def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
-            rows = self._inner.read_rows(ticket, request, branch, count)
-            return CacheRows(tuple(np.zeros_like(each) for each in rows.layers)) if branch == 0 else rows
-
-    for kind in (OtherTokens, OtherRows):
-        engine: Any = kind(rounded_session(bundle, Rounding(fused=True)))
-        found = differences(engine, reference)
-        assert not found.within(BOUND), (kind, found)
-
-
-def _with_mask_of_first(mask: Bool) -> Bool:
-    wrong = mask.copy()
-    wrong[:, 1] = wrong[:, 0]
-    return wrong
-
-
-def _with_visible_first(mask: Bool) -> Bool:
-    wrong = mask.copy()
-    wrong[:, 2, :, 0] = True
-    return wrong
-
-
-WRONG = {
-    "no scale": Mistakes(score_scale=32**0.5),
-    "no scale in the last layer": Mistakes(score_scale=32**0.5, layer=4),
-    "a scale 10 % too large": Mistakes(score_scale=1.1),
-    "eps of 0.01": Mistakes(eps=1e4),
-    "half the base": Mistakes(theta=0.5),
-    "swapped heads": Mistakes(heads=(1, 0, 2, 3, 4, 5)),
-    "swapped heads in the last layer": Mistakes(heads=(1, 0, 2, 3, 4, 5), layer=4),
-    "heads of other key-value heads": Mistakes(heads=(5, 1, 2, 3, 4, 0), layer=4),
-    "mask of another branch": Mistakes(mask=_with_mask_of_first),
-    "a visible position in one branch": Mistakes(mask=_with_visible_first),
-}
-
-
-@pytest.mark.parametrize("mistakes", WRONG.values(), ids=WRONG)
-def test_wrong_graphs_exceed_the_bound(mistakes: Mistakes, bundle: Bundle) -> None:
-    engine, reference = rounded_session(bundle, Rounding(fused=True), mistakes), open_session(bundle, "numpy")
-    for seed in range(2):
-        found = differences(engine, reference, seed=seed)
-        assert not found.within(BOUND), found
-
-
 def test_numpy_is_within_the_tolerance_of_verify(bundle: Bundle) -> None:
     session = open_session(bundle, "numpy")
     report = report_from_session(session, bundle.manifest, [NumpyReference(bundle)])
@@ -243,9 +168,3 @@ def test_cuda_computes_bfloat16(bundle: Bundle) -> None:
     found = differences(session, open_session(bundle, "numpy"))
     session.close()
     assert found.within(BOUND), found
-
-
-def test_plan_uses_numpy_for_a_bfloat16_bundle(bundle: Bundle, tmp_path: Path) -> None:
-    done = lopa_export("plan", bundle.path, "--device", "tensorrt:0", "-o", tmp_path / "plan.json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "plan.json").read_text())["sources"][0]["forwards"] > 16

@@ -74,7 +74,6 @@ def test_table_round_trips(bundle: Bundle) -> None:
     ("changes", "received"),
     [
         ({"device": "cuda:0"}, "device cuda:0"),
-        ({"contract": 2}, "contract version 2"),
         ({"schema": 7}, "schema version 7"),
         ({"threads": 2}, "threads 2"),
         ({"weights_sha256": "0" * 64}, "weights 000"),
@@ -106,12 +105,11 @@ def test_invalid_table_raises(bundle: Bundle) -> None:
     ("device", "threads", "options"),
     [
         ("cpu", 1, "--device cpu --threads 1"),
-        ("cuda:0", None, "--device cuda:0"),
         ("cpu:0,cpu:1", 2, "--device cpu:0 --device cpu:1 --threads 2"),
         ("cpu:0+cpu:1", None, "--device cpu:0+cpu:1"),
     ],
 )
-@pytest.mark.parametrize("content", [None, "{}", "[[["])
+@pytest.mark.parametrize("content", [None, "[[["])
 def test_remedy_is_a_command_for_this_bundle_device_and_threads(
     bundle: Bundle, tmp_path: Path, device: str, threads: int | None, options: str, content: str | None
 ) -> None:
@@ -122,28 +120,6 @@ def test_remedy_is_a_command_for_this_bundle_device_and_threads(
         costs_from_bundle(named, device, threads)
     assert caught.value.remedy.startswith(f"measure one: lopa-export bench costs '{named.path}' {options} (")
     assert "again" not in caught.value.remedy
-
-
-def test_mpi_ranks_have_no_table(bundle: Bundle) -> None:
-    with pytest.raises(BadInputError) as caught:
-        costs_from_bundle(bundle, "mpi", None)
-    assert caught.value.remedy == "set branches to a number: there is no cost table for ranks"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"host_seconds": -1}, "host_seconds"),
-        ({"host_seconds_a_branch": -1e-9}, "host_seconds_a_branch"),
-        ({"threads": 0}, "threads"),
-        ({"points": []}, "points"),
-    ],
-)
-def test_numbers_out_of_range_raise(bundle: Bundle, change: dict[str, object], message: str) -> None:
-    path = bundle.path / costs_name("cpu")
-    path.write_text(json.dumps({**json.loads(json_from_record(costs_of(bundle))), **change}))
-    with pytest.raises(BadInputError, match=message):
-        costs_from_file(path)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +147,3 @@ def test_repeated_point_raises_even_if_the_count_matches(bundle: Bundle) -> None
     path.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match="1 of them repeated"):
         costs_from_file(path)
-
-
-@pytest.mark.parametrize("text", [b'{"device": "\xe9"}', b'{"x":' + b"[" * 20_000, b"NaN"])
-def test_text_that_is_not_a_table_raises(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "costs.cpu.json").write_bytes(text)
-    with pytest.raises(BadInputError, match=r"costs\.cpu\.json"):
-        costs_from_file(tmp_path / "costs.cpu.json")

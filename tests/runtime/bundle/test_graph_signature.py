@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from tests.runtime.cuda.conftest import cudart, machine  # noqa: F401
-from tests.runtime.cuda.stand_in_ort import StandInOrt
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
@@ -18,7 +17,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"dimensions": {"kv_heads": 1}}, "past_key_values"),
     ({"dimensions": {"head_size": 64}}, "past_key_values"),
     ({"dimensions": {"layers": 4}}, "the inputs of"),
-    ({"dimensions": {"layers": 6}}, "the inputs of"),
     ({"dtype": "float16"}, "past_key_values"),
     ({"with_logits": True}, "the outputs of"),
 ]
@@ -42,24 +40,10 @@ def test_contradicting_manifest_raises(
         open_session(bundle, "cpu", threads=1)
 
 
-@pytest.mark.parametrize(("changes", "message"), CONTRADICTIONS[:1])
-def test_contradicting_manifest_raises_on_cuda(
-    tiny_bundle: Path,
-    tmp_path: Path,
-    machine: StandInOrt,  # noqa: F811
-    changes: dict[str, Any],
-    message: str,
-) -> None:
-    bundle = edited(tiny_bundle, tmp_path / "bundle", changes)
-    with pytest.raises(BadInputError, match=message):
-        open_session(bundle, "cuda:0")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"dimensions": {"kv_heads": 1}}, "window_key_values"),
-        ({"dimensions": {"head_size": 64}}, "rotary_cos"),
         ({"dimensions": {"head_size": 64, "partial_rotary_size": 32}}, "past_key_values"),
         ({"dimensions": {"vocab_size": 1025}}, "logits tensor"),
         ({"dtype": "float16"}, "past_key_values"),
@@ -89,12 +73,6 @@ def test_contradicting_rotary_inputs_raise(
     assert caught.value.remedy == "export the checkpoint again"
 
 
-@pytest.mark.parametrize("dialects", [["portable"], ["standard", "standard"], ["other"], "standard"])
-def test_impossible_rotary_inputs_raise(tiny_bundle: Path, tmp_path: Path, dialects: object) -> None:
-    with pytest.raises(BadInputError, match="rotary_inputs"):
-        edited(tiny_bundle, tmp_path / "bundle", {"rotary_inputs": dialects})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"dimensions": {"hidden_size": 96}}, "next_hidden"), ({"dimensions": {"head_size": 64}}, "past_key_values")],
@@ -116,7 +94,7 @@ def test_swapped_stages_raise(tiny_staged: Path, tmp_path: Path) -> None:
         open_session(bundle, "cpu+cpu", threads=1)
 
 
-@pytest.mark.parametrize("changes", [{"heads": 2}, {"head_size": 64}, {"hidden_size": 96}, {"vocab_size": 1025}])
+@pytest.mark.parametrize("changes", [{"heads": 2}, {"vocab_size": 1025}])
 def test_numpy_session_compares_weights_with_dimensions(
     tiny_bundle: Path, tmp_path: Path, changes: dict[str, int]
 ) -> None:

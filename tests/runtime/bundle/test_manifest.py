@@ -1,7 +1,6 @@
 """Validation of untrusted manifests: number ranges and contradicting fields."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,6 @@ def with_value(content: dict[str, Any], value: object, *path: str | int) -> dict
 
 NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
     (("dimensions", "vocab_size"), [0, 7]),
-    (("dimensions", "hidden_size"), [0]),
-    (("dimensions", "intermediate_size"), [0]),
     (("dimensions", "layers"), [0, 4097]),
     (("dimensions", "heads"), [0, 5]),
     (("dimensions", "kv_heads"), [0, 4, 4096]),
@@ -50,16 +47,13 @@ NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
     (("special_tokens", "mask"), [0, 1, 1024, 10**7]),
     (("special_tokens", "eos"), [2, 1024]),
     (("special_tokens", "bos"), [2, 1024]),
-    (("special_tokens", "pad"), [1024, 10**7]),
     (("special_tokens", "expand"), [0, 1, 2, 1024]),
     (("decoding", "block_size"), [0]),
     (("decoding", "block_add_threshold"), [1.5, -0.1]),
-    (("decoding", "decoded_token_threshold"), [1.5]),
     (("decoding", "skip_threshold"), [2]),
     (("prediction_shift",), [0, 2]),
     (("files", 0, "size"), []),
     (("files", 0, "sha256"), ["", "0" * 63, "g" * 64, "0" * 64 + "\n"]),
-    (("tensors", "head.weight", "offset"), []),
     (("tensors", "head.weight", "length"), []),
     (("tensors", "head.weight", "shape"), [[-1], [10**30], [1] * 9]),
 ]
@@ -75,20 +69,6 @@ def test_number_out_of_range_raises(content: dict[str, Any], path: tuple[str | i
         assert str(path[-1]).split("_")[0] in str(caught.value)
 
 
-@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_non_finite_number_raises(content: dict[str, Any], literal: str) -> None:
-    text = json.dumps(with_value(content, "HERE", "dimensions", "rope_theta")).replace('"HERE"', literal)
-    with pytest.raises(BadInputError):
-        manifest_from_json(text.encode(), source="manifest.json")
-
-
-def test_error_has_path_value_and_constraint(content: dict[str, Any]) -> None:
-    with pytest.raises(BadInputError) as caught:
-        read(with_value(content, -5, "dimensions", "layers"))
-    assert "`$.dimensions.layers`, where it has -5" in caught.value.received
-    assert "`int` >= 1" in caught.value.received
-
-
 def test_huge_caches_raise(content: dict[str, Any]) -> None:
     """Each number is in its range, but their product is too large."""
     content["dimensions"].update(layers=4000, kv_heads=2, heads=4096, head_size=4096)
@@ -102,14 +82,10 @@ def test_huge_caches_raise(content: dict[str, Any]) -> None:
         ({"stages": [{"graph": "model.onnx", "first_layer": 0, "end_layer": 4000}]}, "stages of the layers 0-4000"),
         ({"stages": [{"graph": "model.onnx", "first_layer": 2**40, "end_layer": 5}]}, "first_layer"),
         ({"stages": [{"graph": "model.onnx", "first_layer": 0, "end_layer": 5}]}, "'model.onnx' twice"),
-        ({"weights": "model.onnx"}, "'model.onnx' twice"),
         ({"portable_graph": "model.onnx.data"}, "'model.onnx.data' twice"),
         ({"weights": "manifest.json"}, "not in its list"),
         ({"dialect": "portable", "stages": [{"graph": "a", "first_layer": 0, "end_layer": 5}]}, "stages in addition"),
-        ({"dialect": "portable", "plugins": ["CommitRows"]}, "plugins in addition"),
         ({"dialect": "portable", "portable_graph": "portable.onnx"}, "portable_graph in addition"),
-        ({"graph": ""}, "graph"),
-        ({"graph": "a" * 2000}, "graph"),
         ({"quantization": {"kind": "int4", "block": 0, "activation": "none", "head": True, "excluded": []}}, "block"),
     ],
 )
@@ -126,23 +102,6 @@ def test_repeated_file_and_listed_manifest_raise(content: dict[str, Any]) -> Non
             read({**content, "files": [*files, extra]})
 
 
-@pytest.mark.parametrize(
-    "corrupt",
-    [
-        lambda text: text.replace(b"dream", b"dr\xe9am"),
-        lambda text: text.rstrip()[:-1] + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
-        lambda text: text.decode().encode("utf-16"),
-        lambda text: b"\0" * len(text),
-        lambda text: text[: len(text) // 2],
-        lambda text: b"",  # noqa: ARG005
-    ],
-    ids=["latin1", "deep", "utf16", "zeros", "half", "empty"],
-)
-def test_text_that_is_not_a_manifest_raises(tiny_bundle: Path, corrupt: Callable[[bytes], bytes]) -> None:
-    with pytest.raises(BadInputError):
-        manifest_from_json(corrupt((tiny_bundle / MANIFEST_NAME).read_bytes()), source="manifest.json")
-
-
 @pytest.mark.parametrize("name", sorted(LIKENESSES))
 def test_published_models_are_within_the_ranges(content: dict[str, Any], name: str) -> None:
     like = LIKENESSES[name]
@@ -154,10 +113,6 @@ def test_published_models_are_within_the_ranges(content: dict[str, Any], name: s
 
 def test_shifts_match_the_exporter() -> None:
     assert {name: each.architecture.prediction_shift for name, each in FAMILIES.items()} == PREDICTION_SHIFTS
-
-
-def test_unknown_architecture_keeps_its_shift(content: dict[str, Any]) -> None:
-    assert read({**content, "architecture": "other", "prediction_shift": 0}).prediction_shift == 0
 
 
 def test_twins_of_schema_2_are_read(content: dict[str, Any]) -> None:

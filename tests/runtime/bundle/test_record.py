@@ -53,8 +53,3 @@ def test_first_problem_is_reported(tmp_path: Path, text: str, received: str, exp
     assert caught.value.expected == expected
     assert caught.value.remedy.startswith(remedy)
     assert caught.value.remedy.endswith("buy another")
-
-
-def test_missing_file_raises(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="does not exist"):
-        record_from_file(tmp_path / "no.json", Shelf, what="a shelf", schema=3, remedy="buy another")

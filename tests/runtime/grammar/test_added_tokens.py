@@ -14,7 +14,6 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
-from lopa.runtime.grammar.llguidance_library import byte_tokenizer
 from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.requests.request import Request
@@ -83,12 +82,6 @@ def test_names_are_tokens_and_literals_are_text(marked: Vocabulary) -> None:
     assert behind.forced() == spelt.forced() == tuple(marked.encode("x"))
 
 
-def test_free_text_never_contains_the_token(marked: Vocabulary) -> None:
-    state = state_after_text("start: /(.|\\n)*/", marked)
-    assert not state.matcher.allows(token("<tool_call>"))
-    assert state.after(token("<tool_call>"), 50) is None
-
-
 def test_call_after_free_text_ends_within_the_remaining_tokens(marked: Vocabulary) -> None:
     """Check any number of remaining tokens: an open call can be closed, and a required call can be written."""
     rng = np.random.default_rng(0)
@@ -134,13 +127,6 @@ def test_unknown_names_are_rejected(marked: Vocabulary, vocabulary: Vocabulary) 
         state_after_text("start: <more_8>", marked)  # after the last symbol
 
 
-def test_vocabulary_without_names() -> None:
-    plain, named = byte_tokenizer(), byte_tokenizer([b"<a>"])
-    assert plain.decode_bytes([SYMBOLS[0]]) == SYMBOLS[:1]
-    assert named.is_special_token(SYMBOLS[0])
-    assert not plain.is_special_token(SYMBOLS[0])
-
-
 def test_answer_contains_the_required_call(bundle: Path) -> None:
     with Decoder.open(bundle, threads=1) as decoder:
         grammar = CALLS.replace('TEXT call ("\\n" call)*', "call").replace("[0-9]+", "[0-9]{1,3}")
@@ -168,11 +154,3 @@ def test_helper_uses_the_same_symbols(bundle: Path) -> None:
         assert state is not None
         assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))
         assert next(iter(vocabulary.added)) == token(first)
-
-
-def test_token_differs_from_the_text_that_spells_it(marked: Vocabulary) -> None:
-    """Check that the shortest ending is text, and that another one is used after the token."""
-    state = GrammarState(state_after_text('start: "<think>" | <think> "ok"', marked).matcher, b"<think>")
-    behind = state.after(token("<think>"), 40)
-    assert behind is not None
-    assert behind.ending == b"ok"

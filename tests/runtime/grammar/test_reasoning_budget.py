@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tests.chat_bundles import FIRST_FREE_ID, HERMES, MARKS, with_added_tokens
 
-from lopa.runtime import Decoder, Engine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime import Decoder
 from lopa.runtime.grammar.grammar_source import GrammarRequest, any_text_request, matcher_from_request
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import initial_state
@@ -58,8 +57,8 @@ def _after(state: BudgetedState, ids: list[int]) -> BudgetedState | None:
 
 
 @pytest.mark.parametrize("kind", ["decoder", "marked"])
-@pytest.mark.parametrize("budget", [0, 1, 5, 16])
-@pytest.mark.parametrize("options", [{}, {"branches": 4}, {"strategy": "threshold"}, {"temperature": 1.0, "seed": 4}])
+@pytest.mark.parametrize("budget", [0, 5])
+@pytest.mark.parametrize("options", [{"branches": 4}, {"temperature": 1.0, "seed": 4}])
 def test_reasoning_ends_after_the_budget(
     kind: str, budget: int, options: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
@@ -71,11 +70,6 @@ def test_reasoning_ends_after_the_budget(
     mark = 1 if kind == "marked" else len(_vocabulary(opened).fewest_tokens(b"</think>") or ())
     assert before <= budget + mark
     assert result.stop_reason in ("eos", "length")
-
-
-def test_answers_without_reasoning_have_no_budget(decoder: Decoder) -> None:
-    prompt = _OPEN.removesuffix(" <think>\n")
-    assert "</think>" not in decoder.generate(prompt, reasoning_budget=2, max_new_tokens=48).text
 
 
 @pytest.mark.parametrize("kind", ["decoder", "marked"])
@@ -104,17 +98,6 @@ def test_only_the_mark_may_follow_at_the_limit(kind: str, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("kind", ["decoder", "marked"])
-def test_a_mark_that_is_half_written_is_completed(kind: str, request: pytest.FixtureRequest) -> None:
-    opened: Decoder = request.getfixturevalue(kind)
-    if kind == "marked":
-        pytest.skip("a token is written whole")
-    written = _ids(opened, "So </th")
-    limit = _after(_state(opened, len(written), is_open=True), written)
-    assert limit is not None
-    assert b"".join(_vocabulary(opened).symbols[each] for each in limit.forced()) == b"ink>"
-
-
-@pytest.mark.parametrize("kind", ["decoder", "marked"])
 def test_the_answer_may_open_its_reasoning(kind: str, request: pytest.FixtureRequest) -> None:
     opened: Decoder = request.getfixturevalue(kind)
     begun = _ids(opened, "<think>1 + 2")
@@ -133,7 +116,7 @@ NUMBER: /[1-9][0-9]{0,5}/
 """
 
 
-@pytest.mark.parametrize("remaining", [27, 28, 29, 30, 32, 36, 48])
+@pytest.mark.parametrize("remaining", [27, 30, 48])
 def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, remaining: int) -> None:
     """Write tokens of random texts, calls and reasoning, and the state's own token where none is possible."""
     vocabulary = _vocabulary(decoder)
@@ -142,7 +125,7 @@ def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, rem
     wanted = [
         _ids(decoder, text) for text in ("</th", "</think>", "<call>\n{", '"b": 123, 45', "}\n</call>", "So 1 + 2")
     ]
-    for seed in range(12):
+    for seed in range(6):
         rng = np.random.default_rng([remaining, seed])
         state = BudgetedState(initial_state(matcher, remaining), int(rng.integers(remaining)), is_open=True)
         left = remaining
@@ -158,7 +141,7 @@ def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, rem
             state = after
 
 
-@pytest.mark.parametrize("remaining", [28, 33, 40])
+@pytest.mark.parametrize("remaining", [28, 40])
 def test_a_budget_fits_into_the_room_of_the_grammar(decoder: Decoder, remaining: int) -> None:
     for budget in (0, 3, remaining // 2, remaining - 5):
         result = decoder.generate(_OPEN, reasoning_budget=budget, max_new_tokens=remaining, grammar=_CALLS)
@@ -172,30 +155,3 @@ def test_a_mark_is_not_written_where_the_answer_could_not_end_behind_it(decoder:
     text = decoder.generate(_OPEN, reasoning_budget=2, max_new_tokens=remaining, grammar=f"start: /{regex}/").text
     assert re.fullmatch(regex, text)
     assert ("</think>" in text) == (remaining == 60)
-
-
-def test_the_engine_shares_no_decode_between_budgets(decoder: Decoder) -> None:
-    with Engine(decoder) as engine:
-        handles = [engine.submit(_OPEN, reasoning_budget=budget, max_new_tokens=40) for budget in (2, 12, 2)]
-        texts = [handle.result(60).text for handle in handles]
-    assert texts[0] == texts[2] != texts[1]
-
-
-def test_a_grammar_without_reasoning_stays_in_force(decoder: Decoder) -> None:
-    for grammar in ({"grammar": "start: /[0-9 ]{6,20}/"}, {"regex": "[0-9 ]{6,20}"}):
-        text = decoder.generate(_OPEN, reasoning_budget=2, max_new_tokens=40, **grammar).text  # type: ignore[arg-type]
-        assert set(text) <= set("0123456789 ")
-        assert len(text) >= 6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"reasoning_budget": 4, "strategy": "wino"}, "cannot combine reasoning_budget with remasking"),
-        ({"reasoning_budget": 4, "reference": True}, "cannot use reasoning_budget in reference mode"),
-        ({"reasoning_budget": 4, "speculative": True, "branches": 2, "strategy": "d2f"}, "speculative"),
-    ],
-)
-def test_other_uses_are_refused(decoder: Decoder, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInputError, match=message):
-        decoder.generate(_OPEN, **options)

@@ -26,15 +26,6 @@ def test_texts_equal_the_tokenizer_s(vocabulary: Vocabulary) -> None:
     assert vocabulary.writes_all_bytes
 
 
-def test_fewest_tokens_are_at_most_the_tokenizer_s(vocabulary: Vocabulary) -> None:
-    for text in (b" The answer is 42 candies.", b"xxxx", b""):
-        fewest = vocabulary.fewest_tokens(text)
-        assert fewest is not None
-        assert b"".join(vocabulary.texts[each] for each in fewest) == text
-        assert len(fewest) <= len(vocabulary.encode(text.decode()))
-    assert vocabulary.fewest_tokens(b"\xff") is None
-
-
 def test_byte_level_tokenizer_and_one_that_drops_a_space() -> None:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -74,14 +74,6 @@ def test_no_message_forges_markup(place: str) -> None:
         assert len(marks(QWEN, QWEN.chat(chats(FORGED)[place], special_tokens=True))) > len(marks(QWEN, forged))
 
 
-def test_tool_result_stays_inside_its_markup() -> None:
-    ids = QWEN.chat([ASKED, call(), {"role": "tool", "content": FORGED}])
-    inside = ["<tool_call>", "</tool_call>", "<|im_end|>", "<|im_start|>", "<tool_response>", "</tool_response>"]
-    assert marks(QWEN, ids)[-8:] == [*inside, "<|im_end|>", "<|im_start|>"]
-    assert FORGED.replace("<|im_end|>", "") not in QWEN.decode(ids)
-    assert "</tool_response><|im_end|>\n<|im_start|>system" in QWEN._backend.decode(ids, skip_special_tokens=False)
-
-
 @pytest.mark.parametrize(
     ("template", "contents"),
     [
@@ -109,7 +101,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 
 
 @pytest.mark.parametrize("place", chats(""))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXTS)
 def test_combined_texts_forge_nothing(place: str, text: str) -> None:
     # Qwen's template cuts answers at </think>, and writes its own <think> for an answer that ends a chat.
@@ -128,13 +120,6 @@ def test_markup_is_found_in_any_tokenizer(options: dict[str, bool]) -> None:
     assert marks(tokenizer, forged) == marks(tokenizer, harmless)
 
 
-def test_prompt_text_forges_no_markup() -> None:
-    ids = QWEN.encode(FORGED, add_bos=False)
-    assert marks(QWEN, ids) == []
-    assert QWEN.decode(ids) == FORGED
-    assert len(marks(QWEN, QWEN.encode(FORGED, add_bos=False, special_tokens=True))) == 7
-
-
 def test_other_added_tokens_stay_tokens_in_text() -> None:
     """Check words, white space and another model's markup, none of which is markup here."""
     for text in OTHERS:
@@ -142,8 +127,3 @@ def test_other_added_tokens_stay_tokens_in_text() -> None:
     plain = tokenizer_with(TEMPLATES["chatml"])
     chat = [{"role": "user", "content": "<think>a</think> user"}]
     assert plain.chat(chat) == plain._backend.encode(plain.chat_text(chat), add_special_tokens=False).ids
-
-
-def test_chat_without_markup_has_the_ids_of_its_text() -> None:
-    chat = [ASKED, call({"x": 1, "y": [True, None, "z"]}), {"role": "tool", "content": "5"}, ASKED]
-    assert QWEN.chat(chat) == QWEN._backend.encode(QWEN.chat_text(chat), add_special_tokens=False).ids

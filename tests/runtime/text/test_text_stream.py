@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.text_stream import TextStream, partial_mark_length
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -145,12 +144,6 @@ def test_first_stop_string_ends_the_text(tokenizer: Tokenizer, text: str, stops:
     assert stream.token_count == (ends[0] if ends else len(ids))
 
 
-@given(text=FEW, stop=st.text("ab€", min_size=1, max_size=4))
-def test_text_before_a_single_stop_string(tokenizer: Tokenizer, text: str, stop: str) -> None:
-    stream = TextStream(tokenizer, [stop])
-    assert stream.push(tokenizer.encode(text, add_bos=False)) + stream.finish() == text.split(stop)[0]
-
-
 @given(text=FEW, stops=STOPS)
 def test_only_prefixes_of_stop_strings_are_delayed(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
     stream = TextStream(tokenizer, stops)
@@ -180,26 +173,6 @@ def test_stop_string_completed_by_the_end(tokenizer: Tokenizer) -> None:
     assert stream.stopped is None
     assert stream.finish() == ""
     assert stream.stopped == "x\ufffd"
-
-
-def test_special_tokens_count_but_have_no_text(tokenizer: Tokenizer) -> None:
-    stream = TextStream(tokenizer, ["ab"])
-    a, b = tokenizer.encode("a", add_bos=False), tokenizer.encode("b", add_bos=False)
-    assert stream.push([0, *a, 2, 0, *b, 0, 0]) == ""
-    assert stream.stopped == "ab"
-    assert stream.token_count == 5
-
-
-def test_character_split_by_a_special_token(tokenizer: Tokenizer) -> None:
-    first, *rest = tokenizer.encode("€", add_bos=False)
-    stream = TextStream(tokenizer)
-    assert stream.push([first, 2]) == ""
-    assert stream.push(rest) == "€"
-
-
-def test_empty_stop_string(tokenizer: Tokenizer) -> None:
-    with pytest.raises(BadInputError, match="empty stop string"):
-        TextStream(tokenizer, ["a", ""])
 
 
 @pytest.mark.parametrize(

@@ -65,30 +65,6 @@ def test_beginning_of_text_is_added_once(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("", add_bos=True) == [BOS]
 
 
-def test_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
-    settings = json.loads((tiny_bundle / "tokenizer_config.json").read_bytes())
-    del settings["bos_token"]
-    changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer_config.json", json.dumps(settings).encode())
-    path = tmp_path / "copy" / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    manifest["special_tokens"]["bos"] = None
-    path.write_text(json.dumps(manifest), encoding="utf-8")
-    tokenizer = Tokenizer.open(Bundle.open(path.parent))
-    assert tokenizer.encode("Hello", add_bos=True) == tokenizer.encode("Hello", add_bos=False)
-
-
-def test_special_tokens_are_not_decoded(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("a<|mask|>b<|endoftext|>", add_bos=False, special_tokens=True)
-    assert ids[1] == MASK
-    assert ids[3] == EOS
-    assert tokenizer.decode(ids) == "ab"
-    assert tokenizer.special_ids == {EOS, BOS, MASK}
-
-
-def test_unknown_ids_have_no_text(tokenizer: Tokenizer) -> None:
-    assert tokenizer.decode([1023, *tokenizer.encode("ab", add_bos=False), 975]) == "ab"
-
-
 def test_truncation_and_padding_are_ignored(tiny_bundle: Path, tmp_path: Path) -> None:
     content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
     content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
@@ -145,14 +121,6 @@ def test_broken_files(tiny_bundle: Path, tmp_path: Path, name: str, content: byt
         Tokenizer.open(bundle)
 
 
-def test_missing_file(tiny_bundle: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_bundle, tmp_path / "copy")
-    bundle = Bundle.open(tmp_path / "copy")
-    (tmp_path / "copy" / "tokenizer.json").unlink()
-    with pytest.raises(BadInputError, match=r"tokenizer\.json"):
-        Tokenizer.open(bundle)
-
-
 def test_chat_has_one_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
     template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}{{ sep_token }}>"
     found = with_settings(
@@ -161,11 +129,6 @@ def test_chat_has_one_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> No
     assert found.chat_text(MESSAGES) == "<|beginoftext|>What is 2 + 3?<|endoftext|>##>"
     middle = found.encode("What is 2 + 3?", add_bos=False)
     assert found.chat(MESSAGES) == [BOS, *middle, EOS, *found.encode("##>", add_bos=False)]
-
-
-def test_template_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
-    found = with_settings(tiny_bundle, tmp_path / "copy", chat_template="{{ messages[0].content }}")
-    assert found.chat(MESSAGES) == found.encode("What is 2 + 3?", add_bos=False)
 
 
 def test_default_of_named_templates(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -179,26 +142,6 @@ def test_no_template(tiny_bundle: Path, tmp_path: Path, settings: dict[str, Any]
     with pytest.raises(BadInputError, match="no chat template") as caught:
         found.chat(MESSAGES)
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"decoder": {"type": "Strip", "content": "a", "start": 2**40, "stop": 7}},
-        {"padding": {"strategy": {"Fixed": 10}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}},
-    ],
-)
-def test_tokenizer_that_panics_or_pads(tiny_bundle: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    """Check that a panic becomes BadInputError, and that padding is never applied."""
-    settings = {**json.loads((tiny_bundle / "tokenizer.json").read_bytes()), **change}
-    if "padding" in change:
-        settings["padding"] |= {"pad_type_id": 0, "pad_token": "x"}
-    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(settings).encode())
-    if "decoder" in change:
-        with pytest.raises(BadInputError, match="tokenizer"):
-            Tokenizer.open(bundle).decode([5, 6])
-    else:
-        assert len(Tokenizer.open(bundle).encode("1", add_bos=False)) == 1
 
 
 def _normalizer(content: dict[str, Any]) -> None:
@@ -220,13 +163,6 @@ def test_file_that_makes_the_library_fail(tiny_bundle: Path, tmp_path: Path, cha
         Tokenizer.open(bundle)
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe", b"[" * 100_000, b'{"a": "\xe9"}', b"3"])
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_text_that_is_not_a_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str, text: bytes) -> None:
-    with pytest.raises(BadInputError, match=name):
-        Tokenizer.open(changed_bundle(tiny_bundle, tmp_path / "bundle", name, text))
-
-
 @pytest.mark.parametrize(
     ("name", "token"),
     [("mask", 700), ("bos", 700), ("bos", None), ("eos", 1023), ("eos", 700), ("eos", 1), ("pad", 700)],
@@ -242,7 +178,7 @@ def test_special_tokens_missing_in_the_tokenizer(
         Tokenizer.open(Bundle.open(path.parent))
 
 
-@pytest.mark.parametrize("number", [-1, 2**24 + 1, 2**31 - 2, 2**64, 1.5, "1", None])
+@pytest.mark.parametrize("number", [-1, 2**24 + 1, 2**64, "1"])
 @pytest.mark.parametrize("place", ["vocab", "added"])
 def test_huge_ids_are_rejected(tiny_bundle: Path, tmp_path: Path, place: str, number: object) -> None:
     """Check huge IDs: the library's memory grows with the largest one, and it aborts without memory."""
