@@ -24,7 +24,6 @@ from lopa import (
     Step,
     TextEvent,
 )
-from lopa.runtime.sessions.session import next_request_number
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 WITH_OPTIONS = [
@@ -85,16 +84,6 @@ def test_stream_text_gives_the_text_of_the_events(decoder: Decoder) -> None:
     steps: list[Step] = []
     assert "".join(decoder.stream_text(PROMPT, config, on_step=steps.append)) == done.result.text
     assert len(steps) == done.result.steps
-
-
-def test_closing_the_text_frees_the_request(decoder: Decoder) -> None:
-    steps: list[Step] = []
-    pieces = decoder.stream_text(PROMPT, strategy="sequential", block_size=4, on_step=steps.append)
-    next(pieces)
-    request = next_request_number() - 1  # the request number used before
-    assert decoder.session.prefix_length(request) > 0
-    pieces.close()
-    assert decoder.session.prefix_length(request) == 0
 
 
 def test_options_are_given_by_name(decoder: Decoder) -> None:
@@ -175,6 +164,7 @@ def calls(decoder: Decoder, engine: Engine) -> None:
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_misspelled_options_and_wrong_types(tmp_path: Path) -> None:
     (tmp_path / "calls.py").write_text(CALLS)
     settings = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}"]

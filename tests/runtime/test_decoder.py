@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,6 @@ def prompts() -> list[str]:
 
 def decode(decoder: Decoder, prompt: Any, **options: Any) -> GenerationResult:
     return decoder.generate(prompt, decoder.config(**options))
-
-
-def steps_of(decoder: Decoder, prompt: Any, **options: Any) -> list[Step]:
-    steps: list[Step] = []
-    list(decoder.stream(prompt, decoder.config(**options), on_step=steps.append))
-    return steps
 
 
 def test_streamed_text_is_final_and_equals_the_result(decoder: Decoder, prompts: list[str]) -> None:
@@ -76,23 +69,6 @@ def test_counts_match_the_steps(decoder: Decoder, prompts: list[str]) -> None:
     assert max(len(step.branches) for step in steps) == 4
 
 
-def test_one_branch_is_d2f(decoder: Decoder, prompts: list[str]) -> None:
-    for prompt in prompts[:3]:
-        one, d2f = decode(decoder, prompt, branches=1), decode(decoder, prompt, strategy="d2f")
-        assert (one.token_ids, one.steps) == (d2f.token_ids, d2f.steps)
-
-
-def test_vanilla_unmasks_one_position_per_step_and_threshold_several(decoder: Decoder, prompts: list[str]) -> None:
-    vanilla = steps_of(decoder, prompts[0], strategy="vanilla")
-    assert {len(step.unmasked.positions) for step in vanilla} == {1}
-    threshold = steps_of(decoder, prompts[0], strategy="threshold", skip_threshold=0.8)
-    assert len(threshold) < len(vanilla)
-    for step in [*vanilla, *threshold]:
-        assert len(step.branches) == 1
-        prompt_length = step.branches[0].blocks[0].end
-        assert len({(position - prompt_length) // 32 for position in step.rows.sampled[0].tolist()}) == 1
-
-
 def test_the_numpy_engine_decodes_the_same(decoder: Decoder, tiny_bundle: Path, prompts: list[str]) -> None:
     with Decoder.open(tiny_bundle, ["numpy"]) as reference:
         for prompt in prompts[:2]:
@@ -112,36 +88,11 @@ def test_a_stop_string_ends_the_answer_before_it(decoder: Decoder, prompts: list
     assert cut.steps <= whole.steps
 
 
-def test_a_time_limit_returns_the_committed_text(decoder: Decoder, prompts: list[str]) -> None:
-    whole = decode(decoder, prompts[0])
-    cut = decode(decoder, prompts[0], time_limit=1e-9)
-    assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
-    assert whole.text.startswith(cut.text)
-    assert cut.token_ids == whole.token_ids[: cut.tokens]
-
-
-def test_the_clock_of_a_stream_starts_with_the_first_event(decoder: Decoder, prompts: list[str]) -> None:
-    events = decoder.stream(prompts[0], decoder.config(max_new_tokens=1, time_limit=1e-9))
-    time.sleep(0.5)
-    began = time.perf_counter()
-    *_, last = events
-    assert isinstance(last, DoneEvent)
-    assert last.result.seconds <= time.perf_counter() - began
-
-
 def test_max_new_tokens_bounds_the_answer_for_any_block_size(decoder: Decoder, prompts: list[str]) -> None:
     for upper in (1, 7, 33):
         result = decode(decoder, prompts[0], max_new_tokens=upper)
         assert (result.tokens, result.generated_positions, result.stop_reason) == (upper, upper, "length")
     assert decode(decoder, prompts[0], max_new_tokens=31, reference=True).token_ids == ()
-
-
-def test_draws_repeat_with_their_seed(decoder: Decoder, prompts: list[str]) -> None:
-    def draw(seed: int) -> tuple[int, ...]:
-        return decode(decoder, prompts[0], temperature=2.0, seed=seed, skip_threshold=0.5).token_ids
-
-    assert draw(1) == draw(1)
-    assert len({draw(seed) for seed in range(4)}) > 1
 
 
 def test_a_prompt_may_contain_the_text_of_the_mask_token(decoder: Decoder, prompts: list[str]) -> None:
@@ -155,16 +106,6 @@ def test_a_prompt_may_contain_the_text_of_the_mask_token(decoder: Decoder, promp
     published = decode(decoder, "Say <|mask|> twice. " + prompts[0], reference=True, branches=5, **requested)
     plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5, **requested)
     assert published.token_ids[: plain.tokens] == plain.token_ids
-
-
-def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
-    decoder: Decoder, prompts: list[str]
-) -> None:
-    """Quirk 4: the last complete block is cached once more before the loop ends."""
-    steps = steps_of(decoder, "<|mask|>" + prompts[0], reference=True, strategy="d2f", special_tokens=True)
-    assert steps[-1].rows.sampled[0].tolist() == []
-    assert steps[-1].rows.commit == 32
-    assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])

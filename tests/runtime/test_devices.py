@@ -88,17 +88,6 @@ def test_threads_of_the_engine_are_bound_to_the_cores(copied_bundle: Bundle, cor
     session.close()
 
 
-@linux
-def test_as_many_threads_as_cores(copied_bundle: Bundle, cores: list[int]) -> None:
-    if len(cores) < 2:
-        pytest.skip("needs two cores")
-    before = tasks()
-    session = open_session(copied_bundle, f"cpu:{cores[0]}-{cores[1]}")
-    (own,) = tasks() - before
-    assert allowed_cores(own) in (f"{cores[0]}-{cores[1]}", f"{cores[0]},{cores[1]}")
-    session.close()
-
-
 @pytest.fixture
 def opened_graphs() -> Iterator[list[Any]]:
     import onnxruntime as ort
@@ -175,9 +164,3 @@ def test_sessions_are_closed_when_a_device_is_missing(tiny_bundle: Path, monkeyp
 def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         Decoder.open(tiny_bundle, devices)
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_invalid_time_limits(tiny_bundle: Path, seconds: float) -> None:
-    with pytest.raises(BadInputError, match="device_timeout"):
-        Decoder.open(tiny_bundle, ["cpu:0", "numpy"], device_timeout=seconds)

@@ -10,15 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
 
-from lopa.bench.buckets.bucket_costs import bucket_costs
-from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
-from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_params
 from lopa.runtime import Decoder, Engine, GenerationResult, Request
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -26,24 +21,17 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
     "llada": [
         {},
         {"strategy": "vanilla", "block_size": 8, "block_steps": 4},
-        {"cache": "prefix", "block_size": 8},
         {"cache": "dual", "block_size": 8},
         {"strategy": "d2f", "attention": "block_causal", "block_size": 8},
         {"strategy": "lopa", "branches": 3, "attention": "block_causal", "block_size": 8},
-        {"strategy": "lopa", "branches": 3},
-        {"strategy": "dream", "steps": 8},
-        {"strategy": "wino", "block_size": 8, "skip_threshold": 0.0},
         {"strategy": "wino", "cache": "dual", "block_size": 8, "skip_threshold": 0.0},
     ],
     "sdar": [
         {},
-        {"strategy": "vanilla", "block_steps": 2},
         {"strategy": "vanilla", "block_steps": 2, "reference": True},
         {"strategy": "sequential"},
         {"temperature": 1.0, "top_p": 0.9},
         {"strategy": "lopa", "branches": 3, "block_size": 16},
-        {"strategy": "d2f"},
-        {"strategy": "eb", "branches": 2},
         {
             "strategy": "lopa",
             "branches": 3,
@@ -58,7 +46,6 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"cache": "sub_block"},
         {"cache": "sub_block", "reference": True, "max_new_tokens": 32},
         {"strategy": "lopa", "branches": 3},
-        {"strategy": "d2f", "sub_block": 32},
         {"strategy": "threshold", "skip_threshold": 0.0, "remask_threshold": 0.9},
     ],
 }
@@ -118,33 +105,6 @@ def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Reque
         for _ in range(2):
             found = [result_of(handle) for handle in engine.submit_many(submitted)]
             assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
-
-
-def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[Request]) -> None:
-    """Shape buckets planned from decodes with the family's defaults fit every decode with these defaults."""
-    decoder = opened()
-    recording = recording_from_decoder(
-        decoder, PROMPTS, lambda forwards: ShapeSource(name="two", sha256="", forwards=forwards), lambda _: None
-    )
-    assert recording.longest_prompt == 37
-    forwards = forwards_of_recording(recording, 1)
-    limits = limits_from_params(recording.params, forwards, recording.longest_prompt)
-    costs = bucket_costs(decoder.bundle, "cuda:0", None)
-    choice = choose_shape_buckets(forwards, limits, costs, max=3, max_bytes=None, bytes_of=lambda _: 1, seconds=1)
-    plans = [decoder.params(each.config) for each in submitted]
-    like_default = [plan.strategy == decoder.params().strategy and not plan.remasks for plan in plans]
-    own = [each for each, same in zip(submitted, like_default, strict=True) if same]
-    bucketed = opened(session=lambda bundle: bucketed_session(bundle, choice.buckets))
-    assert answers(bucketed, own) == answers(decoder, own)
-
-
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_quantized_bundles_with_batch_mates(opened: Opened, submitted: list[Request], kind: str) -> None:
-    decoder = opened(quantize=kind)
-    expected = answers(decoder, submitted)
-    with Engine(decoder, max_num_seqs=5, queue_limit=len(submitted)) as engine:
-        found = [result_of(handle) for handle in engine.submit_many(submitted)]
-    assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
 
 
 def test_an_answer_is_complete_and_within_its_length(family: str, opened: Opened, submitted: list[Request]) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -51,7 +50,7 @@ def assert_given_stays(parts: list[Any], result: GenerationResult) -> None:
     assert next(fills, None) is None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_given_text_stays_as_it_is(decoder: Decoder, seed: int) -> None:
     rng = random.Random(seed)
     options: dict[str, Any] = rng.choice([{}, {"strategy": "lopa", "branches": 3}, {"block_size": 3}])
@@ -87,14 +86,6 @@ def test_a_range_is_filled_as_a_hole_of_the_chosen_length(decoder: Decoder, opti
     assert streamed == found.text
 
 
-def test_a_range_in_a_text(decoder: Decoder) -> None:
-    assert text_with_holes("a <hole:4-16>b").parts == ("a ", Hole(4, 16), "b")
-    assert decoder.fill("The answer is <hole:3-3>.").holes == decoder.fill("The answer is <hole:3>.").holes
-    steps: list[Step] = []
-    decoder.fill("The answer is <hole:2-3>.", on_step=steps.append)
-    assert len(steps[0].branches) == 2
-
-
 def test_a_token_at_a_boundary_is_decided_again(decoder: Decoder) -> None:
     """The beginning of "answer" and the end of "candies" are given; whole words continue and end them."""
     manifest, tokenizer = decoder.bundle.manifest, decoder.tokenizer
@@ -115,13 +106,6 @@ def test_a_token_at_a_boundary_is_decided_again(decoder: Decoder) -> None:
     result = decoder.fill(text.parts)
     assert result.token_ids[0] in allowed
     assert result.token_ids[-1] in ends
-
-
-def test_drawn_tokens_keep_the_boundaries(llada: Decoder) -> None:
-    parts = ["The ans", Hole(3), "dies are gone"]
-    results = {llada.fill(parts, temperature=1.5, seed=seed, top_p=0.95).filled_text for seed in range(6)}
-    assert len(results) > 1
-    assert all(str(each).startswith("The ans") and str(each).endswith("dies are gone") for each in results)
 
 
 def test_streams_engine_and_batch_give_the_same(llada: Decoder) -> None:
@@ -154,15 +138,6 @@ def test_an_end_of_text_ends_its_hole(dream: Decoder) -> None:
     assert result.text == dream.tokenizer.decode(list(result.token_ids[:end])).removeprefix("\n")
     assert end < 10
     assert result.stop_reason == "eos"
-
-
-def test_tokens_behind_an_end_of_text_are_ignored(dream: Decoder) -> None:
-    result = dream.fill(["The answer is 5.", Hole(10), " Done."])
-    eos = dream.bundle.manifest.special_tokens.eos
-    behind = result.token_ids[result.token_ids.index(eos) : -1]
-    assert set(behind) != {eos}, "the toy wrote nothing behind the end"
-    assert result.filled_text == f"The answer is 5.{result.text} Done."
-    assert dream.tokenizer.decode(list(behind)) not in result.text
 
 
 def test_equal_ids_with_other_boundaries_are_decoded_apart(llada: Decoder) -> None:
@@ -224,13 +199,3 @@ def test_models_that_see_one_side_are_refused(tiny_bundle: Path, family_bundle: 
             pytest.raises(BadInputError, match="earlier text"),
         ):
             causal.fill("a<hole:3>b")
-
-
-def test_a_hole_at_the_start_needs_a_token_before_it(dream: Decoder, llada: Decoder) -> None:
-    text = text_with_holes([Hole(2), " apples"])
-    for decoder in (dream, llada):
-        assert str(decoder.generate(text).filled_text).endswith(" apples")
-    manifest = dream.bundle.manifest
-    own = msgspec.structs.replace(manifest, decoding=msgspec.structs.replace(manifest.decoding, add_bos=False))
-    with pytest.raises(BadInputError, match="begins with a hole"):
-        encode_holes(text, dream.tokenizer, own)

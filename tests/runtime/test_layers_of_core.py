@@ -34,9 +34,3 @@ def test_the_core_loads_numpy_and_the_standard_library_alone() -> None:
     } <= {*loaded}
     others = {name.partition(".")[0] for name in loaded} - {"lopa", "numpy"} - sys.stdlib_module_names
     assert not others
-
-
-def test_the_core_loads_no_other_part_of_the_runtime() -> None:
-    """Options, grammars, sessions and devices use the core, but not the reverse."""
-    parts = {name.split(".")[2] for name in modules_of_core() if name.startswith("lopa.runtime.")}
-    assert parts == {"options", "state", "strategy", "decoding", "contract", "checked_values", "errors"}

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ import pytest
 from tests.runtime.bundle.test_opened_once import relink, text_of
 from tests.runtime.requests.batch_mates import WAIT
 
-from lopa.runtime import Decoder, DecoderBusyError, Engine, EngineClosedError, GrammarLimits
-from lopa.runtime.grammar.exact_schema import exact_schema
+from lopa.runtime import Decoder, DecoderBusyError, Engine
 
 pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("LOPA_SOAK_SECONDS", "5"))
@@ -80,57 +79,6 @@ def test_handlers_that_raise(decoder: Decoder, prompts: Any, answers: Any, max_n
         assert decoder.generate(prompts[number], **OPTIONS).token_ids == answers[number]
         assert [*half_read][-1].result.token_ids == answers[number]  # type: ignore[union-attr]
     assert not decoder.session._caches  # type: ignore[attr-defined]
-
-
-REGEX = {"regex": r" The answer is [0-9]{1,4}\."}
-SCHEMA = {"json_schema": '{"type": "array", "items": {"type": "string", "pattern": "^[a-c]{2}$"}, "maxItems": 2}'}
-
-
-@pytest.mark.parametrize("error", [AlarmError, TimeoutError, ValueError])
-@pytest.mark.parametrize(
-    ("device", "limits", "options"),
-    [
-        ("cpu", None, REGEX),
-        ("cpu", None, SCHEMA),
-        ("cpu", GrammarLimits(), REGEX),
-        ("openvino:CPU", None, {}),
-        ("openvino:CPU", None, REGEX),
-    ],
-)
-def test_handlers_that_raise_inside_libraries(
-    tiny_bundle: Path, prompts: Any, device: str, limits: Any, options: Any, error: type[Exception]
-) -> None:
-    """Grammars are prepared again for each request. An exception is neither lost nor another one."""
-    if "openvino" in device:
-        pytest.importorskip("openvino")
-    rng = random.Random(device)
-    raised: list[Exception] = []
-
-    def handle(*_: Any) -> None:
-        raised.append(error("late"))
-        raise raised[-1]
-
-    with Decoder.open(tiny_bundle, [device], threads=1, grammar_limits=limits) as decoder:
-        expected = [decoder.generate(each, **OPTIONS, **options).token_ids for each in prompts]
-        helper = decoder._grammars.helper
-        process = helper and helper._process
-        for _ in trials():
-            number = rng.randrange(8)
-            if helper is not None:
-                helper._cache.clear()
-            exact_schema.cache_clear()
-            raised.clear()
-            try:
-                with alarms(handle):
-                    set_alarm(rng, 0.04)
-                    found = decoder.generate(prompts[number], **OPTIONS, **options).token_ids
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                assert not raised
-                assert found == expected[number]
-            except error as caught:
-                assert caught is raised[-1]  # noqa: PT017 - not every call is interrupted
-            assert decoder.generate(prompts[number], **OPTIONS, **options).token_ids == expected[number]
-        assert (helper and helper._process) is process
 
 
 def test_a_link_that_is_changed_all_the_time(tiny_bundle: Path, export_tiny: Any, tmp_path: Path) -> None:
@@ -229,28 +177,3 @@ def test_an_engine_outlives_interrupts(decoder: Decoder, prompts: Any, answers: 
             except AlarmError:
                 pass
             assert engine.submit(prompts[1], **OPTIONS).result(WAIT).token_ids == answers[1]
-
-
-@pytest.mark.parametrize("method", ["close", "drain", "decode"])
-def test_handlers_that_wait_for_an_engine(decoder: Decoder, prompts: Any, answers: Any, method: str) -> None:
-    rng = random.Random(method)
-    done = False
-
-    def handle(*_: Any) -> None:
-        nonlocal done
-        if method == "close":
-            engine.close()
-        elif method == "drain":
-            assert engine.drain(WAIT)
-        else:
-            assert engine.submit(prompts[2], **OPTIONS).result(WAIT).token_ids == answers[2]
-        done = True
-
-    for _ in trials():
-        done = False
-        with Engine(decoder, queue_limit=1000) as engine, alarms(handle):
-            set_alarm(rng, 0.05)
-            while not done:
-                with suppress(EngineClosedError):
-                    engine.submit(prompts[1], **OPTIONS).result(WAIT)
-                assert engine.status.queue_limit

@@ -33,19 +33,9 @@ engine, reached = Engine.open(B), threading.Event()
 engine.submit(P, on_step=lambda step: (reached.set(), time.sleep(1e6)))
 reached.wait()
 """,
-    "a thread that is not a daemon waits for its request": """
-engine = Engine.open(B)
-handle = engine.submit(P, max_new_tokens=64)
-threading.Thread(target=lambda: print(handle.result().stop_reason)).start()
-""",
     "daemon threads that decode, with and without a grammar": """
 decoder = Decoder.open(B)
 forever(*[lambda: decoder.generate(P), lambda: decoder.generate(P, regex="(a|b)+c", max_new_tokens=8)] * 2)
-time.sleep(0.5)
-""",
-    "daemon threads that open, and check grammars": """
-decoder = Decoder.open(B)
-forever(lambda: Decoder.open(B), lambda: decoder.check_grammar(decoder.config(regex="(a|b)+c", max_new_tokens=8)))
 time.sleep(0.5)
 """,
     "a decoder that atexit uses": """
@@ -56,7 +46,7 @@ forever(lambda: decoder.generate(P))
 time.sleep(0.2)
 """,
 }
-PRINTS = {"a thread that is not a daemon waits for its request": "eos\n", "a decoder that atexit uses": "eos\n"}
+PRINTS = {"a decoder that atexit uses": "eos\n"}
 
 
 def run(program: str, bundle: Path, *, code: int = 0) -> str:

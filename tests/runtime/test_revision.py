@@ -99,29 +99,6 @@ def test_all_other_characters_stay(decoder: Decoder, text: str) -> None:
         assert revision.text == "".join([*pieces, text[end:]])
 
 
-def test_a_threshold_within_spans_judges_only_them(llada: Decoder) -> None:
-    text = TEXTS[0]
-    everywhere = llada.revise(text, threshold=0.5).spans
-    limits = (10, 40)
-    within = llada.revise(text, threshold=0.5, spans=[limits]).spans
-    assert everywhere
-    assert all(limits[0] - 12 < start and end < limits[1] + 12 for start, end in within)
-    assert llada.revise(text, threshold=0.0).result is None
-
-
-def test_forwards_are_limited_and_the_text_is_complete(decoder: Decoder) -> None:
-    text = TEXTS[0]
-    revision = decoder.revise(text, spans=[(20, 40)], max_forwards=1, strategy="vanilla")
-    assert revision.result is not None
-    assert (revision.result.steps, revision.result.stop_reason) == (1, "step_limit")
-    assert revision.result.draft_probability is not None
-    assert revision.text.startswith(text[:20])
-    assert revision.text.endswith(text[40:])
-    cut = decoder.revise(text, spans=[(20, 40)], max_forwards=1, strategy="vanilla", anytime=False)
-    assert cut.result is not None
-    assert cut.result.draft_probability is None
-
-
 def test_a_revised_document_still_satisfies_its_schema(decoder: Decoder) -> None:
     pytest.importorskip("llguidance")
     properties = {"n": {"enum": [12, 40, 55]}, "ok": {"type": "boolean"}}

@@ -1,6 +1,5 @@
 """Sharing of equal rows by cost table, by model size or on request, with the same tokens."""
 
-import dataclasses
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +11,9 @@ import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
 from tests.runtime.state.test_shared_rows import rows_of
-from tests.two_kinds import manifest_of_network, network_of_two_kinds
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import BadInputError, Decoder, GenerationConfig, Request, row_sharing
+from lopa.runtime import Decoder, GenerationConfig, Request
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -53,16 +51,6 @@ def test_a_cost_table_weighs_rows_against_attention(tiny_bundle: Path) -> None:
     assert dear(rows, 140, 140)
 
 
-def test_fewer_sampled_rows_count(tiny_bundle: Path) -> None:
-    """If the costs are otherwise equal, the number of sampled rows decides."""
-    bundle = Bundle.open(tiny_bundle)
-    for table, rows in ((None, 205), (table_of(bundle, 1e-4, 1e-9), 250)):
-        rule = FasterSharing(bundle.manifest, table)
-        counts = [count for count in range(1, rows + 1) if rule(rows_64(), rows, count)]
-        assert counts == list(range(1, len(counts) + 1))
-        assert 0 < len(counts) < rows
-
-
 def test_model_sizes_decide_without_a_table(tiny_bundle: Path) -> None:
     """Attention is a large share of the cost in a small model, and a small one with large matrices."""
     manifest = Bundle.open(tiny_bundle).manifest
@@ -77,21 +65,6 @@ def test_model_sizes_decide_without_a_table(tiny_bundle: Path) -> None:
         for each in (manifest, msgspec.structs.replace(manifest, tensors=integers))
     ]
     assert limits[1] < limits[0], "integers speed up products, not attention"
-
-
-def test_unused_experts_cost_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sharing would pay if a row used all 256 experts; it uses 2 of 8 or of 256."""
-    sizes = Bundle.open(tiny_bundle).manifest.dimensions
-
-    def shares(experts: int, chosen: int) -> bool:
-        network = network_of_two_kinds(sizes, inner=256, experts=experts, chosen=chosen)
-        monkeypatch.setattr(row_sharing, "network_from_dimensions", lambda _: network)
-        manifest = manifest_of_network(Bundle.open(tiny_bundle).manifest, network)
-        return FasterSharing(manifest, None)(rows_64(), 230, 230)
-
-    assert shares(256, 256)
-    assert not shares(256, 2)
-    assert not shares(8, 2)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +167,3 @@ def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: C
             once, steps = decoded(decoder, prompt, **more, deduplicate_rows=True)
             assert list(once) == list(apart)
             assert (shared_steps(steps) > 0) is shares
-
-
-def test_a_switch_of_another_type_is_rejected(decoder: Decoder) -> None:
-    with pytest.raises(BadInputError, match="deduplicate_rows"):
-        decoder.config(deduplicate_rows="yes")
-    assert dataclasses.replace(decoder.config(), deduplicate_rows=np.True_).deduplicate_rows is True

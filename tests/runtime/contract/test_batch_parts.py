@@ -38,11 +38,6 @@ def test_every_window_is_in_one_part(requests: int, branches: int, wanted: int) 
         assert len(parts) == min(wanted, requests * branches)
 
 
-def test_requests_are_split_before_branches() -> None:
-    cut = [(part.requests.stop - part.requests.start, part.branches.stop) for part in micro_batches(5, 3, 2)]
-    assert cut == [(3, 3), (2, 3)]
-
-
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.booleans())
 def test_micro_batch_statistics_keep_window_order(requests: int, branches: int, wanted: int, logits: bool) -> None:
     batch = random_batch(np.random.default_rng(requests * branches), range(10, 10 + requests), branches, 4, 3)
@@ -65,22 +60,6 @@ def test_branch_statistics_are_concatenated_in_order(devices: int, *, with_logit
     assert all(each.requests == (4, 7) for each in cut)
     found = Statistics.joined([_echo(each, with_logits=with_logits) for each in cut])
     _assert_equal(found, _echo(batch, with_logits=with_logits))
-
-
-def test_logits_are_dropped_if_a_part_has_none() -> None:
-    batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
-    first, second = (batch.part(branches=slice(branch, branch + 1)) for branch in range(2))
-    assert Statistics.joined([_echo(first, with_logits=True), _echo(second, with_logits=False)]).logits is None
-
-
-def test_part_slices_requests_branches_and_positions() -> None:
-    whole = _echo(random_batch(np.random.default_rng(0), [1, 2, 3], 4, 6, 5), with_logits=True)
-    some = whole.part(slice(1, 3), slice(2), slice(4))
-    assert some.logits is not None
-    for array in (some.topk_ids, some.topk_logprobs, some.logits):
-        np.testing.assert_array_equal(array, whole.topk_ids[1:3, :2, :4])
-    np.testing.assert_array_equal(some.entropy, whole.entropy[1:3, :2, :4])
-    assert whole.part(slice(1, 2)).entropy.shape == (1, 4, 5)
 
 
 def _echo(batch: WindowBatch, *, with_logits: bool) -> Statistics:

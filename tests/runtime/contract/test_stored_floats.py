@@ -56,11 +56,3 @@ def test_numpy_float_types_round_trip(name: str) -> None:
     stored = stored_from_float32(values, stored_dtype(name))
     assert stored.dtype == np.dtype(name)
     np.testing.assert_array_equal(float32_from_stored(stored), values.astype(name).astype(np.float32))
-
-
-def test_strided_view() -> None:
-    values = np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32).T[::2]
-    expected = stored_from_float32(np.ascontiguousarray(values), BFLOAT16)
-    np.testing.assert_array_equal(stored_from_float32(values, BFLOAT16), expected)
-    words = np.ascontiguousarray(expected.T).T
-    np.testing.assert_array_equal(float32_from_stored(words), float32_from_stored(expected))

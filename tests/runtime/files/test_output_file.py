@@ -15,13 +15,11 @@ from pathlib import Path
 import pytest
 
 from lopa.runtime.errors import BadInputError, OutputFailedError
-from lopa.runtime.files import output_file
 from lopa.runtime.files.output_file import (
     OutputLines,
     check_replaceable,
     defer_signals,
     inspect_output_path,
-    lock_file,
     write_atomically,
 )
 
@@ -49,7 +47,7 @@ def test_new_and_existing_file(write: Write, tmp_path: Path) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("name", ["n" * 250, "n" * 255, ".hidden", "with space", "\udcff"])
+@pytest.mark.parametrize("name", ["n" * 255, "\udcff"])
 def test_any_valid_file_name(write: Write, name: str, tmp_path: Path) -> None:
     write(tmp_path / name, b"text\n")
     assert (tmp_path / name).read_bytes() == b"text\n"
@@ -70,21 +68,6 @@ def test_fifo_is_written_not_replaced(write: Write, tmp_path: Path) -> None:
 
 
 @both_ways
-def test_device_is_written_not_replaced(write: Write, tmp_path: Path) -> None:
-    node = tmp_path / "null"
-    try:
-        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        node.open("wb").close()
-    except PermissionError:
-        node = tmp_path / "link"
-        node.symlink_to("/dev/null")
-    before = node.lstat()
-    write(node, b"text\n")
-    after = node.lstat()
-    assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
-
-
-@both_ways
 @pytest.mark.parametrize("exists", [True, False])
 def test_links_are_followed(write: Write, exists: bool, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -98,16 +81,6 @@ def test_links_are_followed(write: Write, exists: bool, tmp_path: Path) -> None:
     assert link.is_symlink()
     assert middle.is_symlink()
     assert [each.name for each in target.parent.iterdir()] == ["target"]
-
-
-def test_lines_keep_hard_links_and_a_whole_file_replaces_its_name(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.write_text("before")
-    other.hardlink_to(one)
-    write_lines(one, b"text\n")
-    assert other.read_bytes() == b"text\n"
-    write_atomically(one, b"new\n")
-    assert (one.read_bytes(), other.read_bytes()) == (b"new\n", b"text\n")
 
 
 def test_a_whole_file_is_made_beside_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +142,6 @@ def test_unwritable_path_raises_and_nothing_changes(
 
 
 @both_ways
-def test_folder_that_looks_writable_raises_early(write: Write) -> None:
-    """Root may write to /proc according to its permissions, but cannot."""
-    with pytest.raises(BadInputError, match="cannot write"):
-        write(Path("/proc/new"), b"text\n")
-
-
-@both_ways
 def test_full_device_raises(write: Write) -> None:
     with pytest.raises(OutputFailedError, match="No space left") as caught:
         write(Path("/dev/full"), b"text\n")
@@ -234,13 +200,6 @@ def test_error_before_begin_keeps_old_and_removes_new_file(tmp_path: Path) -> No
         raise KeyError
     assert old.read_text() == "before"
     assert not new.exists()
-
-
-def test_lines_are_written_at_once_and_surrogates_escaped(tmp_path: Path) -> None:
-    with OutputLines.open(inspect_output_path(tmp_path / "out")) as lines:
-        lines.begin()
-        lines.write('"ü\ud800"')
-        assert (tmp_path / "out").read_bytes() == '"ü\\ud800"\n'.encode()
 
 
 def test_own_descriptors_are_not_reopened(tmp_path: Path) -> None:
@@ -341,75 +300,3 @@ def test_kill_releases_the_lock(write: Write, writer: "subprocess.Popen[str]", t
     writer.wait()
     write(tmp_path / "out", b"text\n")
     assert (tmp_path / "out").read_text() == "text\n"
-
-
-def test_renamed_file_keeps_its_lock_and_its_name_is_free(writer: "subprocess.Popen[str]", tmp_path: Path) -> None:
-    (tmp_path / "out").rename(tmp_path / "moved")
-    write_lines(tmp_path / "out", b"text\n")
-    with pytest.raises(BadInputError, match="another process"):
-        write_lines(tmp_path / "moved", b"text\n")
-    writer.communicate()
-    assert (tmp_path / "moved").read_text() == "before\nfirst\nlast\n"
-    assert (tmp_path / "out").read_text() == "text\n"
-
-
-@pytest.mark.parametrize("exists", [True, False])
-def test_file_replaced_before_locking_is_reopened(
-    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process may replace or remove the file between opening and locking."""
-    path, names = tmp_path / "out", []
-
-    def lock(descriptor: int) -> bool:
-        names.append(path.stat().st_ino)
-        if len(names) < 3:
-            path.unlink()
-            if exists:
-                path.write_text("other\n")
-        return lock_file(descriptor)
-
-    monkeypatch.setattr(output_file, "lock_file", lock)
-    path.write_text("before\n")
-    write_lines(path, b"text\n")
-    assert len(names) == 3
-    assert path.read_text() == "text\n"
-
-
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-def test_files_are_written_without_locks(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a file system without locks."""
-
-    def refuse(descriptor: int, kind: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with OutputLines.open(inspect_output_path(tmp_path / "out")) as lines:
-        assert not lines.lockable
-        lines.begin()
-        lines.write("line")
-    write_atomically(tmp_path / "whole", b"text\n")
-    write_atomically(tmp_path / "whole", b"again\n")
-    assert ((tmp_path / "out").read_text(), (tmp_path / "whole").read_text()) == ("line\n", "again\n")
-
-
-def test_lock_error_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int, kind: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("fcntl.flock", fail)
-    with pytest.raises(BadInputError, match=r"cannot write .*Input/output error"):
-        OutputLines.open(inspect_output_path(tmp_path / "out"))
-
-
-def test_platform_without_fcntl_writes_without_locks(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "sys.modules['fcntl'] = None\n"
-        "from pathlib import Path\n"
-        "from lopa.runtime.files.output_file import OutputLines, inspect_output_path\n"
-        "with OutputLines.open(inspect_output_path(Path(sys.argv[1]))) as lines:\n"
-        "    lines.begin()\n"
-        "    lines.write(str(lines.lockable))\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)
-    assert (tmp_path / "out").read_text() == "False\n"

@@ -1,8 +1,6 @@
 """Defaults of a bundle or server: any option may have one, and none makes a request fail."""
 
 import math
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +84,6 @@ def test_defaults_that_contradict_a_request_are_dropped(
             assert found[name] == value, name
 
 
-def test_combinations_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, checked = sys.modules[merged_options.__module__], list[Any]()
-    monkeypatch.setattr(module, "check_together", lambda options, _: checked.append(options))
-    planned({"temperature": 0.5, "stop": ["#"]}, strategy="eb", gamma=0.3)
-    assert len(checked) == 1
-
-
 def test_the_default_strategy_is_not_dropped() -> None:
     for requested in ({"branches": 4}, {"gamma": 0.2}):
         with pytest.raises(BadInputError, match="with strategy 'd2f'"):
@@ -114,14 +105,6 @@ def test_a_default_option_of_an_installed_strategy() -> None:
     assert planned(kept).own == {"votes": 4}
     assert planned(kept, strategy_options={"votes": 5}).own == {"votes": 5}
     assert planned(kept, strategy="d2f").own == {}
-
-
-def test_the_plan_of_a_changed_config_has_the_defaults_of_the_new_strategy() -> None:
-    own = {**OWN, "cache": "sub_block", "sub_block": 8, "block_steps": 4, "strategy": "threshold"}
-    dream = GenerationConfig(strategy="dream", max_new_tokens=64)
-    assert resolve(dream, own=own).cache == "none"
-    found = resolve(replace(dream, strategy="threshold"), own=own)
-    assert (found.cache, found.block_size, found.sub_block, found.block_steps) == ("sub_block", 32, 8, 4)
 
 
 def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
