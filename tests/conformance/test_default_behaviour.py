@@ -52,19 +52,3 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_propert
     print(f"{name}: {ours} steps, published {theirs}")
     record_property("steps", ours)
     record_property("published_steps", theirs)
-
-
-def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
-    """Default mode decodes 120 new tokens in blocks of 32 as 3 blocks and 24 positions; the published loop decodes
-    96."""
-    published, traces = read_traces(TRACES / "x_lopa_bf4_new120_bs32.jsonl.gz")
-    config = dataclasses.replace(published, reference=False, stop_at_eos=False)
-    bundle = Bundle.open(tiny_bundle)
-    session = open_session(bundle, "cpu", threads=1)
-    decoding = LoneDecode(session, prompt_of(traces[0]), params_of(config), bundle.manifest)
-    while decoding.stop_reason is None:
-        decoding.step()
-    session.close()
-    assert (params_of(published).positions, params_of(config).positions) == (96, 120)
-    assert len(decoding.answer.committed) == 120
-    assert decoding.stop_reason == "length"

@@ -32,24 +32,11 @@ def test_zero_only_within_the_context() -> None:
     assert _product() > 0
 
 
-def test_an_error_restores_the_state() -> None:
-    with pytest.raises(KeyError), denormals_as_zero():
-        raise KeyError
-    assert _product() > 0
-
-
 def test_operands_are_also_flushed_to_zero() -> None:
     denormal = np.float32(1e-40)
     with denormals_as_zero():
         assert denormal * np.float32(1e10) == 0
     assert denormal * np.float32(1e10) > 0
-
-
-def test_nested_contexts() -> None:
-    with denormals_as_zero():
-        with denormals_as_zero():
-            pass
-        assert _product() == 0
 
 
 def test_a_forward_uses_the_context(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,13 +85,6 @@ def test_a_name_without_a_number_means_the_first_device(family: str) -> None:
     check_devices([family, f"{family}:1"])
 
 
-def test_a_device_of_another_family_is_rejected() -> None:
-    with pytest.raises(BadInputError, match="device 'cpu'") as caught:
-        parse_device("cpu", "tensorrt", "tensorrt-rtx")
-    assert caught.value.expected == "tensorrt:N or tensorrt-rtx:N with N the number of the device"
-    assert caught.value.remedy == "use a name such as tensorrt:0"
-
-
 def test_records_name_existing_modules() -> None:
     for name, family in FAMILIES.items():
         assert name == family.name

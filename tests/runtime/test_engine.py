@@ -249,18 +249,6 @@ def test_a_device_that_fails_ends_every_request_and_the_engine(
         decoder.session.free(number)
 
 
-def test_a_commit_that_fails_is_its_requests_error(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session = FailingSession(decoder.session, "commit")
-    broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    session.broken = True
-    with Engine(broken) as engine:
-        with pytest.raises(EngineFailedError, match="the device is gone") as caught:
-            engine.submit(prompt).result(WAIT)
-        assert isinstance(caught.value.__cause__, OSError)
-        session.broken = False
-        assert engine.submit(prompt, decoder.config(max_new_tokens=4)).result(WAIT).tokens > 0
-
-
 def test_closing_cancels_running_and_waiting_requests(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate = Gate()
     engine = Engine(decoder, max_num_seqs=1)

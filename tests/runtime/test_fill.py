@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -186,16 +185,3 @@ def test_what_holes_do_not_support_is_refused(llada: Decoder, parts: Any, option
     with pytest.raises(BadInputError) as caught:
         llada.fill(parts, **options)
     assert message in caught.value.received
-
-
-def test_models_that_see_one_side_are_refused(tiny_bundle: Path, family_bundle: Callable[..., Path]) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as adapted:
-        with pytest.raises(BadInputError, match="D2F adapter"):
-            adapted.fill("a<hole:3>b")
-        assert adapted.fill("a<hole:3>b", attention="full").holes is not None
-    for family in ("sdar", "fast_dllm_v2"):
-        with (
-            Decoder.open(family_bundle(family), threads=1) as causal,
-            pytest.raises(BadInputError, match="earlier text"),
-        ):
-            causal.fill("a<hole:3>b")

@@ -86,21 +86,6 @@ def test_other_decodes_never_write_the_expand_token(decoder: Decoder) -> None:
             assert not any((step.unmasked.tokens == EXPAND_ID).any() for step in steps)
 
 
-def test_an_end_of_text_follows_a_text(decoder: Decoder) -> None:
-    manifest, tokenizer = decoder.bundle.manifest, decoder.tokenizer
-    eos = manifest.special_tokens.eos
-    encoded = encode_lengths(text_with_holes("The answer is <hole:2-4>."), tokenizer, manifest)
-    assert encoded.grows
-    assert [len(each.ids) for each in encoded.lengths] == [len(encoded.ids) - 2, len(encoded.ids)]
-    assert encoded.ids[-1] == eos
-    assert encoded.given[-1] == "."
-    last = encode_lengths(text_with_holes("The answer is <hole:2-4>"), tokenizer, manifest)
-    assert (last.ids[-1], last.holes[0][1]) == (eos, len(last.ids) - 1)
-    ids = encode_lengths(text_with_holes([[5, 6], Hole(2), [7]]), tokenizer, manifest)
-    assert ids.ids[-1] == 7
-    assert not ids.grows
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 from tests.runtime.bundle.test_opened_once import relink, text_of
-from tests.runtime.requests.batch_mates import WAIT
 
-from lopa.runtime import Decoder, DecoderBusyError, Engine
+from lopa.runtime import Decoder
 
 pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("LOPA_SOAK_SECONDS", "5"))
@@ -102,30 +101,6 @@ def test_a_link_that_is_changed_all_the_time(tiny_bundle: Path, export_tiny: Any
         changing.result()
 
 
-def test_handlers_that_decode(decoder: Decoder, prompts: Any, answers: Any) -> None:
-    rng, outcomes = random.Random(3), set[str]()
-    inside = False
-
-    def handle(*_: Any) -> None:
-        nonlocal inside
-        if not inside:
-            inside = True
-            try:
-                assert decoder.generate(prompts[7], **OPTIONS).token_ids == answers[7]
-                outcomes.add("right")
-            except DecoderBusyError:
-                outcomes.add("refused")
-            inside = False
-
-    with alarms(handle):
-        for _ in trials():
-            number = rng.randrange(6)
-            set_alarm(rng, 0.05)
-            results = decoder.generate(prompts[number : number + 2], max_num_seqs=2, **OPTIONS)
-            assert [each.token_ids for each in results] == answers[number : number + 2]
-    assert "refused" in outcomes
-
-
 def test_streams_that_the_collector_closes(decoder: Decoder, prompts: Any, answers: Any) -> None:
     class Owner:
         """An object in a cycle that has a stream."""
@@ -147,33 +122,3 @@ def test_streams_that_the_collector_closes(decoder: Decoder, prompts: Any, answe
     gc.collect()
     decoder.generate(prompts[0], **OPTIONS)
     assert not decoder.session._caches  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("method", ["status", "result", "iterate", "submit"])
-def test_an_engine_outlives_interrupts(decoder: Decoder, prompts: Any, answers: Any, method: str) -> None:
-    rng = random.Random(method)
-
-    def handle(*_: Any) -> None:
-        raise AlarmError
-
-    with Engine(decoder) as engine:
-        for _ in trials():
-            try:
-                with alarms(handle):
-                    set_alarm(rng, 0.02)
-                    while True:
-                        request = engine.submit(prompts[0], **OPTIONS)
-                        if method == "result":
-                            request.result()
-                        elif method == "iterate":
-                            list(request)
-                        elif method == "status":
-                            while not request.done:
-                                assert engine.status.queue_limit
-                        else:
-                            request.cancel()
-                            while engine.status.waiting > 8:  # cancelled requests have a place until a round ends
-                                pass
-            except AlarmError:
-                pass
-            assert engine.submit(prompts[1], **OPTIONS).result(WAIT).token_ids == answers[1]

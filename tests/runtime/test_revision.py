@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.plain.plain_network import PlainNetwork, Sizes
+from tests.conformance.plain.test_plain_caches import plain_of_bundle
 
 from lopa.runtime import Decoder
-from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.revision import MASKED_AT_ONCE, Token, improbable_spans
 
@@ -30,22 +29,7 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
 def plain_probabilities(decoder: Decoder, text: str) -> tuple[list[tuple[int, int]], list[float]]:
     """Return the characters of each token that a row predicts, and its probability, by a plain network in float64."""
     manifest = decoder.bundle.manifest
-    own = manifest.dimensions
-    sizes = Sizes(
-        vocabulary=own.vocab_size,
-        hidden=own.hidden_size,
-        inner=own.intermediate_size,
-        layers=own.layers,
-        heads=own.heads,
-        kv_heads=own.kv_heads,
-        head_size=own.head_size,
-        theta=own.rope_theta,
-        eps=own.rms_norm_eps,
-        bias=own.qkv_bias,
-        norms=own.qk_norm,
-    )
-    weights = weights_from_bundle(decoder.bundle)
-    network = PlainNetwork(sizes, {name: weights[name] for name in weights})
+    network = plain_of_bundle(decoder.bundle)
     spans = decoder.tokenizer.token_spans(text)
     before = decoder.tokenizer.encode("", add_bos=manifest.decoding.add_bos)
     ids = np.array([*before, *(number for number, _, _ in spans)])

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
 from tests.runtime.state.test_shared_rows import rows_of
-from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import Decoder, GenerationConfig, Request
+from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -119,28 +118,6 @@ def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, promp
     assert counts["broken"] == counts["none"], "an unusable table counts as none"
     rows = {name: sum(step.rows.input_ids.size for step in steps) for name, (_, steps) in found.items()}
     assert rows["yes"] < 0.95 * rows["no"]
-
-
-def test_random_requests_decode_the_same_with_batch_mates(decoder: Decoder) -> None:
-    """Options include draws, stops, reference mode and every alignment; rows are shared everywhere or nowhere."""
-    rng = np.random.default_rng(12)
-    submitted = [(random_prompt(rng, decoder), with_more_branches(random_config(rng, decoder))) for _ in range(20)]
-    apart = [result(decoder, prompt, replace(config, deduplicate_rows=False)) for prompt, config in submitted]
-    steps: list[Step] = []
-    once = [result(decoder, prompt, replace(config, deduplicate_rows=True), steps) for prompt, config in submitted]
-    assert once == apart
-    assert shared_steps(steps) > 10
-    company = decoder.generate(
-        [Request(prompt, replace(config, deduplicate_rows=True)) for prompt, config in submitted], max_num_seqs=6
-    )
-    assert [list(each.token_ids) for each in company] == apart
-
-
-def with_more_branches(config: GenerationConfig) -> GenerationConfig:
-    """Return `config` with several branches if the strategy looks ahead."""
-    if config.strategy != "lopa":
-        return config
-    return replace(config, branches=4, attention="block_causal", block_size=8, sub_block=None, max_new_tokens=40)
 
 
 def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None = None) -> list[int]:

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
-from tests.conformance.plain.plain_decode import above, best, first, plain_decode
 from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
 from tests.lone_decode import LoneDecode
 from tests.params import params_of
@@ -325,70 +324,3 @@ def plain_of_bundle(bundle: Bundle) -> PlainNetwork:
         ),
         weights_from_bundle(bundle),
     )
-
-
-RULES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "threshold": (above(0.6), {"skip_threshold": 0.6}),
-    "vanilla": (best(1), {}),
-    "sequential": (first, {}),
-    "top_n": (best(3), {"tokens_per_step": 3}),
-}
-CACHES = [
-    ("none", "full", "prompt"),
-    ("prefix", "full", "prompt"),
-    ("dual", "full", "prompt"),
-    ("blocks", "block_causal", "prompt"),
-    ("blocks", "block_causal", "absolute"),
-]
-NEAR_TIE = 1e-3
-"""Margin below which float32 may choose differently."""
-
-
-def compared(model: Model, rng: np.random.Generator, cache: str, window: str, alignment: str) -> tuple[int, int]:
-    """Decode with every rule, ours and the plain loop. Return the tokens compared and the decodes that had a
-    near-tie."""
-    tokens = ties = 0
-    for strategy, (rule, options) in RULES.items():
-        prompt = rng.integers(3, 24, int(rng.integers(1, 14))).tolist()
-        config = GenerationConfig(
-            strategy=cast(Any, strategy),
-            cache=cast(Any, cache),
-            attention=cast(Any, window),
-            alignment=cast(Any, alignment),
-            block_size=int(rng.integers(2, 9)),
-            max_new_tokens=int(rng.integers(5, 24)),
-            confidence="probability",
-            stop_at_eos=False,
-            block_add_threshold=1.0,
-            decoded_token_threshold=1.0,
-            **options,
-        )
-        setting = setting_of(params_of(config), len(prompt), model.manifest.prediction_shift)
-        new = params_of(config).max_new_tokens
-        expected, margin = plain_decode(model.plain, setting, prompt, rule, new=new, mask=MASK)
-        if margin < NEAR_TIE:
-            ties += 1
-            continue
-        for own in (config, dataclasses.replace(config, speculative=True, branches=int(rng.integers(2, 5)))):
-            assert answer_of(model, prompt, own) == expected, (own, prompt)
-        tokens += len(expected)
-    return tokens, ties
-
-
-def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list[int]:
-    decoding = LoneDecode(model.session, np.array(prompt), params_of(config), model.manifest)
-    while decoding.stop_reason is None:
-        decoding.step()
-    return cast(list[int], decoding.answer.committed.tolist())
-
-
-@pytest.mark.parametrize(("cache", "window", "alignment"), CACHES)
-def test_answers_of_plain_loops(cache: str, window: str, alignment: str, manifest: Manifest) -> None:
-    rng = np.random.default_rng(7)
-    found = [
-        compared(model_of(manifest, layers, shift=seed % 2, seed=seed), rng, cache, window, alignment)
-        for seed, layers in enumerate(LAYERS)
-    ]
-    tokens, ties = np.sum(found, axis=0)
-    assert ties <= 8
-    assert tokens > 60

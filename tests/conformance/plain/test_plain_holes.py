@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.lone_decode import LoneDecode
@@ -22,8 +21,37 @@ from lopa.runtime.decoding.growing_holes import hole_filling
 from lopa.runtime.options.hole_params import params_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles, Span
 
+Rule = Callable[[Array], tuple[list[int], float]]
+"""Function from the probabilities of a block's masked positions, ascending, to positions to write and the margin."""
+
+
 RuleOfShares = Callable[[Array], tuple[list[int], float]]
 """Function from the distributions [n, V] at masked positions, ascending, to positions to write and the margin."""
+
+
+def best(number: int) -> Rule:
+    """Return the rule that writes the `number` most probable positions."""
+
+    def chosen(probabilities: Array) -> tuple[list[int], float]:
+        order = np.argsort(-probabilities, kind="stable")
+        gaps = -np.diff(probabilities[order])
+        return sorted(order[:number].tolist()), float(gaps[number - 1]) if number <= len(gaps) else np.inf
+
+    return chosen
+
+
+def above(threshold: float) -> Rule:
+    """Return the rule that writes all positions above the threshold, or the best if there is none."""
+
+    def chosen(probabilities: Array) -> tuple[list[int], float]:
+        close = float(np.abs(probabilities - threshold).min())
+        found = np.flatnonzero(probabilities > threshold).tolist()
+        if found:
+            return found, close
+        one, gap = best(1)(probabilities)
+        return one, min(close, gap)
+
+    return chosen
 
 
 def of_best(rule: Rule) -> RuleOfShares:
@@ -197,16 +225,3 @@ def test_the_most_confident_length_is_filled(seed: int, speculative: bool, manif
         chosen.add(best)
     assert compared >= 2
     assert len(chosen) > 1
-
-
-@pytest.mark.parametrize("branches", [1, 4, 8])
-def test_lookahead_fills_every_hole_and_no_given_token(branches: int, manifest: Manifest) -> None:
-    for model, case, _ in cases(manifest, 7):
-        case = replace(case, rule="threshold 0.8")
-        found, steps = fill(model, case, strategy="lopa", branches=branches)
-        given = np.ones(len(case.ids), np.bool_)
-        for start, end in case.holes:
-            given[start:end] = False
-        assert np.array_equal(np.array(found)[given], case.ids[given])
-        assert MASK not in np.array(found)[~given]
-        assert 1 <= steps <= (~given).sum()

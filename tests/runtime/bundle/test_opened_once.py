@@ -120,21 +120,6 @@ def test_unsigned_bundle_never_takes_the_place_of_a_signed_one(
         Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public])
 
 
-def test_signed_folder_that_is_replaced_and_put_back(
-    signed: tuple[Path, Path], other_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, public = signed
-
-    def put_back() -> None:
-        shutil.rmtree(folder)
-        folder.with_name("replaced").rename(folder)
-
-    happen_after("check_signature", lambda: replace_folder(folder, other_bundle), monkeypatch)
-    happen_after("session_from_devices", put_back, monkeypatch)
-    with pytest.raises(BadInputError, match="changed while it was opened"):
-        Decoder.open(folder, threads=1, defaults={}, trusted_keys=[public])
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system has no paths of open folders")
 @pytest.mark.parametrize("step", STEPS[:1])
 def test_folder_above_a_signed_one_that_is_replaced_and_put_back(
@@ -157,27 +142,6 @@ def test_folder_above_a_signed_one_that_is_replaced_and_put_back(
         assert decoder.generate(PROMPT, max_new_tokens=48).text == expected
         with pytest.raises(BadInputError, match=r"a/bundle has no chat template"):
             decoder.tokenizer.chat([{"role": "user", "content": "x"}])
-
-
-def test_another_bundle_with_equal_sizes_and_times(
-    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = [Path(shutil.copytree(source, tmp_path / source.name)) for source in (tiny_bundle, other_bundle)]
-    for path in tmp_path.glob("*/*"):
-        os.utime(path, (0, 0))
-    size = max((each / "manifest.json").stat().st_size for each in folders)
-    for each in folders:
-        text = (each / "manifest.json").read_text()
-        (each / "manifest.json").write_text(text + " " * (size - len(text.encode())))
-        os.utime(each / "manifest.json", (0, 0))
-
-    def replace_first() -> None:
-        folders[0].rename(tmp_path / "replaced")
-        folders[1].rename(folders[0])
-
-    happen_after("Bundle.from_folder", replace_first, monkeypatch)
-    with pytest.raises(BadInputError, match=r"manifest.json changed while it was opened"):
-        Decoder.open(folders[0], threads=1)
 
 
 @pytest.mark.parametrize("is_signed", [False, True], ids=["added", "changed"])

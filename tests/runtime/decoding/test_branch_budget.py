@@ -81,18 +81,6 @@ def test_the_last_position_gets_a_lookahead_at_any_cost(left: int, more_blocks: 
     assert (dear._tokens[0], dear._rounds[0]) == (4 - left, 1)
 
 
-def test_rounds_show_the_yield_of_fewer_branches() -> None:
-    """Winning lookaheads with many tokens make expensive branches worthwhile, and losing ones make them wasteful."""
-    eager, wary = budget_with(first=1.0, each=1.2), budget_with(first=1.0, each=0.3)
-    before = eager.branches(masked=100, window=64, prefix=64), wary.branches(masked=100, window=64, prefix=64)
-    for _ in range(200):
-        eager.observe([-0.1, -0.5, -0.6, -1.0], [20, 20, 20, 2])
-        wary.observe([-1.0, -0.9, -0.8, -0.1], [20, 20, 20, 4])
-    after = eager.branches(masked=100, window=64, prefix=64), wary.branches(masked=100, window=64, prefix=64)
-    assert (before[0], after[0]) == (1, 2)
-    assert before[1] > after[1] == 1
-
-
 def test_the_winner_of_fewer_branches_is_found_among_them() -> None:
     """Only the first lookahead and the anchor compete with two branches."""
     budget = budget_with(first=1.0, each=0.0)

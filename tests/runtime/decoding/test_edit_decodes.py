@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -173,82 +172,7 @@ def test_edits_keep_an_answer_valid(own: dict[str, Any], editor: Decoder) -> Non
     assert read > 0
 
 
-def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
-    """A grammar that counts upwards: an edit before the first masked position is kept only if all text stays valid."""
-    from dataclasses import dataclass, replace
-
-    from tests.params import branch_of, context_of
-
-    from lopa.runtime.contract import Bool
-    from lopa.runtime.decoding.edit import edit_branch
-    from lopa.runtime.state.branch import Branch
-
-    @dataclass(frozen=True)
-    class Rising:
-        """Tokens have to rise."""
-
-        last: int = 0
-        length: int = 0
-        ended: bool = False
-        remasked: int = 0
-
-        @property
-        def has_text(self) -> Bool:
-            return np.arange(100) > 2
-
-        def after(self, token: int, remaining: int) -> "Rising | None":  # noqa: ARG002
-            if token == END:
-                return replace(self, length=self.length + 1, ended=True)
-            return replace(self, last=token, length=self.length + 1) if token > self.last else None
-
-        def with_rejected(self, count: int) -> "Rising":
-            return replace(self, remasked=self.remasked + count)
-
-    context = context_of(
-        strategy="threshold", block_size=8, max_new_tokens=8, editing_threshold=0.5, mask_token=2, ends=(0,)
-    )
-    branch: Branch = branch_of(np.array([7, 8]), context)
-    tokens, unmasked = branch.tokens.copy(), branch.unmasked.copy()
-    tokens[2:6], unmasked[2:6] = (10, 20, 30, 40), True
-    tokens[8], unmasked[8] = 60, True
-    grammar: Any = Rising(40, 4, remasked=3)
-    branch = replace(branch, tokens=tokens, unmasked=unmasked, grammar=grammar, final_grammar=Rising())  # type: ignore[arg-type]
-    positions = np.array([2, 3, 4, 5, 8])
-    proposed = np.array([25, 22, 21, 45, 1])  # too large for 20 behind it; fine; below 22; fine; no text
-    candidates = Candidates(proposed, np.full(5, 0.9, np.float32), np.full(5, 0.9, np.float32))
-    after, edited = edit_branch(branch, branch, positions, candidates, context)
-    assert edited.positions.tolist() == [3, 5]
-    assert (edited.before.tolist(), edited.tokens.tolist()) == ([20, 40], [22, 45])
-    assert after.tokens[2:9].tolist() == [10, 22, 30, 45, 2, 2, 60]
-    assert after.grammar == Rising(45, 4, remasked=3)
-    ending = replace(candidates, tokens=np.array([25, 22, 21, END, 1]))
-    assert edit_branch(branch, branch, positions, ending, context)[1].positions.tolist() == [3], "no end of text"
-    blocked = edit_branch(branch, branch, positions, candidates, context_of(editing_threshold=0.95, mask_token=2))[1]
-    assert len(blocked) == 0
-
-
 def test_an_edit_needs_another_token_and_more_than_the_threshold() -> None:
     probabilities = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(1)), 0.9], np.float32)
     view = EditView(np.array([7, 7, 7]), Candidates(np.array([8, 8, 7]), probabilities, probabilities))
     assert other_token_above(view, params_of(editing_threshold=0.5)).tolist() == [False, True, False]
-
-
-def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
-    from lopa.runtime.decoding.edit import _edited_block
-    from lopa.runtime.decoding.round import EditedTokens
-    from lopa.runtime.state.branch import Block, BlockState
-
-    context: Any = SimpleNamespace(params=SimpleNamespace(editing_limit=2))
-    block = Block(4, 8, masks=0, state=BlockState.ACTIVE, fully_activated=True)
-    full: Any = SimpleNamespace(unmasked=np.ones(12, np.bool_))
-    edit = EditedTokens(np.array([2]), np.array([5]), np.array([6]), np.array([0.9], np.float32))
-    none = EditedTokens()
-    behind = EditedTokens(np.array([9]), np.array([5]), np.array([6]), np.array([0.9], np.float32))
-    assert not _edited_block(block, full, none, context).is_unsettled
-    assert not _edited_block(block, full, behind, context).is_unsettled
-    once = _edited_block(block, full, edit, context)
-    assert (once.is_unsettled, once.edit_rounds) == (True, 1)
-    assert not _edited_block(once, full, edit, context).is_unsettled, "at the limit"
-    masked: Any = SimpleNamespace(unmasked=np.arange(12) != 1)
-    assert _edited_block(block, masked, none, context).is_unsettled
-    assert _edited_block(block, masked, none, context).edit_rounds == 0

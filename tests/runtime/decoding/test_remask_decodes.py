@@ -1,6 +1,5 @@
 """Whole decodes that remask: random statistics compared with a plain version of the rule, then the tiny model."""
 
-import dataclasses
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -222,31 +221,3 @@ def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted:
             back = [len(step.remasked) for step in steps]
             if each.config.strategy != "lopa" and not params_of(each.config).drop_after_eos:
                 assert np.diff(unmasked).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]
-
-
-def test_a_time_limit_returns_finished_blocks_only(decoder: Decoder, prompts: list[list[int]]) -> None:
-    """Tokens that the first step unmasked at the beginning of the answer may still change."""
-    config = decoder.config(strategy="d2f", skip_threshold=0.5, remask_threshold=0.9, time_limit=1e-9)
-    result = alone(decoder, prompts[0], config)
-    assert (result.stop_reason, result.steps, result.text, result.token_ids) == ("time_limit", 1, "", ())
-    for_good = alone(decoder, prompts[0], dataclasses.replace(config, remask_threshold=None))
-    assert for_good.steps == 1
-    assert len(for_good.token_ids) > 0
-
-
-def test_only_the_anchor_is_verified_and_any_winner_is_remasked(decoder: Decoder, submitted: list[Request]) -> None:
-    won = 0
-    for each in submitted:
-        if each.config.strategy != "lopa" or each.config.deduplicate_rows:
-            continue
-        steps: list[Step] = []
-        for _ in decoder.stream(each.prompt, each.config, on_step=steps.append):
-            pass
-        for step in steps:
-            counts = [
-                step.rows.branch_lengths[row] - (len(branch.tokens) - step.rows.prefix)
-                for row, branch in enumerate(step.branches)
-            ]
-            assert counts == [0] * (len(counts) - 1) + [len(step.rows.remaskable)]
-            won += bool(len(step.remasked)) and step.branches[step.winner].lookahead is not None
-    assert won > 0

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 from tools.random_schemas import random_schema
 
-from lopa.runtime import Decoder, Engine, TextEvent
+from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError, GrammarRefusedError
-from lopa.runtime.text.text_with_holes import Hole, text_with_holes
+from lopa.runtime.text.text_with_holes import Hole
 
 pytest.importorskip("llguidance")
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -94,20 +94,6 @@ def test_the_whole_document_satisfies_its_schema(decoder: Decoder, document: str
     jsonschema.validate(json.loads(result.filled_text), PERSON)
     given = re.escape(document)
     assert re.fullmatch(re.sub(r"<hole:\d+>", "(?s:.*)", given), result.filled_text)
-
-
-def test_an_engine_and_a_stream_fill_alike(decoder: Decoder) -> None:
-    text = text_with_holes('{"name": "<hole:6>", "age": <hole:3>, "ok": <hole:5>}')
-    expected = decoder.generate(text, json_schema=PERSON)
-    streamed = [event.text for event in decoder.stream(text, json_schema=PERSON) if isinstance(event, TextEvent)]
-    assert "".join(streamed) == expected.text
-    form = [text_with_holes(["Age: ", Hole(3, regex=f"[{digits}]{{2}}"), "."]) for digits in ("0-4", "5-9")]
-    with Engine(decoder) as engine:
-        handles = [engine.submit(text, json_schema=PERSON), *(engine.submit(each) for each in form)]
-        assert handles[0].result(60).filled_text == expected.filled_text
-        ages = [(handle.result(60).holes or ("",))[0] for handle in handles[1:]]
-    assert re.fullmatch("[0-4]{2}", ages[0])
-    assert re.fullmatch("[5-9]{2}", ages[1])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import BadInputError, Decoder, Engine
-from lopa.runtime.decoding.step import Step
+from lopa.runtime import Decoder, Engine
 from lopa.runtime.requests.admission import Admission
 
 
@@ -77,38 +76,6 @@ class Rounds:
     def request_ended(self, report: Any) -> None: ...
 
 
-@pytest.mark.parametrize("attention", ["full", "block_causal"])
-def test_long_prompts_join_one_by_one_while_something_runs(
-    decoder: Decoder, prompt: tuple[int, ...], attention: str
-) -> None:
-    seen, order, gate = Rounds(), list[int](), Gate()
-    slow = decoder.config(strategy="vanilla", max_new_tokens=30, stop_at_eos=False, attention=attention)
-    long = [(prompt * 9)[: 300 + number] for number in range(4)]
-    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=100, observer=seen) as engine:
-        running = engine.submit(prompt, slow, on_step=gate)
-        assert gate.reached.wait(WAIT)
-        config = decoder.config(max_new_tokens=2, attention=attention)
-
-        def record(number: int, step: Step) -> None:
-            order.append(number)
-            assert not running.done
-
-        handles = engine.submit_many(long, config, on_step=record)
-        gate.open()
-        for handle in handles:
-            handle.result(WAIT)
-        again = engine.submit_many(long, config)
-        for handle in again:
-            handle.result(WAIT)
-        running.result(WAIT)
-    assert list(dict.fromkeys(order)) == [0, 1, 2, 3]
-    first = len(prompt)
-    assert [rows for rows in seen.prompt_rows if rows][:5] == [first, 300, 301, 302, 303]
-    joined = [number for number, rows in enumerate(seen.prompt_rows) if rows][:5]
-    assert np.diff(joined).tolist() == [3, 4, 4, 4]  # each round adds 100 rows, and an unused remainder expires
-    assert engine.status.prefix_cached_tokens == (0 if attention == "full" else first + sum(map(len, long)))
-
-
 def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     seen, gate = Rounds(), Gate()
     config = decoder.config(max_new_tokens=4, attention="block_causal")
@@ -125,9 +92,3 @@ def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tup
         running.result(WAIT)
     assert not any(seen.prompt_rows[rounds + 1 :])
     assert seen.requests[rounds : rounds + 2] == [1, 5]  # all prompts join at once
-
-
-@pytest.mark.parametrize("rows", [0, -1, 1.5, True, "many", 2**50])
-def test_invalid_row_limits(decoder: Decoder, rows: Any) -> None:
-    with pytest.raises(BadInputError, match="max_num_batched_tokens"):
-        Engine(decoder, max_num_batched_tokens=rows)

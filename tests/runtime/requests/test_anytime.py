@@ -87,12 +87,6 @@ def test_the_tokens_are_the_most_probable_ones_of_the_last_forward(decoder: Deco
         assert all(best[0].token_id == token for best, token in zip(early.top_logprobs, ids, strict=True))
 
 
-def test_a_whole_answer_has_no_draft(decoder: Decoder) -> None:
-    whole, limited = decoded(decoder), decoded(decoder, max_forwards=1000, anytime=True)
-    assert (limited.token_ids, limited.stop_reason) == (whole.token_ids, whole.stop_reason)
-    assert limited.draft_probability is None
-
-
 def test_a_deadline_returns_a_complete_answer(decoder: Decoder) -> None:
     options: dict[str, Any] = {"strategy": "dream", "max_new_tokens": 400}
     with Engine(decoder) as engine:
@@ -106,12 +100,6 @@ def test_a_deadline_returns_a_complete_answer(decoder: Decoder) -> None:
     limited = decoder.generate(PROMPT, time_limit=0.2, anytime=True, **options)
     assert limited.stop_reason == "time_limit"
     assert len(limited.token_ids) == 400 or limited.token_ids[-1] in eos
-
-
-def test_nothing_is_written_before_the_first_forward(decoder: Decoder) -> None:
-    with Engine(decoder) as engine:
-        early = engine.submit(PROMPT, deadline=0.0, anytime=True).result(60)
-    assert (early.text, early.draft_probability, early.stop_reason) == ("", None, "time_limit")
 
 
 def test_all_holes_are_filled(llada: Decoder) -> None:

@@ -91,19 +91,6 @@ def test_a_batch_contains_every_row_and_returns_every_column(shapes: list[tuple[
         np.testing.assert_array_equal(columns.logits, columns.topk_logprobs)
 
 
-def test_columns_in_the_order_of_their_rows_are_views() -> None:
-    """Logits are large, so they are copied only if a column repeats a row or columns are in another order."""
-    packed = random_rows(np.random.default_rng(1), 2, 9)
-    distinct = np.unique(packed.column_rows)
-    in_order = dataclasses.replace(packed, column_positions=distinct, column_rows=distinct)
-    backwards = dataclasses.replace(in_order, column_rows=distinct[::-1])
-    for each, is_view in ((in_order, True), (backwards, False)):
-        statistics = echo(batch_from_rows([each], [0], [0.0]))
-        (columns,) = columns_from_statistics(statistics, [each])
-        assert np.shares_memory(columns.logits, statistics.logits) is is_view  # type: ignore[arg-type]
-        np.testing.assert_array_equal(columns.topk_ids[:, 0], each.input_ids[each.column_rows])
-
-
 def test_a_round_without_columns_samples_one_row() -> None:
     packed = random_rows(np.random.default_rng(2), 2, 5)
     none = np.empty(0, np.int64)

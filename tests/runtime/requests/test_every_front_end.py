@@ -362,22 +362,6 @@ def test_every_front_end_decodes_the_same_request(bench: Bench, name: str) -> No
         assert seen == expected, front_end
 
 
-def test_what_is_particular_about_a_request_matters(bench: Bench) -> None:
-    """Otherwise every front end could ignore it unnoticed."""
-
-    def seen(name: str) -> Seen:
-        by_python(bench, Case(CASES[name].prompt, {**LENGTH, **CASES[name].options}, CASES[name].salt))
-        return bench.seen()
-
-    plain = {str: seen("text"), Chat: seen("chat")}
-    for name, case in CASES.items():
-        if name not in ("text", "chat") and type(case.prompt) in plain:
-            assert seen(name) != plain[type(case.prompt)], name
-    for name in ("special tokens in a chat", "no reasoning", "reasoning", "template arguments", "tools"):
-        assert seen(name).ids != plain[Chat].ids, name
-    assert seen("special tokens in a text").ids != plain[str].ids
-
-
 @pytest.mark.parametrize("front_end", sorted(FORMS["messages"] - {"command", "chat"}))
 def test_every_front_end_refuses_an_unknown_role(bench: Bench, front_end: str) -> None:
     chat = Chat(MESSAGES)
@@ -467,12 +451,6 @@ def test_a_prompts_own_grammar_or_choices_replace_the_runs(
     assert bench.seen() == line
     by_python(bench, Case(Chat(MESSAGES), by_python_options))
     assert bench.seen() == line
-
-
-def test_a_line_that_scores_choices_replaces_the_runs_grammar(bench: Bench) -> None:
-    body = {"model": "tiny", "prompt": TEXT, "choices": ["54", "15"]}
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/score", "body": body}
-    assert _prompts_file(bench, line, *_flags(REGEX))["response"]["status_code"] == 200
 
 
 def test_an_empty_stop_stops_nothing() -> None:

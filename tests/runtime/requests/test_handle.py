@@ -69,29 +69,6 @@ def test_an_error_follows_earlier_events() -> None:
     assert asyncio.run(read()) == EVENTS[:1]
 
 
-def test_the_loop_is_not_blocked_by_a_wait() -> None:
-    async def main() -> tuple[list[Event], list[Event], int]:
-        handle, ticks = RequestHandle(), 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while not handle.done:
-                ticks += 1
-                await asyncio.sleep(0)
-
-        async def read() -> list[Event]:
-            return [event async for event in handle]
-
-        writer = put_one_by_one(handle, EVENTS)
-        first, second, _ = await asyncio.gather(read(), read(), tick())
-        writer.join()
-        return first, second, ticks
-
-    first, second, ticks = asyncio.run(main())
-    assert first == second == EVENTS
-    assert ticks > 3
-
-
 def test_a_handle_can_be_awaited() -> None:
     async def main() -> None:
         handle = RequestHandle()

@@ -1,13 +1,10 @@
 """Submitting several requests: all or none, and copies that share a decode but end separately."""
 
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.runtime.requests.batch_mates import (
     WAIT,
@@ -17,7 +14,6 @@ from tests.runtime.requests.batch_mates import (
     alone,
     result_of,
 )
-from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
     BadInputError,
@@ -281,39 +277,3 @@ def test_bad_lists_are_rejected(decoder: Decoder, prompts: Any, options: dict[st
             engine.submit_many(prompts, **options)
         assert engine.drain(WAIT)
         assert engine.status.rounds == 0
-
-
-def test_threads_that_submit_and_cancel_copies_all_get_their_ends(decoder: Decoder) -> None:
-    rng = np.random.default_rng(9)
-    submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
-    expected = [alone(decoder, *each) for each in submitted]
-    before = threading.active_count()
-
-    def one(stream: np.random.Generator) -> None:
-        number, copies = int(stream.integers(len(submitted))), int(stream.integers(1, 5))
-        prompt, config = submitted[number]
-        try:
-            handles = engine.submit_many([prompt] * copies, config, drafts=bool(stream.random() < 0.5))
-        except QueueFullError:
-            return
-        chosen = [bool(stream.random() < 0.4) for _ in handles]
-        for handle, cancel in zip(handles, chosen, strict=True):
-            if cancel:
-                handle.cancel()
-        for handle, cancel in zip(handles, chosen, strict=True):
-            result = result_of(handle)
-            if cancel and result.stop_reason == "cancelled":
-                assert expected[number].token_ids[: result.tokens] == result.token_ids[: result.tokens]
-            else:
-                assert result == expected[number]
-        ended.append(number)
-
-    ended: list[int] = []
-    with (
-        Engine(decoder, max_num_seqs=3, queue_limit=9, max_num_batched_tokens=64) as engine,
-        ThreadPoolExecutor(4) as threads,
-    ):
-        list(threads.map(one, rng.spawn(40)))
-    assert len(ended) > 20
-    assert threading.active_count() == before
-    assert not decoder.session._caches  # type: ignore[attr-defined]

@@ -1,13 +1,12 @@
 """Reports of rounds, admissions and ends, and the engine's status."""
 
 import logging
-import threading
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, StalledSession, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, Gate, StalledSession, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -16,7 +15,6 @@ from lopa.runtime import (
     Decoder,
     EndReport,
     Engine,
-    EngineFailedError,
     Request,
     RoundReport,
 )
@@ -127,32 +125,6 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
     assert by_length[count - 4] == (0, 1)
     # Requests that ended in the queue were never admitted.
     assert [e.prompt_tokens for e in noted.admissions] == [count, count - 3, count - 3, count - 4]
-
-
-def test_closing_and_a_failing_device_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    for breaks in (False, True):
-        noted, gate = RecordingObserver(), Gate()
-        session = FailingSession(decoder.session, "wait")
-        broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-        engine = Engine(broken, max_num_seqs=1, observer=noted)
-        engine.submit(prompt, on_step=gate)
-        assert gate.reached.wait(WAIT)
-        engine.submit_many([prompt] * 2)
-        session.broken = breaks
-        closing = threading.Thread(target=(lambda: None) if breaks else engine.close)
-        closing.start()
-        while not (breaks or engine.closed):
-            pass
-        gate.open()
-        while not engine.closed:
-            pass
-        engine.close()
-        closing.join()
-        assert [each.stop_reason for each in noted.ends] == [None if breaks else "cancelled"] * 3
-        assert [each.steps for each in noted.ends] == [1, 0, 0]
-        assert [type(each.error) for each in noted.ends] == [EngineFailedError if breaks else type(None)] * 3
-    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.free(number)
 
 
 class Raising:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of, with_stored_prompt
+from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of, with_stored_prompt
 from tools.random_configs import random_prompt
 
 from lopa.runtime.contract import Statistics
@@ -189,50 +189,3 @@ def alone_in(bundle: Path, prompt: Any, config: GenerationConfig) -> Any:
     """Return the answer of another session, since an engine uses its own exclusively."""
     with Decoder.open(bundle, threads=1) as decoder:
         return alone(decoder, prompt, config)
-
-
-def test_rows_that_cannot_be_read_are_not_stored(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as inner:
-        session: Any = FailingSession(inner.session, "read_rows")
-        decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)
-        prompt, config = tuple(range(5, 50)), decoder.config(**BLOCKS, max_new_tokens=20)
-        expected = alone(inner, prompt, config)
-        with Engine(decoder) as engine:
-            session.broken = True
-            assert result_of(engine.submit(prompt, config)) == expected
-            assert engine.status.prefix_cached_tokens == 0
-            session.broken = False
-            assert result_of(engine.submit(prompt, config)) == expected
-            assert engine.status.prefix_cached_tokens > 0
-
-
-class RecordingObserver:
-    """An observer that adds up what the prefix cache reports."""
-
-    def __init__(self) -> None:
-        self.evicted = self.computed = self.reused = 0
-
-    def round_ended(self, report: Any) -> None:
-        self.evicted += report.evicted_blocks
-        self.computed += report.prompt_rows
-
-    def request_admitted(self, report: Any) -> None:
-        self.reused += report.cached_tokens
-
-    def request_ended(self, report: Any) -> None: ...
-
-
-def test_reports_add_up(tiny_bundle: Path) -> None:
-    rng, noted = np.random.default_rng(10), RecordingObserver()
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        config = decoder.config(**BLOCKS, max_new_tokens=10)
-        prompts = [tuple(int(each) for each in rng.integers(5, 300, 60)) for _ in range(3)]
-        with Engine(decoder, max_num_seqs=1, prefix_cache_tokens=130, observer=noted) as engine:
-            for prompt in [*prompts, *prompts[::-1]]:
-                engine.submit(prompt, config).result(WAIT)
-            assert engine.drain(WAIT)
-            status = engine.status
-    assert noted.evicted == status.evicted_blocks > 0
-    assert noted.reused == status.prefix_hit_tokens > 0
-    assert noted.computed == 6 * 60 - noted.reused
-    assert 0 < status.prefix_hits < 6

@@ -168,13 +168,6 @@ def test_stored_blocks_are_read_once() -> None:
     assert positions_of(rows_found(third)) == list(range(40))  # a block with another id is another block
 
 
-def test_an_incomplete_block_is_not_stored() -> None:
-    tree, params = PrefixTree(1000), params_of(**BLOCKS)
-    one = cache_of(tree, prefix_reuse(8, params, 0), np.arange(8))
-    one.store_rows(0, np.arange(13), rows_at(0, 13))  # an answer that ended within its block
-    assert tree.tokens == 8
-
-
 def test_storing_ends_without_space_and_after_a_gap() -> None:
     params, ids = params_of(**BLOCKS), np.arange(64)
     for tree, starts, expected in ((PrefixTree(20), (0, 40, 48), 16), (PrefixTree(100), (0, 48, 56), 40)):

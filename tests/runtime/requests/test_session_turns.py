@@ -194,24 +194,6 @@ def test_a_stream_that_is_left_inside_a_round_is_released_after_it(
     assert not decoder.session.prefix_length(request)
 
 
-def test_a_stream_that_another_thread_leaves_is_released_after_the_round(
-    interrupted: tuple[Decoder, InterruptedSession], prompts: Any, answers: Any
-) -> None:
-    decoder, session = interrupted
-    stream = decoder.stream(prompts[1], **OPTIONS)
-    next(stream)
-    stall = Gate()
-    session.interruption = lambda: stall(None)  # type: ignore[arg-type]
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(decode_one, decoder, prompts[0])
-        assert stall.reached.wait(WAIT)
-        stream.close()  # it does not wait for the round
-        assert not running.done()
-        stall.open()
-        assert running.result(WAIT) == answers[0]
-    assert not session._inner._caches  # type: ignore[attr-defined]
-
-
 def test_a_closed_decoder_is_named(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
     decoder = Decoder.open(tiny_bundle, threads=1)
     stream = decoder.stream(prompt)
@@ -329,17 +311,3 @@ def test_engines_without_a_reference_end_after_their_requests(decoder: Decoder, 
 
     with pytest.warns(ResourceWarning, match="dropped without close"):
         assert drop() == answers[:2]
-
-
-def test_no_thread_for_an_engine_is_named(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lopa import ResourceExhaustedError
-
-    def refuse(*_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(ResourceExhaustedError, match="no thread for the engine: can't start new thread"):
-            Engine(decoder)
-    with Engine(decoder) as engine:
-        assert not engine.closed

@@ -102,16 +102,6 @@ def test_equal_scores_are_computed_once_and_others_are_not(decoder: Decoder) -> 
         ]
 
 
-def test_a_stored_prompt_does_not_change_scores(decoder: Decoder) -> None:
-    """Decodes store the prompt's rows. A score computes them itself, for its own windows."""
-    config = decoder.config(choices=CHOICES, attention="block_causal")
-    expected = alone(decoder, PROMPT, config)
-    with Engine(decoder) as engine:
-        engine.submit(PROMPT, attention="block_causal", max_new_tokens=8).result(WAIT)
-        assert engine.status.prefix_cached_tokens > 0
-        assert_same_scores(engine.submit(PROMPT, config).result(WAIT), expected)
-
-
 def test_a_failed_score_leaves_others_alone(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as plain:
         config = plain.config(max_new_tokens=24)

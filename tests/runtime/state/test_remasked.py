@@ -90,19 +90,6 @@ def test_positions_cut_off_behind_an_end_of_text_return(cache: str) -> None:
     assert (again.ended, len(again.tokens)) == (True, 7)
 
 
-def test_a_shorter_last_block_stays_shorter() -> None:
-    assert remasked(with_unmasked(opened(3), [12], [30]), [12]).blocks == opened(3).blocks
-    assert opened(3).blocks[-1].end == 13
-
-
-def test_completion_flags_are_kept() -> None:
-    branch = with_next_block(with_unmasked(opened(3), [3, 4, 5, 6], [23, 24, 25, 26]), CONTEXT)
-    assert branch.blocks[2].fully_activated
-    after = remasked(branch, [3, 4, 5, 6])
-    assert [block.fully_activated for block in after.blocks] == [block.fully_activated for block in branch.blocks]
-    assert after.blocks[1].masks == 4
-
-
 def test_only_unmasked_positions_of_active_blocks_can_be_remasked() -> None:
     branch = with_unmasked(opened(2), [3, 4, 5, 6], [23, 24, 25, 26])
     due = replace(branch.blocks[1], state=BlockState.TO_CACHE)

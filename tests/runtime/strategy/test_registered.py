@@ -117,14 +117,6 @@ def test_an_unknown_name_lists_all(agreement: Strategy, name: Any) -> None:
     assert all(known in str(caught.value) for known in (*STRATEGIES, "agreement"))
 
 
-@pytest.mark.parametrize("given", [0, 65, "2", True])
-def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
-    [option] = agreement.options
-    assert [option.value(each, 40) for each in (None, 1, 64)] == [2, 1, 64]
-    with pytest.raises(BadInputError, match="agreement"):
-        option.value(given, 40)
-
-
 @pytest.mark.parametrize("auto", [False, True])
 def test_a_stage_sees_the_whole_round(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool

@@ -41,16 +41,6 @@ def mixed() -> Tokenizer:
     return Tokenizer(backend, {}, None, source="mixed")
 
 
-@pytest.fixture(scope="module")
-def spaced() -> Tokenizer:
-    """Return a tokenizer of words with a mark for the preceding space, which the decoder drops at the start."""
-    words = ["\u2581the", "\u2581cat", "s", "\u2581", "."]
-    backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
-    backend.decoder = decoders.Metaspace()
-    backend.add_special_tokens(["<end>"])
-    return Tokenizer(backend, {}, None, source="spaced")
-
-
 def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
     """Yield `ids` in pieces of the lengths `cuts`, then one by one."""
     pieces = []
@@ -110,12 +100,6 @@ def test_tokens_that_split_characters(mixed: Tokenizer, ids: list[int], cuts: li
     assert given_out + stream.finish() == mark_whole
 
 
-@given(ids=st.lists(st.integers(0, 5), max_size=12), cuts=CUTS)
-def test_decoder_with_a_special_first_token(spaced: Tokenizer, ids: list[int], cuts: list[int]) -> None:
-    stream = TextStream(spaced)
-    assert "".join(stream.push(piece) for piece in pieces_of(ids, cuts)) + stream.finish() == spaced.decode(ids)
-
-
 @given(text=TRICKY)
 def test_final_text_is_never_delayed(tokenizer: Tokenizer, text: str) -> None:
     """Check that after every token only incomplete characters are held, which decode to U+FFFD at the end."""
@@ -142,19 +126,6 @@ def test_first_stop_string_ends_the_text(tokenizer: Tokenizer, text: str, stops:
     assert stream.stopped == stop
     ends = [n for n in range(len(ids) + 1) if stop is not None and (expected + stop) in tokenizer.decode(ids[:n])]
     assert stream.token_count == (ends[0] if ends else len(ids))
-
-
-@given(text=FEW, stops=STOPS)
-def test_only_prefixes_of_stop_strings_are_delayed(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
-    stream = TextStream(tokenizer, stops)
-    ids = tokenizer.encode(text, add_bos=False)
-    given_out = ""
-    for count, new in enumerate(ids, start=1):
-        given_out += stream.push([new])
-        if stream.stopped is not None:
-            return
-        held = tokenizer.decode(ids[:count]).rstrip("\ufffd").removeprefix(given_out)
-        assert held == "" or any(stop.startswith(held) for stop in stops)
 
 
 def test_nothing_follows_a_stop_string(tokenizer: Tokenizer) -> None:
