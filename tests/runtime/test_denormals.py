@@ -32,6 +32,12 @@ def test_zero_only_within_the_context() -> None:
     assert _product() > 0
 
 
+def test_an_error_restores_the_state() -> None:
+    with pytest.raises(KeyError), denormals_as_zero():
+        raise KeyError
+    assert _product() > 0
+
+
 def test_operands_are_also_flushed_to_zero() -> None:
     denormal = np.float32(1e-40)
     with denormals_as_zero():

@@ -21,21 +21,21 @@ JSON = st.recursive(
 OPTIONS = st.sampled_from(sorted(GenerationConfig.__dataclass_fields__))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(OPTIONS, JSON, max_size=3))
 def test_options_give_a_config_or_an_error(values: dict[str, Any]) -> None:
     with suppress(BadInputError):
         assert 1 <= resolve(GenerationConfig.from_mapping(values)).max_new_tokens < 2**31
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60))
 def test_bytes_give_an_object_or_an_error(text: bytes) -> None:
     with suppress(BadInputError):
         assert isinstance(object_from_json(text, source="it", expected="an object", remedy="mend it"), dict)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_bytes_give_a_manifest_or_an_error(tiny_bundle: Path, seed: int) -> None:
     text = bytearray((tiny_bundle / MANIFEST_NAME).read_bytes())

@@ -62,7 +62,10 @@ def run(program: str, bundle: Path, *, code: int = 0) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if "hangs" in name else ()) for name in ENDS],
+)
 def test_a_program_ends_with(tiny_bundle: Path, name: str) -> None:
     assert run(ENDS[name], tiny_bundle) == PRINTS.get(name, "")
 
@@ -151,6 +154,7 @@ assert engine.submit(P).result().text == decoder.generate(P).text == text  # the
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_forked_children_end_and_are_refused_what_the_parent_opened(tiny_bundle: Path) -> None:
     run(FORKS, tiny_bundle)

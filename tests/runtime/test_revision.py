@@ -94,13 +94,12 @@ def test_a_revised_document_still_satisfies_its_schema(decoder: Decoder) -> None
         assert isinstance(json.loads(revision.text)["ok"], bool)
 
 
-def test_too_many_improbable_tokens_leave_out_the_most_probable(llada: Decoder) -> None:
+def test_too_many_improbable_tokens_leave_out_the_most_probable() -> None:
     tokens = [Token(number, (2 * number, 2 * number + 1)) for number in range(100)]
     values = {number: (number * 37 % 100) / 100 for number in range(100)}
     spans = improbable_spans(tokens, values, 0.9)
     assert len(spans) == 64
     assert sorted(start // 2 for start, _ in spans) == sorted(sorted(values, key=values.__getitem__)[:64])
-    assert llada.revise("x y z " * 60, threshold=1.0).result is not None
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,13 @@ def test_split_branches_fit_the_sampled_positions() -> None:
     assert BucketTable(buckets).bucket_for(Sizes(1, 2, 10, 64, 40)) == buckets[1]
 
 
+def test_single_forward_wins_over_a_small_gain() -> None:
+    buckets = [bucket(1, 1, 96, 128, 1.0), bucket(1, 2, 96, 128, 2.1)]
+    assert BucketTable(buckets).bucket_for(Sizes(1, 2, 96, 128, 1)) == buckets[1]
+    buckets[1] = bucket(1, 2, 96, 128, 2.3)
+    assert BucketTable(buckets).bucket_for(Sizes(1, 2, 96, 128, 1)) == buckets[0]
+
+
 @pytest.mark.parametrize("sizes", [Sizes(1, 1, 97, 64, 1), Sizes(1, 1, 1, 129, 1), Sizes(1, 1, 96, 64, 65)])
 def test_rows_beyond_every_bucket_raise(sizes: Sizes) -> None:
     with pytest.raises(BadInputError, match="cannot be run in parts") as caught:

@@ -50,6 +50,13 @@ def test_a_prompt_joins_at_once_if_nothing_runs() -> None:
     assert admission.number_joining([1, 9, 1], nothing_runs=False) == 2
 
 
+def test_rounds_without_waiting_requests_add_nothing() -> None:
+    admission = Admission(10)
+    for _ in range(50):
+        assert admission.number_joining([], nothing_runs=False) == 0
+    assert admission.number_joining([10, 1], nothing_runs=False) == 1
+
+
 def test_slow_admission_changes_no_result(decoder: Decoder) -> None:
     rng = np.random.default_rng(100)
     submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]

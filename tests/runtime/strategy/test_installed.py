@@ -101,6 +101,7 @@ with Decoder.open(bundle, threads=1) as decoder:
 """
 
 
+@pytest.mark.slow
 def test_the_example_is_installed_and_decodes(
     decoder: Decoder, prompt: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
