@@ -11,7 +11,6 @@ import pytest
 from tests.conformance.family_traces import (
     MIXTURES,
     checkpoint_of,
-    config_of,
     family_comparisons,
     family_trace_files,
     read_family_traces,
@@ -23,17 +22,11 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import Session, open_session
 
 FILES = family_trace_files(MIXTURES)
-EDITS = "v21_b16_t08_e02_post4_early_stop"
-"""Recording with edits, a limit of 4 and an early stop."""
 
 
 def opened(path: Path, family_bundle: Callable[..., Path], device: str = "cpu") -> tuple[Bundle, Session]:
     bundle = Bundle.open(family_bundle(checkpoint_of(path).name, with_logits=True))
     return bundle, open_session(bundle, device, threads=1)
-
-
-def file_of(name: str) -> Path:
-    return next(path for path in FILES if path.name.startswith(name))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{checkpoint_of(path).name}-{path.name.split('.')[0]}")
@@ -51,29 +44,3 @@ def test_published_loops_are_reproduced(
 def test_every_recording_exists() -> None:
     assert len(FILES) == 17
     assert sum(len(read_family_traces(path)[1]) for path in FILES) == 374
-
-
-def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) -> None:
-    """Every row is committed once, with the token that it keeps, also behind blocks that reached the limit."""
-    import numpy as np
-    from tests.lone_decode import LoneDecode
-    from tests.params import params_of
-
-    path = file_of(EDITS)
-    bundle, session = opened(path, family_bundle, "numpy")
-    header, traces = read_family_traces(path)
-    at_limit = 0
-    for trace in traces[:8]:
-        config = config_of(header, eos_early_stop=False)
-        decoding = LoneDecode(session, np.array(trace["prompt_ids"]), params_of(config), bundle.manifest)
-        rows: list[int] = []
-        while decoding.stop_reason is None:
-            packed = decoding.step().rows
-            rows += packed.input_ids[: packed.commit].tolist()
-        final = decoding.anchor.tokens[: len(rows)].tolist()
-        assert rows == final
-        assert len(rows) == decoding.anchor.blocks[-1].start
-        at_limit += sum(block.edit_rounds == 4 for block in decoding.anchor.blocks)
-        decoding.release()
-    session.close()
-    assert at_limit > 0

@@ -99,15 +99,6 @@ def test_options_are_given_by_name(decoder: Decoder) -> None:
     assert plain(done.result) == plain(expected)
 
 
-def test_options_change_a_config_but_not_a_prompts_own(decoder: Decoder) -> None:
-    config = decoder.config(max_new_tokens=8, stop_at_eos=False, seed=3)
-    assert decoder.config(config) is config
-    assert decoder.config(config, max_new_tokens=4) == replace(config, max_new_tokens=4)
-    own = Request("1", config)
-    results = decoder.generate(["1", own], config, max_new_tokens=4)
-    assert [(len(result.token_ids), result.seed) for result in results] == [(4, 3), (8, 3)]
-
-
 def test_an_engine_accepts_options_too(decoder: Decoder) -> None:
     options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
     expected = plain(decoder.generate(PROMPT, **options))

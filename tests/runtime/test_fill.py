@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, Step, TextEvent
+from lopa.runtime import Decoder, Engine, Step, TextEvent
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.encoded_holes import encode_holes, text_of_token
@@ -105,28 +105,6 @@ def test_a_token_at_a_boundary_is_decided_again(decoder: Decoder) -> None:
     result = decoder.fill(text.parts)
     assert result.token_ids[0] in allowed
     assert result.token_ids[-1] in ends
-
-
-def test_streams_engine_and_batch_give_the_same(llada: Decoder) -> None:
-    prompt = text_with_holes("Question: 2 + <hole:3> = 5.\nAnswer: <hole:4>.\n")
-    one = llada.generate(prompt)
-    events = list(llada.stream(prompt, drafts=True))
-    texts = [event.text for event in events if isinstance(event, TextEvent)]
-    assert "".join(texts) == one.text
-    assert one.filled_text == f"Question: 2 + {one.text}.\n"
-    assert one.holes is not None
-    assert one.text == f"{one.holes[0]} = 5.\nAnswer: {one.holes[1]}"
-    drafts = [event for event in events if isinstance(event, DraftEvent)]
-    assert [draft.unmasked for draft in drafts] == sorted(draft.unmasked for draft in drafts)
-    assert drafts[-1].unmasked == one.tokens
-    assert isinstance(events[-1], DoneEvent)
-    assert events[-1].result.filled_text == one.filled_text
-    batch = llada.generate([prompt, "A question", prompt], max_num_seqs=3, max_new_tokens=8)
-    assert [batch[0].filled_text, batch[2].filled_text] == [one.filled_text] * 2
-    assert batch[1].holes is None
-    with Engine(llada) as engine:
-        handles = [engine.submit(prompt) for _ in range(3)]
-        assert {handle.result(60.0).filled_text for handle in handles} == {one.filled_text}
 
 
 def test_an_end_of_text_ends_its_hole(dream: Decoder) -> None:

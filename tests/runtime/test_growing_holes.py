@@ -9,7 +9,7 @@ import pytest
 from tests.dreamon_checkpoint import EXPAND_ID, EXPAND_TEXT
 from tests.runtime.test_fill import TEXTS, assert_given_stays, cut
 
-from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, Step, TextEvent
+from lopa.runtime import Decoder, Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.encoded_holes import encode_lengths
 from lopa.runtime.text.text_with_holes import Hole, text_with_holes
@@ -49,28 +49,6 @@ def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
         assert result.steps == len(steps) <= 3 * most.count
         lengths |= {len(step.branches[-1].tokens) - len(steps[0].branches[-1].tokens) for step in steps}
     assert len(lengths) > 2, "no hole has changed its length"
-
-
-def test_streams_engine_and_batch_give_the_same(decoder: Decoder) -> None:
-    prompt = text_with_holes("Question: 2 + <hole:1-6> = 5.\nThe ans<hole:2-12>dies.\n")
-    one = decoder.generate(prompt, logprobs=True, top_logprobs=2)
-    assert one.logprobs is not None
-    assert one.top_logprobs is not None
-    for token, logprob, best in zip(one.token_ids, one.logprobs, one.top_logprobs, strict=True):
-        assert (token, pytest.approx(logprob, abs=1e-4)) in [tuple(each) for each in best]
-    events = list(decoder.stream(prompt, drafts=True))
-    assert "".join(event.text for event in events if isinstance(event, TextEvent)) == one.text
-    drafts = [event for event in events if isinstance(event, DraftEvent)]
-    assert len(drafts) == one.steps
-    assert one.text in drafts[-1].text
-    assert len({len(draft.text) for draft in drafts}) > 2
-    assert isinstance(events[-1], DoneEvent)
-    assert events[-1].result.filled_text == one.filled_text
-    batch = decoder.generate([prompt, "A question", prompt], max_num_seqs=3, max_new_tokens=8)
-    assert [batch[0].filled_text, batch[2].filled_text] == [one.filled_text] * 2
-    with Engine(decoder) as engine:
-        handles = engine.submit_many([prompt, text_with_holes("a <hole:2> b"), prompt])
-        assert [handle.result(60.0).filled_text for handle in handles][::2] == [one.filled_text] * 2
 
 
 def test_other_decodes_never_write_the_expand_token(decoder: Decoder) -> None:

@@ -1,6 +1,5 @@
 """Random signals and collections during decodes, for LOPA_SOAK_SECONDS per test: `make soak SECONDS=600`."""
 
-import gc
 import itertools
 import os
 import random
@@ -99,26 +98,3 @@ def test_a_link_that_is_changed_all_the_time(tiny_bundle: Path, export_tiny: Any
         finally:
             stop.set()
         changing.result()
-
-
-def test_streams_that_the_collector_closes(decoder: Decoder, prompts: Any, answers: Any) -> None:
-    class Owner:
-        """An object in a cycle that has a stream."""
-
-        def __init__(self, stream: Any) -> None:
-            self.stream, self.owner = stream, self
-
-    thresholds = gc.get_threshold()
-    gc.set_threshold(100, 5, 5)
-    try:
-        for number in trials():
-            stream = decoder.stream(prompts[(number + 3) % 8], **OPTIONS)
-            next(stream)
-            Owner(stream)
-            del stream
-            assert decoder.generate(prompts[number % 8], **OPTIONS).token_ids == answers[number % 8]
-    finally:
-        gc.set_threshold(*thresholds)
-    gc.collect()
-    decoder.generate(prompts[0], **OPTIONS)
-    assert not decoder.session._caches  # type: ignore[attr-defined]

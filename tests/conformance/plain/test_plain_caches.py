@@ -23,11 +23,7 @@ from tools.random_configs import random_config
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, ModelDimensions, SpecialTokens
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import TOP_K, Float32
-from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding import remask
-from lopa.runtime.decoding.remask import remaskable_probabilities
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -36,8 +32,7 @@ from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.state.branch import BlockState, Branch
-from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.state.branch import BlockState
 from lopa.runtime.strategy import STRATEGIES
 
 END, MASK = 0, 2
@@ -226,44 +221,6 @@ def manifest(tiny_bundle: Any) -> Manifest:
 def test_random_decodes(seed: int, manifest: Manifest) -> None:
     """Seeds 0 to 3 have rows that predict their own position, 4 to 7 the next one, each with four kinds of layers."""
     assert sweep(manifest, seed, 3) > 50
-
-
-@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
-def test_shadow_rows_verify_as_if_the_token_were_masked(
-    cache: Any, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The match is exact in a network of one layer, whose keys and values depend only on a token; also at a block's
-    start."""
-    judged: list[tuple[Array, Array, Array]] = []
-
-    def noted(packed: PackedRows, rows: RowStatistics, anchor: Branch) -> Float32:
-        found = remaskable_probabilities(packed, rows, anchor)
-        judged.append((anchor.tokens, packed.remaskable, found))
-        return found
-
-    monkeypatch.setattr(remask, "remaskable_probabilities", noted)
-    monkeypatch.setitem(LAYERS, "one", Sizes(layers=1))
-    model = model_of(manifest, "one", shift=1, seed=3)
-    rng, starts = np.random.default_rng(1), 0
-    for _ in range(4):
-        prompt = rng.integers(3, 24, 5).tolist()
-        config = GenerationConfig(
-            strategy="wino", cache=cache, block_size=6, max_new_tokens=18, skip_threshold=0.3, stop_at_eos=False
-        )
-        list(steps_of(model, prompt, config))
-        for tokens, positions, found in judged:
-            for position, probability in zip(positions, found, strict=True):
-                every = np.arange(len(tokens))
-                sees = np.ones((len(tokens), len(tokens)), bool)
-                sees[position - 1, position] = False
-                logits, _ = model.plain.rows(tokens, every, sees)
-                expected = probabilities(logits[position - 1])
-                named = np.argsort(-expected)[:TOP_K]
-                if tokens[position] in named:
-                    assert probability == pytest.approx(expected[tokens[position]], abs=TOLERANCE)
-                starts += (position - 5) % 6 == 0
-        judged.clear()
-    assert starts > 3
 
 
 SCHEMA = {

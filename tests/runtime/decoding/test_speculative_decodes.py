@@ -156,13 +156,3 @@ def test_draws_use_the_strategys_step_number(decoder: Decoder) -> None:
     assert pair.speculative.steps < pair.alone.steps
     greedy = decoded(decoder, prompt_number(4), replace(config, temperature=0.0))
     assert greedy.token_ids != pair.speculative.token_ids
-
-
-@pytest.mark.parametrize(("ids", "max"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
-def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], max: int) -> None:
-    for strategy in ("vanilla", "d2f"):
-        config = decoder.config(strategy=strategy, speculative=True, branches=3, block_size=8, max_new_tokens=max)
-        pair = pair_of(decoder, ids, config)
-        assert not pair.differs
-        assert pair.speculative.steps <= pair.alone.steps
-        assert pair.speculative.generated_positions == pair.alone.generated_positions

@@ -62,15 +62,6 @@ def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...
     )
 
 
-def test_pandas_accepts_the_table(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    pandas = pytest.importorskip("pandas")
-    _, steps = decoded(decoder, prompt, strategy="d2f")
-    frame = pandas.DataFrame(step_table(steps))
-    assert list(frame.columns) == COLUMNS
-    assert len(frame) == sum(len(sampled) for step in steps for sampled in step.rows.sampled)
-    assert frame["unmasked"].dtype == bool
-
-
 def test_no_steps_give_an_empty_table() -> None:
     table = step_table([])
     assert list(table) == COLUMNS

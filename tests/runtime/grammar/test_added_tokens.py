@@ -8,7 +8,7 @@ import pytest
 from tests.chat_bundles import FIRST_FREE_ID, with_added_tokens
 from tests.runtime.text.chat_templates import TEMPLATES
 
-from lopa.runtime import Decoder, GrammarLimits
+from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -16,7 +16,6 @@ from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
-from lopa.runtime.requests.request import Request
 from lopa.runtime.text.tokenizer import Tokenizer
 
 ADDED = ["<unused>", "<tool_call>", "</tool_call>", "<think>", "</think>", *(f"<more_{number}>" for number in range(9))]
@@ -131,17 +130,3 @@ def test_answer_contains_the_required_call(bundle: Path) -> None:
             assert result.text.endswith(tail)
             assert result.text.removeprefix(head).removesuffix(tail).isdigit()
             assert result.stop_reason == "eos"
-
-
-def test_helper_uses_the_same_symbols(bundle: Path) -> None:
-    """Check replacement chat templates too, since the template decides which tokens have symbols."""
-    template = "{% for m in messages %}<more_8>{{ m.content }}<more_7>{% endfor %}"
-    for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
-        with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
-            state = decoder._job(
-                Request("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8))
-            ).grammar
-        vocabulary = decoder._grammars.vocabulary
-        assert state is not None
-        assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))
-        assert next(iter(vocabulary.added)) == token(first)

@@ -119,28 +119,6 @@ def test_a_wait_that_ends_early_cancels_the_request(how: str) -> None:
     asyncio.run(main())
 
 
-def test_a_wait_that_ends_early_leaves_the_request_to_others() -> None:
-    async def main() -> None:
-        handle = RequestHandle()
-        other = asyncio.ensure_future(handle)
-        await asyncio.sleep(0)
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(handle, 0.01)
-        assert not handle.cancelled
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(other), 0.01)
-        assert not handle.cancelled
-        reader = iter(handle)
-        handle.put_events(EVENTS[:1])
-        next(reader)
-        reader.close()  # type: ignore[attr-defined]
-        assert not handle.cancelled
-        handle.put_events(EVENTS[1:])
-        assert await other is RESULT
-
-    asyncio.run(main())
-
-
 class FormattedError(Exception):
     """An exception that is not made from its `args`."""
 

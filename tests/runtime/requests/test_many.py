@@ -1,8 +1,6 @@
 """Submitting several requests: all or none, and copies that share a decode but end separately."""
 
 import dataclasses
-import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -131,13 +129,6 @@ def test_the_decode_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int,
     assert not decoder.session._caches  # type: ignore[attr-defined]
 
 
-def test_a_deadline_counts_from_the_call_for_all(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    slow_to_read = HookedIds(prompt, lambda: time.sleep(0.3))
-    with Engine(decoder) as engine:
-        handles = engine.submit_many([slow_to_read, prompt[:-1]], decoder.config(max_new_tokens=1), deadline=0.2)
-        assert [(r.stop_reason, r.steps) for r in (h.result(WAIT) for h in handles)] == [("time_limit", 0)] * 2
-
-
 def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> None:
     decoder, gate = counted.decoder, Gate()
     config = decoder.config(max_new_tokens=4)
@@ -218,40 +209,6 @@ def test_several_places_need_one_free_place(decoder: Decoder, prompt: tuple[int,
             engine.submit(prompt, config)
         gate.open()
         assert all(handle.result(WAIT).tokens for handle in (*running, *taken))
-
-
-class HookedIds(list[int]):
-    """Ids that call a function while they are read."""
-
-    def __init__(self, ids: Sequence[int], hook: Callable[[], object]) -> None:
-        super().__init__(ids)
-        self._happens: list[Callable[[], object]] = [hook]
-
-    def __len__(self) -> int:
-        while self._happens:
-            self._happens.pop()()
-        return super().__len__()
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_events_between_the_check_and_the_queueing(decoder: Decoder, prompt: tuple[int, ...], many: bool) -> None:
-    def submit(engine: Engine, hook: Callable[[], object]) -> None:
-        ids = HookedIds(prompt, hook)
-        if many:
-            engine.submit_many([ids, prompt[:-1]])
-        else:
-            engine.submit(ids)
-
-    gate, config = Gate(), decoder.config(max_new_tokens=2)
-    with Engine(decoder, max_num_seqs=2, queue_limit=0) as engine:
-        with pytest.raises(QueueFullError):
-            submit(engine, lambda: [engine.submit(prompt[:-2], config, on_step=gate) for _ in range(2)])
-        gate.open()
-        assert engine.drain(WAIT)
-    for ends in (Engine.drain, Engine.close):
-        with Engine(decoder) as engine, pytest.raises(EngineClosedError):
-            submit(engine, lambda ends=ends, engine=engine: ends(engine))  # type: ignore[misc]
-        assert engine.status.rounds == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of, with_stored_prompt
+from tests.runtime.requests.batch_mates import WAIT, alone, result_of, with_stored_prompt
 from tools.random_configs import random_prompt
 
 from lopa.runtime.contract import Statistics
@@ -160,32 +160,3 @@ def test_invalid_salts(tiny_bundle: Path, salt: Any) -> None:
             engine.submit_many([Request((5, 6), decoder.config(), salt)])
         with pytest.raises(BadInputError, match="cache_salt"):
             decoder.generate(Request((5, 6), decoder.config(), salt))
-
-
-def test_a_cancelled_request_leaves_its_finished_blocks(tiny_bundle: Path) -> None:
-    rng = np.random.default_rng(9)
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        prompt = (*random_prompt(rng, decoder), *range(5, 30))
-        config = decoder.config(**BLOCKS, max_new_tokens=200, stop_at_eos=False)
-        gate = Gate()
-        with Engine(decoder, prefix_cache_tokens=len(prompt)) as engine:
-            handle = engine.submit(prompt, config, on_step=gate)
-            assert gate.reached.wait(WAIT)
-            handle.cancel()
-            gate.open()
-            assert handle.result(WAIT).stop_reason == "cancelled"
-            short = decoder.config(config, max_new_tokens=8)
-            again = result_of(engine.submit(prompt, short))
-            assert again == alone_in(tiny_bundle, prompt, short)
-            assert again.cached_tokens == (len(prompt) - 1) // 8 * 8
-            # Its blocks are not in use anymore, so that others can take their space.
-            other = tuple(each + 1 for each in prompt)
-            assert result_of(engine.submit(other, short)) == alone_in(tiny_bundle, other, short)
-            assert result_of(engine.submit(other, short)).cached_tokens == again.cached_tokens
-            assert engine.status.evicted_blocks > 0
-
-
-def alone_in(bundle: Path, prompt: Any, config: GenerationConfig) -> Any:
-    """Return the answer of another session, since an engine uses its own exclusively."""
-    with Decoder.open(bundle, threads=1) as decoder:
-        return alone(decoder, prompt, config)

@@ -1,20 +1,11 @@
 """Rows that several branches share: properties, compared with a trace of each row, and engines."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.random_windows import assert_close
-from tests.runtime.sequential import sequential
 
-from lopa.bench.forward.cost_measurement import random_prefix_rows
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool, Int64
-from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics
 from lopa.runtime.row_sharing import always
-from lopa.runtime.sessions.session import open_session
 from lopa.runtime.state.packed_rows import KEPT_ROW, PackedRows, rows_of_anchor, with_shared_rows
 
 LAYERS = 4
@@ -154,31 +145,3 @@ def test_windows_stay_separate_if_due_rows_differ_or_the_rule_says_no() -> None:
     assert with_shared_rows(rows, always) is rows
     alone = rows_of(np.random.default_rng(4), block=4, changes=0, commit=4, lengths=(8,))
     assert with_shared_rows(alone, always) is alone
-
-
-@pytest.mark.parametrize("device", ["cpu", "numpy"])
-def test_an_engine_returns_and_commits_the_same_rows_for_several_requests(device: str, tiny_bundle: Path) -> None:
-    """Requests of other sizes share the forward, so the shared window is padded too. One request does not share
-    rows."""
-    rng = np.random.default_rng(6)
-    bundle = Bundle.open(tiny_bundle)
-    session = open_session(bundle, device, threads=1)
-    every = [rows_of(rng, block=4, changes=1, commit=4) for _ in range(4)]
-    given = [*(with_shared_rows(each, always) for each in every[:3]), every[3]]
-    assert all(len(each.lengths) == 1 for each in given[:3])
-    for request, rows in enumerate(every):
-        session.append_rows(request, random_prefix_rows(bundle.manifest, rows.prefix + 1, rng))
-    requests, temperatures = range(4), [0.0, 0.7, 1.0, 2.0]
-    expected = sequential(session).run(batch_from_rows(every, requests, temperatures))
-    committed = [sequential(session).read_rows(request, 1, 4) for request in requests]
-    found = sequential(session).run(batch_from_rows(given, requests, temperatures))
-    both = zip(columns_from_statistics(expected, every), columns_from_statistics(found, given), strict=True)
-    for slot, (apart, once) in enumerate(both):
-        needed = ~every[slot].from_kept_row
-        np.testing.assert_allclose(once.topk_logprobs[needed], apart.topk_logprobs[needed], rtol=0, atol=1e-4)
-        np.testing.assert_allclose(once.entropy[needed], apart.entropy[needed], rtol=0, atol=1e-4)
-        np.testing.assert_array_equal(once.topk_ids[needed, 0], apart.topk_ids[needed, 0])
-        again = sequential(session).read_rows(slot, given[slot].window_of(1), 4)
-        for layer, before in zip(again.layers, committed[slot].layers, strict=True):
-            assert_close(layer, before)
-    session.close()

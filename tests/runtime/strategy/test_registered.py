@@ -8,24 +8,16 @@ import dataclasses
 import re
 from typing import Any, Literal
 
-import numpy as np
 import pytest
-from tests.runtime.decoding.test_branch_budget import costs_with
 from tests.runtime.strategy.agreement import agreement_of_example, params_with, steps_of
 
 from lopa.runtime import BadInputError, Decoder, StrategyFailedError
-from lopa.runtime.bundle.costs import CostTable
-from lopa.runtime.contract import Bool
-from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import (
     STRATEGIES,
-    BlockView,
     Option,
     Strategy,
     installed,
-    match_positions,
     register_strategy,
     strategy_from_name,
     strategy_names,
@@ -115,38 +107,6 @@ def test_an_unknown_name_lists_all(agreement: Strategy, name: Any) -> None:
         strategy_from_name(name)
     assert "strategy " in str(caught.value)
     assert all(known in str(caught.value) for known in (*STRATEGIES, "agreement"))
-
-
-@pytest.mark.parametrize("auto", [False, True])
-def test_a_stage_sees_the_whole_round(
-    decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
-) -> None:
-    """Given a budget, every branch is unmasked as if it won. Otherwise only the winner is unmasked."""
-    seen: list[BlockView] = []
-
-    def noted(block: BlockView, params: DecodingParams) -> Bool:
-        seen.append(block)
-        return agreement.eligible(block, params)
-
-    register_strategy(dataclasses.replace(agreement, name="noted", eligible=noted))
-    params = params_with(strategy_from_name("noted"), {}, branches=3, max_new_tokens=32, block_size=8)
-    budget = BranchBudget(CostTable(costs_with("", first=1.0, each=0.0))) if auto else None
-    for step in steps_of(decoder, prompt, params, budget):
-        assert {view.branch for view in seen} <= (set(range(len(step.branches))) if auto else {step.winner})
-        assert len({view.branch for view in seen}) == (len(step.branches) if auto else 1)
-        for view in seen:
-            assert view.round.winner == step.winner
-            for candidates, proposed in zip(view.round.candidates, step.candidates, strict=True):
-                np.testing.assert_equal(vars(candidates), vars(proposed))
-            for positions, sampled in zip(view.round.positions, step.rows.sampled, strict=True):
-                np.testing.assert_array_equal(positions, sampled)
-            found, places = match_positions(step.rows.sampled[view.branch], view.positions)
-            assert found.all()
-            own = step.candidates[view.branch][places]
-            np.testing.assert_array_equal(own.tokens, view.candidates.tokens)
-            np.testing.assert_array_equal(own.confidences, view.candidates.confidences)
-            assert view.masked.all()
-        seen.clear()
 
 
 def with_option(strategy: Strategy, **properties: Any) -> Strategy:

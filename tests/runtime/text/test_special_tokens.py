@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runtime.text.chat_templates import TEMPLATES
 
-from lopa.runtime import Decoder
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import CHECKPOINT
 
@@ -141,17 +139,3 @@ def test_ordinary_chats_have_the_ids_of_their_text(name: str) -> None:
     ids = tokenizer._backend.encode(text, add_special_tokens=False).ids
     assert tokenizer.chat(chat) == ids
     assert specials(tokenizer, ids)
-
-
-def test_prompt_with_a_mask_token_is_answered(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        (text,) = decoder.generate(["Hello <|mask|> world"], decoder.config(max_new_tokens=16))
-        assert MASK not in text.prompt_ids
-        assert decoder.tokenizer.decode(text.prompt_ids) == "Hello <|mask|> world"
-        assert text.tokens > 0
-        for ids in ([BOS, MASK, 67], [MASK] * 5, [EOS, BOS, MASK, EOS]):
-            for options in ({}, {"branches": 4}, {"attention": "block_causal"}, {"strategy": "vanilla"}):
-                (result,) = decoder.generate([ids], decoder.config(max_new_tokens=16, **options))
-                assert result.prompt_ids == tuple(ids)
-                assert MASK not in result.token_ids
-                assert result.stop_reason in ("eos", "length")

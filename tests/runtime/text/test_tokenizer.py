@@ -91,16 +91,6 @@ def test_post_processor_adds_no_tokens(tiny_bundle: Path, tmp_path: Path) -> Non
     assert BOS not in Tokenizer.open(bundle).encode("Hello", add_bos=False)
 
 
-def test_non_special_added_token_has_text(tiny_bundle: Path, tmp_path: Path) -> None:
-    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
-    content["added_tokens"].append({**content["added_tokens"][2], "id": 975, "content": "<think>", "special": False})
-    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
-    tokenizer = Tokenizer.open(bundle)
-    assert tokenizer.encode("<think>", add_bos=False) == [975]
-    assert tokenizer.decode([975]) == "<think>"
-    assert tokenizer.special_ids == {EOS, BOS, MASK}
-
-
 def test_invalid_unicode(tokenizer: Tokenizer) -> None:
     with pytest.raises(BadInputError, match="not valid Unicode"):
         tokenizer.encode("caf\udce9", add_bos=True)
