@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from tests.conformance.family_traces import (
+    FAMILIES,
+    MIXTURES,
     checkpoint_of,
     config_of,
     family_comparisons,
@@ -24,7 +26,7 @@ from tests.params import params_of
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
 
-FILES = family_trace_files()
+FILES = [*family_trace_files(FAMILIES), *family_trace_files(MIXTURES)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{checkpoint_of(path).name}-{path.name.split('.')[0]}")
@@ -43,8 +45,8 @@ def test_published_loops_are_reproduced(
 
 
 def test_every_recording_exists() -> None:
-    assert len(FILES) == 22
-    assert sum(len(read_family_traces(path)[1]) for path in FILES) == 506
+    assert len(FILES) == 22 + 17
+    assert sum(len(read_family_traces(path)[1]) for path in FILES) == 506 + 374
 
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]

@@ -79,12 +79,15 @@ def test_no_session_opens_an_invalid_name(family: str, tiny_bundle: Path) -> Non
 def test_a_name_without_a_number_means_the_first_device(family: str) -> None:
     assert parse_device(family) == parse_device(f"{family}:0")
     assert parse_device(family).number == 0
-    assert full_device_name(f"{family}+{family}:1:tf32") == f"{family}:0+{family}:1:tf32"
-    assert full_device_name(f"{family}:tf32") == f"{family}:0:tf32"
-    assert full_device_name("cpu:0-3") == "cpu:0-3"
+    assert full_device_name(f"{family}+{family}:1") == f"{family}:0+{family}:1"
     with pytest.raises(BadInputError, match=f"devices '{family}' and '{family}:0' are the same"):
         check_devices([family, f"{family}:0"])
     check_devices([family, f"{family}:1"])
+
+
+def test_a_name_with_a_suffix_and_without_a_number() -> None:
+    assert full_device_name("cuda:tf32") == "cuda:0:tf32"
+    assert full_device_name("cpu:0-3") == "cpu:0-3"
 
 
 def test_records_name_existing_modules() -> None:

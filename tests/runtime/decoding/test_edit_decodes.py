@@ -104,7 +104,7 @@ def test_rows_that_predict_the_next_position_are_rejected(decoder: Decoder) -> N
 
 @pytest.fixture(scope="module")
 def editor(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(family_bundle("llada2", with_logits=True), ["cpu"], threads=1) as opened:
+    with Decoder.open(family_bundle("llada2"), ["cpu"], threads=1) as opened:
         yield opened
 
 
