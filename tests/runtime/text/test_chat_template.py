@@ -150,6 +150,11 @@ def test_origin_of_every_character(expression: str, own: str) -> None:
     )
 
 
+def test_white_space_next_to_a_message_is_the_message_s() -> None:
+    text = chat_text("<a b> \n{{ messages[0].content }}\n <c d>", [{"role": "user", "content": "x y"}])
+    assert text.marks == b"".join([bytes(5), b"\1" * 7, bytes(5)])
+
+
 @pytest.mark.parametrize(
     ("expression", "content"),
     [
