@@ -26,7 +26,7 @@ def random_range(rng: random.Random) -> Hole:
     return Hole(least, least + rng.randint(1, 8))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(10))
 def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
     rng = random.Random(seed)
     options: dict[str, Any] = rng.choice(
