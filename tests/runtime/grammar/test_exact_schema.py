@@ -107,7 +107,6 @@ DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"
         ({"type": "number", "exclusiveMaximum": 5}, ["4.9", "4.999999", "-7.25"], ["5", "4." + "9" * 30]),
         ({"type": "integer", "exclusiveMinimum": 4.5, "exclusiveMaximum": 7}, ["5", "6"], ["4", "7"]),
         ({"$schema": DRAFT_4, "minimum": 5, "exclusiveMinimum": True, "type": "integer"}, ["6"], ["5"]),
-        ({"type": "integer", "minimum": 2**53 + 1}, ["9007199254750000"], ["9007199254740992"]),
         ({"type": "number", "multipleOf": 0.5}, ["1.5", "-2"], ["0.25"]),
         (
             {"type": "array", "prefixItems": [{"const": 1}], "items": INTEGER, "additionalItems": {}},

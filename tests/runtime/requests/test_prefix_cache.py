@@ -105,8 +105,7 @@ def test_the_next_turn_computes_only_new_rows(tiny_bundle: Path, options: dict[s
         assert skipped in (range(4 * 8) if options is SUB_BLOCKS else [0])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundle: Path, temperature: float) -> None:
+def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundle: Path) -> None:
     rng = np.random.default_rng(6)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         prompt = random_prompt(rng, decoder)
@@ -121,9 +120,7 @@ def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundl
             {"strategy": "threshold", "branches": None},
             SUB_BLOCKS,
         ]
-        configs = [
-            decoder.config(**{**BLOCKS, "temperature": temperature, "max_new_tokens": 20, **each}) for each in options
-        ]
+        configs = [decoder.config(**{**BLOCKS, "temperature": 1.0, "max_new_tokens": 20, **each}) for each in options]
         expected = [alone(decoder, prompt, each) for each in configs]
         for order in (configs, configs[::-1]):
             with Engine(decoder, max_num_seqs=3) as engine:

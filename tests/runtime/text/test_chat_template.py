@@ -118,7 +118,7 @@ def test_hostile_templates_end_early() -> None:
     harmless = [each[0] for each in outcomes if isinstance(each[1], int) and each[1] < 2000]
     assert harmless == [each[:100] for each in hostile_templates.HARMLESS]
     assert {str(each[1]) for each in outcomes if each[0] not in harmless} == {"refused"}
-    assert len(outcomes) == len(hostile_templates.TEMPLATES) > 70
+    assert len(outcomes) == len(hostile_templates.TEMPLATES) > 65
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ def test_lengths_of_a_range_are_spaced_evenly() -> None:
     [
         ("no hole", "a text without a hole"),
         ("<hole:2><hole:3>", "two holes without text between them"),
-        ("<hole:0>", "tokens of a hole 0"),
         ("<hole:4-3>", "maximum tokens of a hole 3"),
         (f"<hole:{MAX_HOLE_TOKENS + 1}>", f"tokens of a hole {MAX_HOLE_TOKENS + 1}"),
         ("a<hole:1>" * (MAX_HOLES + 1), f"a text with {MAX_HOLES + 1} holes"),
