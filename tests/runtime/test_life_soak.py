@@ -1,4 +1,4 @@
-"""Random signals and collections during decodes, for LOPA_SOAK_SECONDS per test: `make soak SECONDS=600`."""
+"""Random signals and changed links during decodes, for LOPA_SOAK_SECONDS per test: `make soak SECONDS=600`."""
 
 import itertools
 import os
