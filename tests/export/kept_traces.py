@@ -4,9 +4,10 @@ The first export of a size, dialect, type and part in a run traces. Other export
 and in processes with in_processes/ on their PYTHONPATH. Cached graphs differ from fresh ones only by numbers in names
 of values. They are traced with logits; an export without logits removes that output. test_kept_traces.py verifies this.
 
-RECORDED has the traces of a complete run. A trace applies to the same arguments, code and versions of all tracing
-libraries. Comments and docstrings do not matter. After other changes, the next run in each checkout traces again (200 s
-of processor time in all) until a complete run is recorded:
+RECORDED has the traces of a complete run. A trace belongs to a key (`trace_name`): a change of the traced code (SOURCES),
+of a network's tensors, of a graph's inputs and outputs, or of a tracing library needs other traces. Comments,
+docstrings, passes after the trace and all other modules do not. Each checkout then traces once (200 s of processor time
+in all), until a complete run is recorded:
 
     pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
@@ -15,6 +16,7 @@ import ast
 import fcntl
 import gc
 import hashlib
+import inspect
 import lzma
 import os
 import platform
@@ -26,34 +28,23 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import msgspec
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from lopa.export.graph import module, portable_module, torch_graph, traced_forms
-from lopa.export.weights import torch_dtypes
-from lopa.runtime.bundle import network
+from lopa.export.graph import experts, module, portable_module, torch_graph, traced_forms
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
-from lopa.runtime.contract import LOGITS, forward, model_part, portable_form
+from lopa.runtime.bundle.network import network_from_dimensions
+from lopa.runtime.contract import LOGITS, TOP_K
 from lopa.runtime.contract.model_part import ModelPart
 
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
-SOURCES = (
-    torch_graph,
-    traced_forms,
-    module,
-    portable_module,
-    torch_dtypes,
-    network,
-    forward,
-    model_part,
-    portable_form,
-)
-"""Modules of this project that determine a trace, in addition to its arguments."""
+SOURCES: tuple[Any, ...] = (torch_graph.traced_graph, traced_forms, module, portable_module, experts)
+"""Code that determines a trace. What it reads of other modules is in the key as values."""
 EARLIER = Path(__file__).resolve().parents[2] / ".pytest_cache" / "d" / "export_traces"
 """Traces of earlier runs in this checkout. `pytest --cache-clear` deletes them."""
 _TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
@@ -90,32 +81,32 @@ def kept_traces(folder: Path) -> Callable[..., ir.Model]:
     return traced_graph
 
 
-def trace_name(*arguments: object) -> str:
-    """Return a digest of the arguments, the code that is traced, and the versions of the tracing libraries."""
-    return hashlib.sha256(repr((arguments, basis())).encode()).hexdigest()
+def trace_name(dimensions: ModelDimensions, dialect: Dialect, dtype: str, part: ModelPart) -> str:
+    """Return a digest of everything that determines a trace. Defaults of new dimensions do not change it."""
+    network = network_from_dimensions(dimensions)
+    names = traced_forms.TRACED_FORMS[dialect].input_names(part), part.output_names(with_logits=True)
+    tensors = [(name, spec.shape, spec.is_float32) for name, spec in network.tensors.items()]
+    arguments = (dialect, dtype, part, names, TOP_K, [layer.kind for layer in network.layers], tensors)
+    return hashlib.sha256(msgspec.json.encode(dimensions) + repr((arguments, basis())).encode()).hexdigest()
 
 
 @cache
 def basis() -> tuple[str, ...]:
-    """Return everything that determines a trace besides its arguments."""
+    """Return the versions of the tracing libraries and the syntax trees of SOURCES."""
     return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *map(_code_of, SOURCES))
 
 
-def _code_of(module: ModuleType) -> str:
-    """Return the syntax tree of a module without docstrings, as text."""
-    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+def _code_of(source: Any) -> str:
+    """Return the syntax tree of a module or function without docstrings, as text."""
+    tree = ast.parse(inspect.getsource(source))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            node.body = [statement for statement in node.body if not _is_docstring(statement)]
+            node.body = [each for each in node.body if not (isinstance(each, ast.Expr) and _is_text(each.value))]
     return ast.dump(tree)
 
 
-def _is_docstring(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def recorded_traces(folder: Path) -> Path:

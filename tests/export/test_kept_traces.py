@@ -72,6 +72,7 @@ def test_a_cached_trace_without_logits_equals_the_exporter_s(
 
 
 ARGUMENTS = (ONE, "standard", "float32", whole_model(1))
+NEGATION = '<ir_version: 10, opset_import: ["" : 23]> one (float[1] x) => (float[1] y) { y = Neg(x) }'
 
 
 def test_the_current_code_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,73 +83,55 @@ def test_the_current_code_is_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
     assert model.graph.outputs[-1].name == LOGITS
 
 
-def test_a_recording_applies_to_its_arguments_code_and_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+def test_a_trace_belongs_to_its_arguments_code_and_versions(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    class TracedError(Exception):
-        pass
-
-    def exporter(*_: object, **__: object) -> ir.Model:
-        raise TracedError
-
-    recorded = ir.from_onnx_text(
-        '<ir_version: 10, opset_import: ["" : 23]> one (float[1] x) => (float[1] y) { y = Neg(x) }'
-    )
-    run, later = tmp_path / "run", tmp_path / "later"
-    run.mkdir()
-    later.mkdir()
-    (run / kept_traces.trace_name(*ARGUMENTS)).write_bytes(ir.to_proto(recorded).SerializeToString())
-    monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / "one.tar.xz")
-    kept_traces.record(run)
-    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", exporter)
-    traced_graph = kept_traces.kept_traces(later)
-    assert [node.op_type for node in traced_graph(*ARGUMENTS, with_logits=True).graph] == ["Neg"]
-    with pytest.raises(TracedError):
-        traced_graph(msgspec.structs.replace(ONE, rms_norm_eps=1e-7), *ARGUMENTS[1:], with_logits=True)
     request.addfinalizer(kept_traces.basis.cache_clear)
-    for changed, value in (
-        ("version", lambda name: "2.0" if name == "torch" else version(name)),
-        ("SOURCES", (*kept_traces.SOURCES[:-1], kept_traces)),
+    name = kept_traces.trace_name(*ARGUMENTS)
+    changed = [
+        (msgspec.structs.replace(ONE, rms_norm_eps=1e-7), *ARGUMENTS[1:]),
+        (ONE, "portable", *ARGUMENTS[2:]),
+        (ONE, "standard", "float16", ARGUMENTS[3]),
+        (msgspec.structs.replace(ONE, layers=2), *ARGUMENTS[1:3], ModelPart(0, 1, 2)),
+    ]
+    assert len({name, *(kept_traces.trace_name(*each) for each in changed)}) == 5
+    names = {name}
+    for attribute, value in (
+        ("version", lambda library: "2.0" if library == "torch" else version(library)),
+        ("SOURCES", kept_traces.SOURCES[1:]),
+        ("TOP_K", 9),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(kept_traces, changed, value)
+            patched.setattr(kept_traces, attribute, value)
             kept_traces.basis.cache_clear()
-            with pytest.raises(TracedError):
-                traced_graph(*ARGUMENTS, with_logits=True)
+            names.add(kept_traces.trace_name(*ARGUMENTS))
+    kept_traces.basis.cache_clear()
+    assert len(names) == 4
+    assert kept_traces.trace_name(*ARGUMENTS) == name
 
 
-def test_a_later_run_uses_the_traces_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_traced_once_in_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a second run, a run of another checkout that reads the recording, and that equal files give equal bytes."""
     made: list[object] = []
 
     def exporter(*arguments: object, with_logits: bool) -> ir.Model:
+        assert with_logits
         made.append(arguments)
-        return ir.from_onnx_text(
-            '<ir_version: 10, opset_import: ["" : 23]> one (float[1] x) => (float[1] y) { y = Neg(x) }'
-        )
+        return ir.from_onnx_text(NEGATION)
 
     monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / "none.tar.xz")
-    monkeypatch.setattr(kept_traces, "EARLIER", tmp_path / "earlier")
     monkeypatch.setattr(kept_traces, "traced_by_the_exporter", exporter)
     (tmp_path / "nothing").mkdir()
     kept_traces.record(tmp_path / "nothing")
-    for run in ("one", "two"):
+    for run, earlier in (("one", "checkout"), ("two", "checkout"), ("three", "other checkout")):
+        monkeypatch.setattr(kept_traces, "EARLIER", tmp_path / earlier)
         (tmp_path / run).mkdir()
         model = kept_traces.kept_traces(tmp_path / run)(*ARGUMENTS, with_logits=True)
         assert [node.op_type for node in model.graph] == ["Neg"]
+        monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / f"{run}.tar.xz")
+        kept_traces.record(tmp_path / run)  # without locks and unpacked files
     assert len(made) == 1
-    assert len(list((tmp_path / "earlier").iterdir())) == 1
-
-
-def test_a_recording_has_the_traces_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that locks and unpacked files are not recorded, and that equal files give equal bytes."""
-    run, packed = tmp_path / "run", []
-    (run / "recorded").mkdir(parents=True)
-    for name in ("recorded/of-other-code", "b", "a", "a.lock"):
-        (run / name).write_text(f"trace {name}")
-    for place in ("one", "other"):
-        monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / f"{place}.tar.xz")
-        kept_traces.record(run)
-        packed.append(kept_traces.RECORDED.read_bytes())
-    assert packed[0] == packed[1]
-    unpacked = kept_traces.recorded_traces(tmp_path)
-    assert {path.name: path.read_text() for path in unpacked.iterdir()} == {"a": "trace a", "b": "trace b"}
+    assert len(list((tmp_path / "checkout").iterdir())) == 1
+    assert not (tmp_path / "other checkout").exists()
+    packed = [(tmp_path / f"{run}.tar.xz").read_bytes() for run in ("one", "two", "three")]
+    assert packed[0] == packed[1] == packed[2]
