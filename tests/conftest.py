@@ -262,6 +262,14 @@ def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
 
 
 @pytest.fixture
+def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a verification compare 4 of its 18 cases: one row, a prefix, several branches, several requests."""
+    from lopa.export.verify.cases import SHAPES
+
+    monkeypatch.setattr("lopa.export.verify.cases.SHAPES", tuple(SHAPES[number] for number in (1, 5, 10, 15)))
+
+
+@pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     """Portable bundle that belongs to the test, with a plan of three buckets."""
     from tests.buckets import params_of

@@ -1,5 +1,6 @@
 """Bundles of the tiny checkpoints of other families, exported once per session."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,21 @@ DIALECTS: tuple[Dialect, ...] = ("standard", "portable")
 
 
 @pytest.fixture(scope="session")
-def llada(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def llada(family_bundle: Callable[..., Path]) -> Bundle:
     """Return a LLaDA bundle: no biases, as many key-value heads as heads, OLMo's names."""
-    return bundle_from_checkpoint(RECORDED / "llada", tmp_path_factory.mktemp("llada") / "bundle")
+    return Bundle.open(family_bundle("llada", dtype="float32"))
 
 
 @pytest.fixture(scope="session")
-def sdar(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def sdar(family_bundle: Callable[..., Path]) -> Bundle:
     """Return an SDAR bundle of two stages: no biases, query and key norms, heads wider than the hidden size."""
-    return bundle_from_checkpoint(RECORDED / "sdar", tmp_path_factory.mktemp("sdar") / "bundle", stages=2)
+    return Bundle.open(family_bundle("sdar", stages=2))
 
 
 @pytest.fixture(scope="session")
-def fast_dllm_v2(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def fast_dllm_v2(family_bundle: Callable[..., Path]) -> Bundle:
     """Return a Fast-dLLM v2 bundle with Qwen2's layers."""
-    return bundle_from_checkpoint(RECORDED / "fast_dllm_v2", tmp_path_factory.mktemp("v2") / "bundle")
+    return Bundle.open(family_bundle("fast_dllm_v2", dtype="float32"))
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,10 @@ from pathlib import Path
 import pytest
 from tests.cli.make.test_verify import Verify, another_epsilon, rewrite_graph, verify
 
-from lopa.export.verify.cases import SHAPES
-
 __all__ = ["verify"]
 
 
-@pytest.fixture(autouse=True)
-def _few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.export.verify.cases.SHAPES", SHAPES[8:10])
+pytestmark = pytest.mark.usefixtures("few_cases")
 
 
 def files(folder: Path) -> set[str]:
@@ -28,7 +24,7 @@ def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path, verify: Verify)
     code, output, errors = verify(tiny_bundle, "--save-cases", folder)
     assert code == 0
     assert f"{folder}: cases with numpy's results, for Polygraphy (docs/how-to/engines.md)\nok: " in output
-    assert "saving cases (2)" in errors
+    assert "saving cases (4)" in errors
     assert files(folder) == SAVED
     code, output, errors = verify(tiny_bundle, "--save-cases", folder)
     assert (code, output) == (2, "")
