@@ -72,7 +72,7 @@ class HubServer:
     def __init__(self, home: Path) -> None:
         self.state, self._home = HubState(), home
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Handler", (_HubHandler,), {"state": self.state}))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     @property

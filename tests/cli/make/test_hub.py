@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("cryptography")
+from tests.cli.make.forked_programs import ForkedPrograms
 from tests.hub_server import TOKEN, HubServer
 from tests.runtime.signature.certificates import write_keys
 
@@ -26,8 +26,8 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 BASE, LORA, MADE = "org/base", "org/lora", "me/made"
 ROOT = Path(__file__).resolve().parents[3]
+COMMAND = "from lopa.cli.main import main; main()"
 RESOLVE = """
-import sys
 from pathlib import Path
 import click
 from lopa.cli.make.hub_sources import local_sources
@@ -60,33 +60,33 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
     server.close()
 
 
+@pytest.fixture(scope="module")
+def programs(kept_traces_of_processes: dict[str, str]) -> Iterator[ForkedPrograms]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    path = f"{kept_traces_of_processes['PYTHONPATH']}{os.pathsep}{ROOT / 'src'}"
+    process = ForkedPrograms({**variables, **kept_traces_of_processes, "PYTHONPATH": path})
+    yield process
+    process.close()
+
+
 @pytest.fixture
-def run(hub: HubServer, tmp_path: Path) -> Run:
-    """Return a function that runs lopa-export with the hub on loopback, in an empty folder."""
-    (tmp_path / "work").mkdir()
+def run(hub: HubServer, programs: ForkedPrograms, tmp_path: Path) -> Run:
+    """Return a function that runs lopa-export, or another program, with the hub on loopback, in an empty folder."""
+    folder = tmp_path / "work"
+    folder.mkdir()
 
     def run_command(
-        *arguments: object, token: str = "", code: int | None = 0, **environment: str
+        *arguments: object, program: str = COMMAND, token: str = "", code: int | None = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        variables |= hub.environment | environment | ({"HF_TOKEN": token} if token else {})
-        variables["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
-        done = subprocess.run(
-            [sys.executable, *_program(str(arguments[0])), *map(str, arguments[1:])],
-            cwd=tmp_path / "work",
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command, *rest = map(str, arguments)
+        words = rest if command == "sources" else [command, *rest]
+        variables = hub.environment | environment | ({"HF_TOKEN": token} if token else {})
+        program = RESOLVE if command == "sources" else program
+        done = programs.run(program, *words, folder=folder, environment=variables)
         assert code is None or done.returncode == code, done.stderr
         return done
 
     return run_command
-
-
-def _program(command: str) -> tuple[str, ...]:
-    return ("-c", RESOLVE) if command == "sources" else ("-m", "lopa.cli.main", command)
 
 
 def cached(hub: HubServer, repository: str) -> set[str]:
@@ -276,16 +276,14 @@ def test_weak_etags_and_the_hub_s_own_clients_keep_working(hub: HubServer, run: 
     digest = hashlib.sha256((CHECKPOINT / "model.safetensors").read_bytes()).hexdigest()
     hub.state.headers["X-Linked-Etag"] = f'W/"{digest}"'
     run("sources", BASE, "-o", "bundle")
-    code = (
+    program = (
         "import sys; from lopa.runtime.hub.checked_api import checked_api; import huggingface_hub as hub\n"
         "checked_api(); checked_api(); print(hub.get_session().event_hooks)\n"
         "print(hub.get_hf_file_metadata(sys.argv[1]).etag)"
     )
     hub.state.headers["X-Linked-Etag"] = '"any-text"'
     url = f"{hub.environment['HF_ENDPOINT']}/{BASE}/resolve/main/model.safetensors"
-    done = subprocess.run(
-        [sys.executable, "-c", code, url], env={**os.environ, **hub.environment}, capture_output=True, text=True
-    )
+    done = run(url, program=program)
     assert done.stdout.splitlines()[-1] == "any-text", done.stderr  # another user of the library in the process
     assert done.stdout.count("_check_answer") == 1
 
@@ -301,23 +299,16 @@ def test_offline_without_the_files_and_without_a_connection(hub: HubServer, run:
 
 
 def test_a_full_disk_is_reported_before_and_during_the_download(hub: HubServer, run: Run, tmp_path: Path) -> None:
-    code = (
-        "import shutil, sys, runpy; used = shutil.disk_usage('.')\n"
-        "shutil.disk_usage = lambda _: used._replace(free=1000)\n"
-        "from lopa.cli.main import main; sys.exit(main())"
-    )
-    variables = {**os.environ, **hub.environment}
-    command = [sys.executable, "-c", code, "onnx", BASE, "-o", str(tmp_path / "b")]
-    before = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert (before.returncode, "GiB are free" in before.stderr, "HF_HOME" in before.stderr) == (2, True, True)
+    full = "import shutil; used = shutil.disk_usage('.'); shutil.disk_usage = lambda _: used._replace(free=1000)\n"
+    before = run("onnx", BASE, "-o", "b", program=full + COMMAND, code=2)
+    assert ("GiB are free" in before.stderr, "HF_HOME" in before.stderr) == (True, True)
     assert not hub.state.downloads()
-    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-    limited += "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    limited += "from lopa.cli.main import main; sys.exit(main())"
-    command[2] = limited
-    during = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert (during.returncode, "the transfer failed" in during.stderr) == (2, True), during.stderr
-    assert not (tmp_path / "b").exists()
+    limited = (
+        "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    )
+    assert "the transfer failed" in run("onnx", BASE, "-o", "b", program=limited + COMMAND, code=2).stderr
+    assert not list((tmp_path / "work").iterdir())
 
 
 def test_a_bundle_is_pushed_opened_and_kept_unchanged(
