@@ -24,7 +24,7 @@ class ForkedPrograms:
 
     def run(self, program: str, *arguments: str, folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
         """Run Python code in `folder`, with arguments and with more variables. It has five minutes."""
-        streams = [folder.parent / f"{name}-of-program" for name in ("httpx2", "output", "errors")]
+        streams = [folder.parent / f"{name}-of-program" for name in ("output", "errors")]
         request = [program, arguments, str(folder), dict(environment), *map(str, streams)]
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,15 @@ def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> Non
     newer = lopa_export("inspect", bundle)
     assert newer.returncode == 2
     assert "update lopa-export" in newer.stderr
+
+
+def test_inspect_shows_experts(family_bundle: Callable[..., Path]) -> None:
+    lines = lopa_export("inspect", family_bundle("llada2")).stdout.splitlines()
+    experts = next(line for line in lines if line.startswith("experts"))
+    assert experts.split(maxsplit=1)[1] == (
+        "16 of 32, 4 per token, shared expert of 32, router sigmoid in 2 of 4 groups, dense layers 0"
+    )
+    touched = lines[lines.index(experts) + 1]  # of 16 experts a row uses 4
+    assert touched.strip() == (
+        "read by 1 row 25%, a block of 32 100%, 4 branches of 32 100% (if rows choose independently)"
+    )

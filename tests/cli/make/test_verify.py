@@ -94,6 +94,7 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
     assert re.search(r"^comparing: 18 in [\d. min]+ s, ", errors, re.MULTILINE)
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_without_a_checkpoint_the_output_says_that_nothing_was_compared_with_it(
     tiny_bundle: Path, verify: Verify
 ) -> None:
@@ -104,7 +105,7 @@ def test_without_a_checkpoint_the_output_says_that_nothing_was_compared_with_it(
     assert output.endswith("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.\n")
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer_config.json"])
 def test_a_flipped_bit_fails(altered: Path, verify: Verify, name: str) -> None:
     content = bytearray((altered / name).read_bytes())
     content[len(content) // 3] ^= 4
@@ -115,6 +116,7 @@ def test_a_flipped_bit_fails(altered: Path, verify: Verify, name: str) -> None:
     assert f"error: {name} in {altered} changed since the export" in errors
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_altered_weights_with_a_rewritten_digest_fail(altered: Path, verify: Verify) -> None:
     record = Bundle.open(altered).manifest.tensors["layers.3.mlp.down.weight"]
     weights = np.memmap(altered / "model.onnx.data", np.uint8, mode="r+")
@@ -138,6 +140,7 @@ def altered_integers(tiny_quantized: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_quantized, tmp_path / "altered"))
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -> None:
     code, output, _ = verify(tiny_quantized, *SOURCE)
     lines = output.splitlines()
@@ -153,6 +156,7 @@ def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -
     assert {line.split()[-2] for line in own} == {"1e-04" if is_int4 else "1e-01"}
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> None:
     """The change is too small to affect an output, so verify must compare the integers themselves."""
     record = Bundle.open(altered_integers).manifest.tensors["layers.3.mlp.down.weight"]
@@ -168,6 +172,7 @@ def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> Non
     assert "layers.3.mlp.down.weight in steps against checkpoint" in errors
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_a_scale_of_another_column_fails(altered_integers: Path, verify: Verify) -> None:
     records = Bundle.open(altered_integers).manifest.tensors
     record = records[scale_name("layers.2.attention.output.weight")]
@@ -181,6 +186,7 @@ def test_a_scale_of_another_column_fails(altered_integers: Path, verify: Verify)
     assert "layers.2.attention.output.weight in steps against checkpoint" in errors
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_a_quantized_graph_with_another_mask_fails(altered_integers: Path, verify: Verify) -> None:
     rewrite_graph(altered_integers, causal_attention)
     code, output, _ = verify(altered_integers)
@@ -188,6 +194,7 @@ def test_a_quantized_graph_with_another_mask_fails(altered_integers: Path, verif
     assert ("entropy", "numpy") in failed_rows(output)
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_activations_in_coarser_steps_fail(altered_integers: Path, verify: Verify) -> None:
     rewrite_graph(altered_integers, another_step)
@@ -231,22 +238,14 @@ def causal_attention(graph: onnx.GraphProto) -> int:
     return 1
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("change", [another_rope_theta, another_epsilon, causal_attention])
-def test_an_altered_graph_fails_without_a_checkpoint(
-    altered: Path, verify: Verify, change: Callable[[onnx.GraphProto], int]
-) -> None:
+def test_an_altered_graph_fails(altered: Path, verify: Verify, change: Callable[[onnx.GraphProto], int]) -> None:
     rewrite_graph(altered, change)
     code, output, errors = verify(altered)
     assert code == 1
     assert {("topk_logprobs", "numpy"), ("entropy", "numpy")} <= failed_rows(output)
     assert "outputs exceed the tolerance on cpu" in errors
-
-
-def test_an_altered_graph_fails_against_the_checkpoint(altered: Path, verify: Verify) -> None:
-    rewrite_graph(altered, another_rope_theta)
-    code, output, _ = verify(altered, *SOURCE)
-    assert code == 1
-    assert {reference for _, reference in failed_rows(output)} == {"numpy", "transformers"}
 
 
 def test_another_checkpoint_fails(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:

@@ -11,38 +11,18 @@ from lopa.runtime.errors import BadInputError
 
 RECORDED = Path(__file__).parents[2] / "reference" / "moe"
 REFUSED: list[tuple[str, str, Any]] = [
-    ("llada2", "score_function", "softmax"),
-    ("llada2", "norm_topk_prob", False),
-    ("llada2", "router_dtype", "bf16"),
-    ("llada2", "moe_router_enable_expert_bias", False),
     ("llada2", "rotary_dim", 32),
     ("llada2", "partial_rotary_factor", 0.03),
-    ("llada2", "use_bias", True),
-    ("llada2", "use_qkv_bias", True),
-    ("llada2", "use_qk_norm", False),
-    ("llada2", "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
-    ("llada2", "_moe_implementation", "other"),
-    ("llada2", "expert_capacity", 48),
     ("llada2", "first_k_dense_replace", "1"),
     ("llada2", "first_k_dense_replace", -1),
-    ("llada2", "num_experts", 0),
-    ("llada2", "n_group", "4"),
-    ("sdar_moe", "attention_bias", True),
-    ("sdar_moe", "norm_topk_prob", "yes"),
     ("sdar_moe", "mlp_only_layers", 1),
     ("sdar_moe", "mlp_only_layers", ["1"]),
-    ("sdar_moe", "decoder_sparse_step", 0),
     ("llada_moe", "moe_layer_freq", [1]),
     ("llada_moe", "moe_layer_freq", [1, 1, 1]),
     ("llada_moe", "moe_layer_freq", [1, 2]),
     ("llada_moe", "moe_layer_freq", 1),
-    ("llada_moe", "moe_router_enable_expert_bias", True),
-    ("llada_moe", "router_num_group", 4),
-    ("llada_moe", "router_topk_group", 2),
-    ("llada_moe", "routed_scaling_factor", 2.5),
-    ("llada_moe", "shared_expert_intermediate_size", 64),
-    ("llada_moe", "clip_qkv", 8.0),
 ]
+"""Unsupported values, beside those of test_settings.py and test_config_fields.py."""
 
 
 def config_with(folder: Path, name: str, **changes: Any) -> Path:
@@ -89,12 +69,6 @@ def test_impossible_experts_are_refused(tmp_path: Path, name: str, changes: dict
 )
 def test_families_are_told_apart(tmp_path: Path, name: str, changes: dict[str, Any], family: str) -> None:
     assert config_from_checkpoint(config_with(tmp_path, name, **changes)).family.name == family
-
-
-def test_merged_experts_are_refused_by_model_type(tmp_path: Path) -> None:
-    changes = {"model_type": "llada2_moe_veomni", "architectures": None}
-    with pytest.raises(BadInputError, match="LLaDA2 with merged experts"):
-        config_from_checkpoint(config_with(tmp_path, "llada2", **changes))
 
 
 def test_dense_layers_are_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ OF_ALL: dict[str, list[Any]] = {
     ],
     "partial_rotary_factor": [0.5, "1"],
     "use_sliding_window": [True, "no"],
-    "layer_types": [["full_attention", "sliding_attention"], "full_attention"],
+    "layer_types": [["full_attention", "sliding_attention"], "full_attention", 5, {"a": 1}, [None]],
     "num_experts": [8, [8]],
     "num_local_experts": [8],
     "n_routed_experts": [8],
@@ -70,6 +70,14 @@ OF_FAMILIES: dict[str, dict[str, list[Any]]] = {
     },
     "stable-diffcoder": {"attention_bias": [True], "mlp_bias": [True]},
 }
+NEUTRAL: list[dict[str, Any]] = [
+    {"hidden_act": None},
+    {"rope_scaling": {"rope_type": "default"}},
+    {"partial_rotary_factor": 1.0},
+    {"use_sliding_window": False, "sliding_window": 4096},
+    {"layer_types": ["full_attention", "full_attention"]},
+    {"num_experts": 0},
+]
 _EXPERTS = ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size")
 READ = {
     "llada2-moe": ("partial_rotary_factor", "rope_parameters", *_EXPERTS),
@@ -77,45 +85,26 @@ READ = {
     "llada-moe": ("num_experts", "num_local_experts", "num_experts_per_tok"),
 }
 """Entries of all families that a family reads as sizes."""
-REFUSED = [
-    (family, name, value)
-    for family in MINIATURES
-    for name, values in {**OF_ALL, **OF_FAMILIES.get(family, {})}.items()
-    if name not in READ.get(family, ())
-    for value in values
-]
-
-
-@pytest.mark.parametrize(("family", "name", "value"), REFUSED)
-def test_an_unsupported_setting_is_named(tmp_path: Path, family: str, name: str, value: Any) -> None:
-    write_config(tmp_path, family, **{name: value})
-    with pytest.raises(BadInputError, match=rf"config\.json has {name} = ") as caught:
-        config_from_checkpoint(tmp_path)
-    assert "not supported" in caught.value.remedy
-
-
-@pytest.mark.parametrize(("family", "name"), [(family, name) for family in OF_FAMILIES for name in OF_FAMILIES[family]])
-def test_an_absent_setting_is_allowed_unless_required(tmp_path: Path, family: str, name: str) -> None:
-    values = OF_FAMILIES[family][name]
-    if ... not in values:
-        for absent in (None, ...):
-            write_config(tmp_path, family, **{name: absent})
-            config_from_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("family", MINIATURES)
-@pytest.mark.parametrize(
-    "harmless",
-    [
-        {"hidden_act": None},
-        {"rope_scaling": {"rope_type": "default"}},
-        {"partial_rotary_factor": 1.0},
-        {"use_sliding_window": False, "sliding_window": 4096},
-        {"layer_types": ["full_attention", "full_attention"]},
-        {"num_experts": 0},
-    ],
-)
-def test_neutral_settings_are_accepted(tmp_path: Path, family: str, harmless: dict[str, Any]) -> None:
-    if harmless.keys().isdisjoint(READ.get(family, ())):
-        write_config(tmp_path, family, **harmless)
-        assert config_from_checkpoint(tmp_path).dimensions == MINIATURES[family].dimensions
+def test_unsupported_settings_are_named(tmp_path: Path, family: str) -> None:
+    for name, values in {**OF_ALL, **OF_FAMILIES.get(family, {})}.items():
+        for value in () if name in READ.get(family, ()) else values:
+            write_config(tmp_path, family, **{name: value})
+            with pytest.raises(BadInputError, match=rf"config\.json has {name} = ") as caught:
+                config_from_checkpoint(tmp_path)
+            assert "not supported" in caught.value.remedy
+
+
+@pytest.mark.parametrize("family", MINIATURES)
+def test_absent_and_neutral_settings_are_accepted(tmp_path: Path, family: str) -> None:
+    """An absent setting is allowed unless it is listed as refused."""
+    for name, values in OF_FAMILIES.get(family, {}).items():
+        for absent in () if ... in values else (None, ...):
+            write_config(tmp_path, family, **{name: absent})
+            config_from_checkpoint(tmp_path)
+    for harmless in NEUTRAL:
+        if harmless.keys().isdisjoint(READ.get(family, ())):
+            write_config(tmp_path, family, **harmless)
+            assert config_from_checkpoint(tmp_path).dimensions == MINIATURES[family].dimensions

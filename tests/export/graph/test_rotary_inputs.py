@@ -28,6 +28,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.sessions.session import open_session
 
+pytestmark = pytest.mark.usefixtures("few_cases")
 PROMPTS = (
     "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:",
     "Question: Jack has 5 marbles. Sam has 3 more marbles than Jack. How many marbles do they have together?\nAnswer:",

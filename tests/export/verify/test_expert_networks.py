@@ -17,6 +17,7 @@ from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
 
+pytestmark = pytest.mark.usefixtures("few_cases")
 RECORDED = Path(__file__).parents[2] / "reference" / "moe"
 
 

@@ -19,6 +19,7 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify import report
 from lopa.export.verify.report import report_from_bundle
 
+pytestmark = pytest.mark.usefixtures("few_cases")
 Tensors = dict[str, torch.Tensor]
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 MATRIX = "model.layers.0.mlp.down_proj.weight"
