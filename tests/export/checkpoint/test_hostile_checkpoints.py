@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, slow_tokenizer
-from tests.export.checkpoints import edit_config, failed_export, shard, small_checkpoint
+from tests.export.checkpoints import edit_config, shard, small_checkpoint
 
 from lopa.cli.main import main
 from lopa.export.checkpoint import module_patterns
@@ -32,7 +32,6 @@ DEEP = [
     b'{"a": "\xff"}',
     b"\x00",
 ]
-NOT_NUMBERS = [1.5, True, "8", [8, 9], {"a": 8}, -1, 2**31, 2**63, 10**30, 1e300]
 
 
 @pytest.fixture
@@ -45,59 +44,32 @@ def _write(path: Path, text: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
-@pytest.mark.parametrize("name", ["config.json", INDEX_NAME, "tokenizer_config.json", "tokenizer.json"])
-def test_json_that_cannot_be_read(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | bytes
-) -> None:
-    _write(checkpoint / name, text)
-    assert name in failed_export(capsys, checkpoint)
+def test_json_that_cannot_be_read(checkpoint: Path, text: str | bytes) -> None:
+    _write(checkpoint / "config.json", text)
+    with pytest.raises(BadInputError, match=r"config\.json"):
+        source_from_checkpoint(checkpoint, None)
 
 
-@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
-@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"])
-def test_a_slow_tokenizer_that_cannot_be_read(tmp_path: Path, name: str, text: str | bytes) -> None:
-    checkpoint = slow_tokenizer(small_checkpoint(tmp_path, changes=CONFIG_IDS))
+FILES = [INDEX_NAME, "tokenizer_config.json", "tokenizer.json", SINGLE_NAME, "vocab.json", "merges.txt"]
+FILES += ["added_tokens.json", "special_tokens_map.json", "adapter_config.json"]
+
+
+@pytest.mark.parametrize("text", [DEEP[0], DEEP[2]], ids=["nested", "surrogate"])
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, text: str | bytes) -> None:
+    lora = _adapter(tmp_path) if name == "adapter_config.json" else None
+    is_slow = name in FILES[4:8]
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=CONFIG_IDS if is_slow else {})
+    if is_slow:
+        slow_tokenizer(checkpoint)
     if name == "special_tokens_map.json":  # it is read only without added_tokens_decoder
         (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "DreamTokenizer"}')
-    _write(checkpoint / name, text)
+    content = text if isinstance(text, bytes) else text.encode()
+    if name == SINGLE_NAME:
+        content = len(content).to_bytes(8, "little") + content
+    _write((checkpoint if lora is None else lora) / name, content)
     with pytest.raises(BadInputError, match=re.escape(name)):
-        source_from_checkpoint(checkpoint, None)
-
-
-@pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "max_position_embeddings",
-        "mask_token_id",
-        "bos_token_id",
-    ],
-)
-def test_numbers_of_the_config_have_a_type_and_a_range(checkpoint: Path, name: str, value: object) -> None:
-    edit_config(checkpoint, **{name: value})
-    with pytest.raises(BadInputError, match=name):
-        source_from_checkpoint(checkpoint, None)
-
-
-@pytest.mark.parametrize(("name", "value"), [("rope_theta", 1e-300), ("rms_norm_eps", 1e30), ("rms_norm_eps", -1)])
-def test_real_numbers_of_the_config_have_a_range(checkpoint: Path, name: str, value: object) -> None:
-    edit_config(checkpoint, **{name: value})
-    with pytest.raises(BadInputError, match=name):
-        source_from_checkpoint(checkpoint, None)
-
-
-@pytest.mark.parametrize("value", [5, "full_attention", {"a": 1}, [None]], ids=repr)
-def test_kinds_of_layers_are_a_list(checkpoint: Path, value: object) -> None:
-    edit_config(checkpoint, layer_types=value)
-    with pytest.raises(BadInputError, match="layer_types"):
-        source_from_checkpoint(checkpoint, None)
+        source_from_checkpoint(checkpoint, lora)
 
 
 def test_a_mask_that_is_the_end_of_text(checkpoint: Path) -> None:
@@ -118,17 +90,16 @@ def test_layers_are_limited_before_they_are_planned(
 
 @pytest.mark.parametrize(
     "shard_name",
-    ["..", ".", "", "a/b", "/etc/passwd", "a\0b", "a\ud800", "loop", "fifo", "folder", "n" * 300, "n" * 6000],
+    ["..", "", "a/b", "../other", "/etc/passwd", "a\0b", "a\ud800", "loop", "fifo", "folder", "n" * 300, "n" * 6000],
     ids=lambda name: repr(name[:12]),
 )
-def test_shards_that_an_index_may_not_name(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str], shard_name: str
-) -> None:
+def test_shards_that_an_index_may_not_name(checkpoint: Path, shard_name: str) -> None:
     (checkpoint / "loop").symlink_to("loop")
     os.mkfifo(checkpoint / "fifo")
     (checkpoint / "folder").mkdir()
     (checkpoint / INDEX_NAME).write_text(json.dumps({"weight_map": {"lm_head.weight": shard_name}}))
-    failed_export(capsys, checkpoint)
+    with pytest.raises(BadInputError):
+        source_from_checkpoint(checkpoint, None)
 
 
 @pytest.mark.parametrize("kind", ["loop", "fifo", "folder"])
@@ -173,14 +144,6 @@ def test_paths_that_are_not_files(checkpoint: Path, name: str, kind: str) -> Non
 def test_headers_with_entries_of_other_types(checkpoint: Path, change: dict[str, Any]) -> None:
     _edit_header(checkpoint / SINGLE_NAME, lambda entries: entries["lm_head.weight"].update(change))
     with pytest.raises(BadInputError, match=r"lm_head\.weight"):
-        source_from_checkpoint(checkpoint, None)
-
-
-@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
-def test_headers_that_cannot_be_read(checkpoint: Path, text: str | bytes) -> None:
-    header = text if isinstance(text, bytes) else text.encode()
-    (checkpoint / SINGLE_NAME).write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(BadInputError, match="safetensors"):
         source_from_checkpoint(checkpoint, None)
 
 
@@ -246,26 +209,18 @@ def _adapter(folder: Path, **changes: Any) -> Path:
     ids=lambda change: str(change)[:50],
 )
 def test_an_adapter_s_configuration_has_types_and_ranges(
-    tmp_path: Path, base: dict[str, CheckpointTensor], change: dict[str, Any]
+    tmp_path: Path, base: dict[str, CheckpointTensor], change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module_patterns, "_MAX_SECONDS", 0.5)
     with pytest.raises(BadInputError, match="adapter_config"):
         adapter_from_folder(_adapter(tmp_path, **change), base, DREAM.architecture, tied=False)
-
-
-@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
-def test_an_adapter_s_configuration_that_cannot_be_read(
-    tmp_path: Path, base: dict[str, CheckpointTensor], text: str | bytes
-) -> None:
-    _write(_adapter(tmp_path) / "adapter_config.json", text)
-    with pytest.raises(BadInputError, match="adapter_config"):
-        adapter_from_folder(tmp_path, base, DREAM.architecture, tied=False)
 
 
 @pytest.mark.parametrize(
     "pattern", [r"((\w|\.)*)*!", "(?:(?:a?){9999}){9999}b", ".*" * 900 + "x", "(" * 9000, "(", "a**"], ids=range(6)
 )
 def test_patterns_that_take_too_long_or_are_none(monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
-    monkeypatch.setattr(module_patterns, "_MAX_SECONDS", 1)
+    monkeypatch.setattr(module_patterns, "_MAX_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(BadInputError, match=r"adapter\.json has (the )?pattern"):
         first_matches([pattern], ["a" * 60], source="adapter.json")

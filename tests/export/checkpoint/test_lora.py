@@ -4,6 +4,7 @@ import dataclasses
 import json
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from tests.export.checkpoints import failed_export, small_checkpoint
+from tests.export.checkpoints import small_checkpoint
 from tests.tools.miniature import MINIATURES
 from tools.checkpoint.likeness import LAYER_MATRICES
 from tools.checkpoint.make import checkpoint_from_likeness
@@ -100,10 +101,11 @@ def _our_merge(source: ExportSource, folder: Path) -> dict[str, torch.Tensor]:
         {"modules_to_save": ["lm_head", "embed_tokens"]},
         {"modules_to_save": ["norm"], "target_modules": ["q_proj"]},
         {"modules_to_save": ["k_proj"], "target_modules": ["q_proj", "v_proj"]},
+        {"modules_to_save": ["k_proj"], "r": 2, "lora_alpha": 5},
         {"target_modules": r".*\.mlp\.(up|down)_proj"},
         {"target_modules": ["lm_head", "q_proj"]},
         {"target_modules": PROJECTIONS, "exclude_modules": ["k_proj", "model.layers.0.mlp.up_proj"]},
-        {"layers_to_transform": [1]},
+        {"layers_to_transform": [1], "layers_pattern": "layers"},
         {"layers_to_transform": 0},
     ],
     ids=lambda settings: "-".join(settings) or "plain",
@@ -158,21 +160,19 @@ def test_all_linear_leaves_the_head_of_every_family(tmp_path: Path) -> None:
         assert FAMILIES[family].architecture.outer_names["head.weight"] not in products
 
 
-@pytest.mark.parametrize("family", MINIATURES)
-@pytest.mark.parametrize("other", MINIATURES)
-def test_an_adapter_of_another_family(tmp_path: Path, family: str, other: str) -> None:
+def test_an_adapter_of_another_family(tmp_path: Path) -> None:
     """Check families with the same adapted names, which differ only in shapes and values, e.g. by the head size."""
-    for name in {family, other}:
+    families = [*MINIATURES]
+    for name in families:
         checkpoint_from_likeness(MINIATURES[name], tmp_path / name, lora=True)
-    if family == other:
-        source_from_checkpoint(tmp_path / family, tmp_path / other / "lora")
-        return
-    sizes = [MINIATURES[name].dimensions for name in (family, other)]
-    if "llada" not in (family, other) and len({(each.heads, each.kv_heads, each.head_size) for each in sizes}) == 1:
-        return
-    with pytest.raises(BadInputError, match="adapter") as caught:
-        source_from_checkpoint(tmp_path / family, tmp_path / other / "lora")
-    assert "adapter that was trained on this checkpoint" in caught.value.remedy
+        source_from_checkpoint(tmp_path / name, tmp_path / name / "lora")
+    for family, other in [*pairwise([*families, families[0]]), ("llada", "dream"), ("wedlm", "dream")]:
+        sizes = [MINIATURES[name].dimensions for name in (family, other)]
+        if "llada" not in (family, other) and len({(each.heads, each.kv_heads, each.head_size) for each in sizes}) == 1:
+            continue
+        with pytest.raises(BadInputError, match="adapter") as caught:
+            source_from_checkpoint(tmp_path / family, tmp_path / other / "lora")
+        assert "adapter that was trained on this checkpoint" in caught.value.remedy
 
 
 @pytest.mark.parametrize("block", [5000, 1 << 24])
@@ -214,66 +214,61 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return checkpoint, adapter
 
 
+def _refused(checkpoint: Path, adapter: Path) -> str:
+    with pytest.raises(BadInputError) as caught:
+        source_from_checkpoint(checkpoint, adapter)
+    return caught.value.received
+
+
 @pytest.mark.parametrize(
-    ("base", "message"),
+    ("base", "settings", "message"),
     [
-        ({"hidden_size": 64}, "model.layers.0.self_attn.q_proj.lora_A.weight has the shape [4, 64]"),
-        ({"intermediate_size": 40}, "down_proj.lora_A.weight has the shape [4, 40]"),
-        ({"num_hidden_layers": 3}, "model.layers.2.mlp.down_proj.lora_A.weight, which does not fit"),
-        ({"num_hidden_layers": 1}, "no tensor model.layers.1.self_attn.q_proj.lora_A.weight"),
+        ({"hidden_size": 64}, {}, "model.layers.0.self_attn.q_proj.lora_A.weight has the shape [4, 64]"),
+        ({"intermediate_size": 40}, {}, "down_proj.lora_A.weight has the shape [4, 40]"),
+        ({"num_hidden_layers": 3}, {}, "model.layers.2.mlp.down_proj.lora_A.weight, which does not fit"),
+        ({"num_hidden_layers": 1}, {}, "no tensor model.layers.1.self_attn.q_proj.lora_A.weight"),
+        ({"vocab_size": 30}, {"modules_to_save": ["lm_head"]}, "lm_head.weight has the shape [30, 32]"),
+        ({}, {"target_modules": ["q_proj", "embed_tokens"]}, "embed_tokens"),
     ],
 )
 def test_an_adapter_of_another_base(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: dict[str, Any], message: str
+    tmp_path: Path, base: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint")
     other = small_checkpoint(tmp_path / "other", changes=base)
-    _saved_adapter(other, tmp_path / "adapter", target_modules=["q_proj", "down_proj"])
-    assert message in failed_export(capsys, checkpoint, "--lora", tmp_path / "adapter")
+    _saved_adapter(other, tmp_path / "adapter", **{"target_modules": ["q_proj", "down_proj"], **settings})
+    assert message in _refused(small_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter")
 
 
-def test_saved_modules_of_another_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    other = small_checkpoint(tmp_path / "other", changes={"vocab_size": 30})
-    _saved_adapter(other, tmp_path / "adapter", modules_to_save=["lm_head"])
-    message = failed_export(capsys, checkpoint, "--lora", tmp_path / "adapter")
-    assert "lm_head.weight has the shape [30, 32]" in message
+DOWN = "base_model.model.model.layers.1.mlp.down_proj"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tensors", "message"),
     [
-        ({"target_modules": ["query_key_value"]}, "target_modules ['query_key_value']"),
-        ({"target_modules": None}, "target_modules None"),
-        ({"target_modules": 3}, "target_modules = 3"),
-        ({"target_modules": "(q_proj"}, "pattern '(q_proj'"),
-        ({"target_modules": ["q_proj"]}, "down_proj.lora_A.weight, which does not fit"),
-        ({"modules_to_save": ["lm_head"]}, "no tensor lm_head.weight"),
-        ({"modules_to_save": ["classifier"]}, "no such module"),
-        ({"r": 8}, "has the shape [4, 32]"),
-        ({"r": 0}, "r = 0"),
-        ({"r": None}, "r = None"),
-        ({"lora_alpha": "much"}, "lora_alpha = 'much'"),
-        ({"use_dora": True}, "use_dora = True"),
-        ({"bias": "lora_only"}, "bias = 'lora_only'"),
-        ({"lora_bias": True}, "lora_bias = True"),
-        ({"peft_type": "IA3"}, "peft_type = 'IA3'"),
-        ({"fan_in_fan_out": True}, "fan_in_fan_out = True"),
-        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights = 'pissa_niter_4'"),
+        ({"target_modules": ["query_key_value"]}, {}, "target_modules ['query_key_value']"),
+        ({"target_modules": None}, {}, "target_modules None"),
+        ({"target_modules": ["q_proj"]}, {}, "down_proj.lora_A.weight, which does not fit"),
+        ({"modules_to_save": ["lm_head"]}, {}, "no tensor lm_head.weight"),
+        ({"modules_to_save": ["classifier"]}, {}, "no such module"),
+        ({"r": 8}, {}, "has the shape [4, 32]"),
+        ({"r": None}, {}, "r = None"),
+        # PEFT changes no layer then.
+        ({"layers_to_transform": [1], "layers_pattern": "blocks"}, {}, "layers_pattern = 'blocks'"),
+        ({}, {f"{DOWN}.lora_B.weight": None}, "no tensor model.layers.1.mlp.down_proj.lora_B.weight"),
+        ({}, {f"{DOWN}.weight": torch.ones(32, 48)}, "model.layers.1.mlp.down_proj.weight, which does not fit"),
     ],
 )
-def test_unsupported_and_broken_configurations(
-    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+def test_configurations_that_do_not_fit(
+    pair: tuple[Path, Path], changes: dict[str, Any], tensors: dict[str, torch.Tensor | None], message: str
 ) -> None:
     _configure(pair[1], **changes)
-    assert message in failed_export(capsys, pair[0], "--lora", pair[1])
+    _edit(pair[1], tensors)
+    assert message in _refused(*pair)
 
 
-USED: dict[str, Any] = {
-    **{"r": 2, "lora_alpha": 5, "target_modules": ["q_proj"], "exclude_modules": ["q_proj"], "use_rslora": True},
-    **{"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 3}, "modules_to_save": ["norm"]},
-    **{"layers_to_transform": [1], "layers_pattern": "layers"},
-}
+USED = {"r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora", "rank_pattern", "alpha_pattern"}
+USED |= {"modules_to_save", "layers_to_transform", "layers_pattern"}
+"""Settings that test_the_merge_is_peft_s changes."""
 REFUSED: dict[str, Any] = {
     **{"peft_type": "IA3", "fan_in_fan_out": True, "bias": "all", "init_lora_weights": "pissa", "use_dora": True},
     **{"trainable_token_indices": [1], "velora_config": {"a": 1}, "alora_invocation_tokens": [1], "use_qalora": True},
@@ -282,74 +277,22 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(LoraConfig)])
-def test_every_setting_that_peft_knows(tmp_path: Path, field: str) -> None:
-    """Each is used as PEFT uses it, changes nothing, or is refused by name."""
-    checkpoint, adapter = small_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter"
-    targets: dict[str, Any] = {"target_modules": ["q_proj", "down_proj"]}
-    if field in USED:
-        settings = {**targets, field: USED[field]}
-        settings |= {"layers_to_transform": [1]} if field == "layers_pattern" else {}
-        expected = _saved_adapter(checkpoint, adapter, **settings)
-        merged = _our_merge(source_from_checkpoint(checkpoint, adapter), tmp_path)
-        for name, tensor in expected.items():
-            torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=f"{name}")
-        return
-    _saved_adapter(checkpoint, adapter, **targets)
-    before = source_from_checkpoint(checkpoint, adapter)
-    assert before.adapter.warnings == ()
-    _configure(adapter, **{field: REFUSED.get(field, "other")})
-    if field in REFUSED:
-        with pytest.raises(BadInputError, match=f"has {field} = "):
-            source_from_checkpoint(checkpoint, adapter)
-    else:
-        assert source_from_checkpoint(checkpoint, adapter).adapter == before.adapter
-        assert field in _KNOWN
+def test_every_other_setting_that_peft_knows(pair: tuple[Path, Path]) -> None:
+    """Each changes nothing, or is refused by name."""
+    before, path = source_from_checkpoint(*pair).adapter, pair[1] / "adapter_config.json"
+    assert before.warnings == ()
+    config = path.read_text()
+    for field in {field.name for field in dataclasses.fields(LoraConfig)} - USED:
+        path.write_text(config)
+        _configure(pair[1], **{field: REFUSED.get(field, "other")})
+        if field in REFUSED:
+            assert f"has {field} = " in _refused(*pair)
+        else:
+            assert source_from_checkpoint(*pair).adapter == before
+            assert field in _KNOWN
 
 
 def test_an_unknown_setting_is_warned_of(pair: tuple[Path, Path]) -> None:
     _configure(pair[1], unheard=True, absent=None)
     (warning,) = source_from_checkpoint(*pair).warnings
     assert "adapter_config.json: ignoring unheard, which" in warning
-
-
-def test_the_list_of_layers_of_another_network(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """PEFT changes no layer then."""
-    _configure(pair[1], layers_to_transform=[1], layers_pattern="blocks")
-    assert "layers_pattern = 'blocks'" in failed_export(capsys, pair[0], "--lora", pair[1])
-
-
-def test_peft_leaves_saved_modules(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    settings: dict[str, Any] = {"target_modules": PROJECTIONS, "modules_to_save": ["k_proj"]}
-    expected = _saved_adapter(checkpoint, tmp_path / "adapter", **settings)
-    merged = _our_merge(source_from_checkpoint(checkpoint, tmp_path / "adapter"), tmp_path)
-    for name, tensor in expected.items():
-        torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=name)
-
-
-def test_an_adapter_without_one_of_its_matrices(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    _edit(pair[1], {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight": None})
-    message = failed_export(capsys, pair[0], "--lora", pair[1])
-    assert "no tensor model.layers.1.mlp.down_proj.lora_B.weight" in message
-
-
-def test_a_lora_of_the_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    _saved_adapter(checkpoint, tmp_path / "adapter", target_modules=["q_proj", "embed_tokens"])
-    message = failed_export(capsys, checkpoint, "--lora", tmp_path / "adapter")
-    assert "embed_tokens" in message
-    assert "does not fit the checkpoint" in message
-
-
-def test_a_tensor_both_adapted_and_replaced(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    _edit(pair[1], {"base_model.model.model.layers.1.mlp.down_proj.weight": torch.randn(32, 48)})
-    assert "model.layers.1.mlp.down_proj.weight, which does not fit" in failed_export(
-        capsys, pair[0], "--lora", pair[1]
-    )
-
-
-@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_missing_file(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str) -> None:
-    (pair[1] / name).unlink()
-    assert name in failed_export(capsys, pair[0], "--lora", pair[1])

@@ -56,8 +56,9 @@ def outer_weights(checkpoint: Path, lora: Path | None, folder: Path) -> tuple[to
     return merged[EMBEDDING], merged[HEAD]
 
 
-@pytest.mark.parametrize("head", ["none", "equal", "own", "alone"])
-@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize(
+    ("head", "shards"), [("none", False), ("equal", True), ("own", False), ("own", True), ("alone", False)]
+)
 def test_the_head_is_transformers_head(tmp_path: Path, head: str, shards: bool) -> None:
     checkpoint = tied_checkpoint(tmp_path / "checkpoint", head)
     if shards:
@@ -87,17 +88,6 @@ def test_a_family_with_its_own_entry_for_ties(tmp_path: Path) -> None:
     assert torch.equal(merged[head], merged[embedding])
 
 
-SAVED: dict[str, dict[str, Any]] = {
-    "embedding": {"modules_to_save": ["embed_tokens"]},
-    "head": {"modules_to_save": ["lm_head"]},
-    "both": {"modules_to_save": ["lm_head", "embed_tokens"]},
-    "embedding-ensured": {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
-    "head-ensured": {"modules_to_save": ["lm_head"], "ensure_weight_tying": True},
-    "both-ensured": {"modules_to_save": ["lm_head", "embed_tokens"], "ensure_weight_tying": True},
-    "layers-saved": {},
-}
-
-
 def save_adapter(checkpoint: Path, folder: Path, settings: dict[str, Any]) -> Any:
     """Save an adapter with random values. Return the network after PEFT has loaded and merged it."""
     torch.manual_seed(3)
@@ -115,11 +105,25 @@ def save_adapter(checkpoint: Path, folder: Path, settings: dict[str, Any]) -> An
         return peft.PeftModel.from_pretrained(loaded(checkpoint), folder).merge_and_unload()
 
 
-@pytest.mark.parametrize("saved", SAVED)
-@pytest.mark.parametrize("head", ["none", "equal", "own"])
-def test_saved_modules_of_a_tied_base_are_peft_s(tmp_path: Path, saved: str, head: str) -> None:
+@pytest.mark.parametrize(
+    ("head", "saved", "ensured"),
+    [
+        ("none", ["embed_tokens"], False),
+        ("own", ["embed_tokens"], False),
+        ("equal", ["lm_head"], False),
+        ("own", ["lm_head", "embed_tokens"], False),
+        ("equal", ["embed_tokens"], True),
+        ("none", ["lm_head"], True),
+        ("own", ["lm_head", "embed_tokens"], True),
+        ("none", [], False),
+        ("own", [], False),
+    ],
+)
+def test_saved_modules_of_a_tied_base_are_peft_s(tmp_path: Path, head: str, saved: list[str], ensured: bool) -> None:
+    """Without `saved`, the layers are saved without modules_to_save."""
     checkpoint, folder = tied_checkpoint(tmp_path / "checkpoint", head), tmp_path / "adapter"
-    expected = save_adapter(checkpoint, folder, SAVED[saved])
+    settings = {"modules_to_save": saved, "ensure_weight_tying": ensured} if saved else {}
+    expected = save_adapter(checkpoint, folder, settings)
     embedding, own = outer_weights(checkpoint, folder, tmp_path)
     assert torch.equal(embedding, expected.get_input_embeddings().weight)
     assert torch.equal(own, expected.get_output_embeddings().weight)
@@ -172,8 +176,7 @@ def test_one_saved_tensor_of_a_tie_is_both(tmp_path: Path, kept: str) -> None:
         source_from_checkpoint(checkpoint, folder, "dream")
 
 
-@pytest.mark.parametrize("ensured", [False, True])
-@pytest.mark.parametrize("module", ["lm_head", "embed_tokens"])
+@pytest.mark.parametrize(("module", "ensured"), [("lm_head", True), ("embed_tokens", False)])
 def test_lora_of_a_tied_head_is_refused(tmp_path: Path, module: str, ensured: bool) -> None:
     """PEFT computes it with other weights before merging than after."""
     checkpoint, folder = tied_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter"
