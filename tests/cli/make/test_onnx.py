@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.export.checkpoints import HALF_OF_TESTS, failed_export, small_checkpoint
+from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.python_path import python_path
 
 from lopa.cli.main import main
@@ -67,15 +67,6 @@ def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
         main(["onnx", *arguments])
     assert ended.value.code == 2
     assert "Usage:" in capsys.readouterr().err
-
-
-def test_a_missing_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"{tmp_path / 'nowhere'} does not exist" in failed_export(capsys, tmp_path / "nowhere")
-
-
-def test_more_stages_than_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
-    assert "2 stages for a checkpoint of 1 layers" in failed_export(capsys, checkpoint, "--stages", "2")
 
 
 def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":

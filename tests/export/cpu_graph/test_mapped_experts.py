@@ -20,8 +20,7 @@ from lopa.runtime.sessions.session import open_session
 
 needs_kernels = pytest.mark.skipif(kernel_library() is None, reason="the kernels need x86-64 and a C++ compiler")
 pytestmark = needs_kernels
-FAMILIES = ["llada2", "sdar_moe", "llada_moe"]
-SPARSE_LAYERS = {"llada2": 2, "sdar_moe": 2, "llada_moe": 2}
+SPARSE_LAYERS = 2
 OPERATORS = {"float32": "ExpertsFloat", "float16": "ExpertsFloat16", "int8": "ExpertsInt8", "int4": "ExpertsInt4"}
 
 
@@ -37,19 +36,19 @@ def made(family_bundle: Callable[..., Path], family: str, kind: str) -> Path:
     return family_bundle(family, **{"quantize" if kind in ("int8", "int4") else "dtype": kind})
 
 
-@pytest.mark.parametrize("kind", OPERATORS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "kind"), [("llada2", "float32"), ("sdar_moe", "float16"), ("llada2", "int8"), ("sdar_moe", "int4")]
+)
 def test_a_layer_is_one_node(family: str, kind: str, family_bundle: Callable[..., Path]) -> None:
     graph = Bundle.open(made(family_bundle, family, kind)).twin("cpu", "mapped")
     assert graph is not None
     nodes = onnx.load(graph, load_external_data=False).graph.node
     found = Counter(node.op_type for node in nodes if node.domain == DOMAIN and node.op_type.startswith("Experts"))
-    assert found == {OPERATORS[kind]: SPARSE_LAYERS[family]}
+    assert found == {OPERATORS[kind]: SPARSE_LAYERS}
     assert any(node.name.startswith("wanted/") for node in nodes)  # the last layer computes sampled rows only
 
 
-@pytest.mark.parametrize("form", ["mapped", "packed"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "form"), [("llada2", "mapped"), ("sdar_moe", "packed"), ("llada_moe", "mapped")])
 def test_float32_agrees_with_numpy(
     family: str, form: str, family_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +61,7 @@ def test_float32_agrees_with_numpy(
     assert np.quantile(np.abs(found.entropy - exact.entropy), 0.98) < 3e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llada2"])
 def test_int8_forms_compute_alike(
     family: str, family_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

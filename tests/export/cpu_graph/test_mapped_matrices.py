@@ -16,7 +16,6 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantization import QuantizationChoice
-from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle, quantized_form
 from lopa.runtime.contract import Statistics
 from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
@@ -82,19 +81,6 @@ def test_int8_results_equal_those_of_onnxruntime(tiny_quantized: Path, monkeypat
 
 
 @needs_kernels
-@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_int8_decodes_equal_those_of_onnxruntime(tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = [f"Question: {a} + {a * 3}?\nAnswer:" for a in range(2, 8)]
-    answers = []
-    for form in ("mapped", "packed"):
-        monkeypatch.setenv(quantized_form.VARIABLE, form)
-        with Decoder.open(tiny_quantized, threads=1) as decoder:
-            results = decoder.generate(prompts, decoder.config(branches=3, max_new_tokens=48))
-        answers.append([(result.text, result.steps) for result in results])
-    assert answers[0] == answers[1]
-
-
-@needs_kernels
 @both
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's list of mapped memory")
 def test_matrices_are_read_in_the_mapped_file(tiny_quantized: Path) -> None:
@@ -123,6 +109,7 @@ def mapped_bytes(path: Path) -> Counter[str]:
     return sizes
 
 
+@pytest.mark.usefixtures("few_cases")
 @needs_kernels
 @both
 def test_verify_checks_the_form_in_use(tiny_quantized: Path) -> None:

@@ -75,6 +75,7 @@ def test_twins_are_listed_and_run_on_the_cpu_alone(bundle: Bundle) -> None:
     assert entropy(bundle.with_twins(), "cpu+cpu") == pytest.approx(plain, abs=1e-4)
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("device", ["cpu", "cpu+cpu"])
 def test_verify_checks_the_graph_and_its_twin(bundle: Bundle, device: str) -> None:
     report = report_from_bundle(bundle, device=device)

@@ -20,7 +20,9 @@ from lopa.runtime import BadInputError, Decoder, Engine, EngineStatus, Generatio
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.requests.prefix_tree import CAUSAL_BLOCK, prefix_reuse
 
-FAMILIES = ("sdar", "fast_dllm_v2", "llada2", "two_layer_diffcoder", "two_layer_wedlm")
+OTHERS = ("fast_dllm_v2", "llada2", "two_layer_diffcoder")
+FAMILIES = ("sdar", "two_layer_wedlm", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS))
+"""Blocks and sliding blocks; the others have the rules of SDAR."""
 DIFFCODER = {"architectures": ["StableDiffcoderForCausalLM"], "model_type": "llama", "attention_bias": False}
 """Changes to the config.json of small_checkpoint."""
 LONGEST = 300

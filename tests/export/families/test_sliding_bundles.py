@@ -3,7 +3,6 @@
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def some_mix(seed: int, decoder: Decoder) -> list[tuple[list[int], GenerationCon
     return [(prompt, some_config(rng, decoder)) for prompt in prompts]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_batch_gives_the_results_of_single_decodes(wedlm: Bundle, seed: int) -> None:
     """Compare decodes alone, batched in an engine, in numpy, and with branches over two devices."""
     with Decoder.open(wedlm.path, threads=1) as decoder:
@@ -65,7 +64,7 @@ def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
     assert sum(len(step.rows.lengths) < len(step.branches) for step in steps) > 5
 
 
-def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
+def test_the_command_line(wedlm: Bundle) -> None:
     with Decoder.open(wedlm.path, threads=1) as decoder:
         assert decoder.params().slides
         prompt = "w5 w9 w11"
@@ -79,11 +78,9 @@ def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
     refused = lopa_export("generate", wedlm.path, prompt, "--reference")
     assert refused.returncode != 0
     assert "reference True with alignment 'sliding'" in refused.stderr
-    verified = lopa_export("verify", wedlm.path, "--checkpoint", wedlm_checkpoint)
-    assert verified.returncode == 0, verified.stderr
 
 
-def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle, stable_diffcoder_checkpoint: Path) -> None:
+def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle) -> None:
     with Decoder.open(stable_diffcoder.path, ["numpy"]) as decoder:
         assert (decoder.params().alignment, decoder.params().block_size) == ("absolute", 4)
         (result,) = decoder.generate(["w5 w9 w11"], decoder.config(max_new_tokens=18))
@@ -92,8 +89,6 @@ def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle, stable_d
         shown = lopa_export("generate", stable_diffcoder.path, "w5 w9 w11", "--max-new-tokens", 18, *more)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.strip() == result.text.strip()
-    verified = lopa_export("verify", stable_diffcoder.path, "--checkpoint", stable_diffcoder_checkpoint)
-    assert verified.returncode == 0, verified.stderr
 
 
 def test_models_whose_rows_predict_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:

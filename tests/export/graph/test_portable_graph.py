@@ -13,7 +13,6 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.portable_lint import ALLOWED, ascend_operators, violations_of_model
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import Dtype
-from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import output_names
 from lopa.runtime.contract.portable_form import portable_input_names
@@ -106,6 +105,7 @@ def test_the_signature_is_the_portable_form_s(both: Bundle) -> None:
     assert types(model.graph.output) == expected_outputs
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_verify_compares_both_graphs(both: Bundle) -> None:
     if both.manifest.dtype == "bfloat16":
         with pytest.raises(BadInputError, match="bfloat16"):
@@ -115,12 +115,13 @@ def test_verify_compares_both_graphs(both: Bundle) -> None:
     report = report_from_bundle(both)
     names = [error.output for error in report.errors]
     assert report.ok
-    assert report.cases == 3 * 18
+    assert report.cases == 3 * 4
     assert [*(f"cpu/{name}" for name in names[:6]), *(f"portable/{name}" for name in names[:6])] == names[6:]
     rows = [error for error in report.errors if "window_key_values" in error.output]
     assert all((error.difference.relative > 1e-5) == (both.manifest.dtype == "float16") for error in rows)
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("both", ["float32"], indirect=True)
 @pytest.mark.parametrize("constant", ["scale of attention", "epsilon of a norm"])
 def test_verify_sees_a_wrong_portable_graph(both: Bundle, tmp_path: Path, constant: str) -> None:
@@ -146,18 +147,6 @@ def test_verify_sees_a_wrong_portable_graph(both: Bundle, tmp_path: Path, consta
     wrong_outputs = [error.output for error in report_from_bundle(Bundle.open(copy)).errors if not error.ok]
     assert wrong_outputs
     assert all(name.startswith("portable/") for name in wrong_outputs)
-
-
-@pytest.mark.parametrize("dialects", [("portable",), ("standard", "portable")])
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_integers_with_bfloat16_are_rejected_before_any_work(tmp_path: Path, dialects, kind) -> None:
-    choice = QuantizationChoice(kind)
-    with pytest.raises(BadInputError, match=kind) as caught:
-        bundle_from_checkpoint(
-            tmp_path / "nowhere", tmp_path / "bundle", dialects=dialects, quantization=choice, dtype="bfloat16"
-        )
-    assert "WebGPU" in caught.value.expected
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("dialects", [(), ("portable", "standard"), ("portable", "portable")])

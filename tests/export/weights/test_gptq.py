@@ -156,7 +156,7 @@ def _texts(path: Path, first: int, last: int) -> Path:
 
 def test_an_export_with_calibration(tmp_path: Path, tiny_bundle_logits: Path, export_tiny: Callable[..., Path]) -> None:
     """Other texts than those of the calibration get logits closer to those of float32."""
-    texts = _texts(tmp_path / "texts.jsonl", 40, 80)
+    texts = _texts(tmp_path / "texts.jsonl", 40, 60)
     calibrated = bundle_from_checkpoint(
         CHECKPOINT,
         tmp_path / "bundle",
@@ -167,7 +167,7 @@ def test_an_export_with_calibration(tmp_path: Path, tiny_bundle_logits: Path, ex
     quantization = calibrated.manifest.quantization
     assert quantization is not None
     assert quantization.calibration is not None
-    assert quantization.calibration.rows > 5000
+    assert quantization.calibration.rows > 2000
     assert calibrated.manifest.tensors["layers.4.mlp.up.weight"].dtype == "float32"
     plain = Bundle.open(export_tiny(with_logits=True, quantize="int4"))
     line = json.loads(EVAL.read_text().splitlines()[0])

@@ -101,13 +101,6 @@ def test_quantized_stages(tiny_quantized: Path, tmp_path: Path) -> None:
     _check_same_bits(_with_stages(tiny_quantized, tmp_path / "quantized", 2))
 
 
-def test_float16_stages(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
-    _check_same_bits(
-        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dtype="float16", stages=3, with_logits=True)
-    )
-
-
 def test_float16_stages_of_integers(tmp_path: Path) -> None:
     """Check int8 in float16: between integer products ONNX Runtime rounds different values to float16."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
@@ -170,13 +163,6 @@ def test_the_signature_of_a_stage(tiny_staged: Path) -> None:
         ]
         assert shapes[f"past_key_values.{stage.first_layer}.key"] == ["requests", 2, "prefix", 32]
         assert shapes[f"window_key_values.{stage.first_layer}.key"] == ["requests", "branches", 2, "window", 32]
-
-
-def test_more_stages_than_layers_leave_nothing_behind(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
-    with pytest.raises(BadInputError, match="2 stages for a checkpoint of 1 layers"):
-        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", stages=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 @pytest.mark.parametrize("ends", [(3,), (3, 3), (3, 6), (4, 3), (1, 1, 5)])
