@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
-from tests.export.optimized_graph import operators_when_optimized
+from tests.export.graph_runs import operators_when_optimized
 from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 

@@ -21,7 +21,7 @@ from tests.export.graph.expert_graphs import (
     run,
     saved,
 )
-from tests.export.optimized_graph import operators_when_optimized
+from tests.export.graph_runs import operators_when_optimized
 from tests.processor import HAS_VNNI, NO_VNNI
 
 from lopa.export.graph.expert_batched import BatchedExpertsPass

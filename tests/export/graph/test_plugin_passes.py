@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
+from tests.export.graph_runs import opened, random_inputs
 from tests.plugins.branch_attention_reference import branch_attention_reference
 from tests.plugins.token_statistics_reference import token_statistics_reference
 
@@ -21,40 +21,16 @@ from lopa.export.graph.plugin_functions import functions_of_plugin
 from lopa.export.graph.plugin_passes import PluginsPass
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, input_names
+from lopa.runtime.contract import TILE
 from lopa.runtime.decoder import Decoder
 
 Array = np.ndarray
 LAYERS = 5
 
 
-def _session(model: Path | bytes) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _random_inputs(manifest: Manifest, r: int, b: int, w: int, p: int, q: int, *, seed: int) -> dict[str, Array]:
-    rng = np.random.default_rng(seed)
-    sizes = manifest.dimensions
-    inputs: dict[str, Array] = {
-        "input_ids": rng.integers(0, sizes.vocab_size, (r, b, w)),
-        "position_ids": rng.integers(0, sizes.max_positions, (r, b, w)),
-        "window_mask": (rng.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
-        "prefix_mask": rng.random((r, p)) < 0.5,
-        "logits_index": rng.integers(0, w, (r, b, q)),
-        "temperature": rng.uniform(0.4, 2.0, r).astype(np.float32),
-    }
-    for name in input_names(sizes.layers)[6:]:
-        inputs[name] = rng.standard_normal((r, sizes.kv_heads, p, sizes.head_size)).astype(manifest.dtype)
-    return inputs
-
-
 def _assert_same_bits(one: Bundle, other: Bundle, sizes: tuple[int, ...] = (2, 3, 11, TILE, 5)) -> None:
-    inputs = _random_inputs(one.manifest, *sizes, seed=sum(sizes))
-    found, expected = (_session(bundle.graph).run(None, inputs) for bundle in (one, other))
+    inputs = random_inputs(one.manifest.dimensions, *sizes, seed=sum(sizes), dtype=one.manifest.dtype)
+    found, expected = (opened(bundle.graph).run(None, inputs) for bundle in (one, other))
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -203,7 +179,7 @@ def _model_of_function(plugin: str, name: str, inputs: dict[str, Array], outputs
 
 
 def _run_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int) -> list[Array]:
-    session = _session(_model_of_function(plugin, name, inputs, outputs))
+    session = opened(_model_of_function(plugin, name, inputs, outputs))
     found: list[Array] = session.run(None, inputs)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.export.graph.test_torch_graph import ALLOWED
-from tests.export.optimized_graph import operators_when_optimized
+from tests.export.graph_runs import operators_when_optimized
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix

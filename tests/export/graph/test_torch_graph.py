@@ -11,25 +11,22 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.export.graph_runs import Arrays, opened, random_inputs
 
+from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.graph.module import ContractForward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract import TILE, TOP_K, input_names, output_names
+from lopa.tiny import CHECKPOINT
 
-Arrays = dict[str, np.ndarray]
-LAYERS = 5
+DIMENSIONS = config_from_checkpoint(CHECKPOINT).dimensions
+LAYERS = DIMENSIONS.layers
 ALLOWED = {
     *("Add", "Attention", "Cast", "Concat", "Constant", "Cos", "Div", "Exp", "Expand", "Gather", "Log", "MatMul"),
     *("Mul", "RMSNormalization", "Range", "ReduceSum", "Reshape", "RotaryEmbedding", "Shape", "Sigmoid", "Sin"),
     *("Slice", "Squeeze", "Sub", "TopK", "Transpose", "Unsqueeze"),
 }
-
-
-def _session(bundle: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(Bundle.open(bundle).graph, options, providers=["CPUExecutionProvider"])
 
 
 def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
@@ -49,28 +46,12 @@ def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
 
 @pytest.fixture(scope="module")
 def session(tiny_bundle_logits: Path) -> onnxruntime.InferenceSession:
-    return _session(tiny_bundle_logits)
+    return opened(Bundle.open(tiny_bundle_logits).graph)
 
 
 @pytest.fixture(scope="module")
 def module(tiny_bundle_logits: Path) -> ContractForward:
     return _module(tiny_bundle_logits, with_logits=True)
-
-
-def _random_inputs(r: int, b: int, w: int, p: int, q: int, *, seed: int, dtype: str = "float32") -> Arrays:
-    """Return random inputs; every row sees itself, as the contract requires."""
-    generator = np.random.default_rng(seed)
-    inputs: Arrays = {
-        "input_ids": generator.integers(0, 1024, (r, b, w)),
-        "position_ids": generator.integers(0, 2048, (r, b, w)),
-        "window_mask": (generator.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
-        "prefix_mask": generator.random((r, p)) < 0.5,
-        "logits_index": generator.integers(0, w, (r, b, q)),
-        "temperature": generator.uniform(0.4, 2.0, r).astype(np.float32),
-    }
-    for name in input_names(LAYERS)[6:]:
-        inputs[name] = generator.standard_normal((r, 2, p, 32)).astype(dtype)
-    return inputs
 
 
 def _from_torch(module: ContractForward, inputs: Arrays) -> list[np.ndarray]:
@@ -113,7 +94,7 @@ SIZES = [
 
 def test_onnx_runtime_agrees_with_the_module(session: onnxruntime.InferenceSession, module: ContractForward) -> None:
     for sizes in SIZES:
-        inputs = _random_inputs(*sizes, seed=sum(sizes))
+        inputs = random_inputs(DIMENSIONS, *sizes, seed=sum(sizes))
         _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
 
 
@@ -126,12 +107,12 @@ def test_any_sizes(
     session: onnxruntime.InferenceSession, module: ContractForward, sizes: tuple[int, ...], seed: int
 ) -> None:
     r, b, w, tiles, q = sizes
-    inputs = _random_inputs(r, b, w, tiles * TILE, q, seed=seed)
+    inputs = random_inputs(DIMENSIONS, r, b, w, tiles * TILE, q, seed=seed)
     _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
 
 
 def test_statistics_match_the_tempered_logits(session: onnxruntime.InferenceSession) -> None:
-    inputs = _random_inputs(2, 3, 9, TILE, 5, seed=3)
+    inputs = random_inputs(DIMENSIONS, 2, 3, 9, TILE, 5, seed=3)
     ids, logprobs, entropy, *_, logits = session.run(None, inputs)
     tempered = torch.tensor(logits).double() / torch.tensor(inputs["temperature"]).double()[:, None, None, None]
     expected = tempered.log_softmax(-1)
@@ -143,7 +124,7 @@ def test_statistics_match_the_tempered_logits(session: onnxruntime.InferenceSess
 def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -> None:
     """Commit new rows as prefix, and check that later rows have the same statistics as in one window."""
     rows, early = 80, 48
-    inputs = _random_inputs(1, 1, rows, TILE, rows - early, seed=11)
+    inputs = random_inputs(DIMENSIONS, 1, 1, rows, TILE, rows - early, seed=11)
     block = np.arange(rows) // 16
     inputs |= {
         "position_ids": np.arange(rows)[None, None],
@@ -170,12 +151,12 @@ def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -
 
 
 def test_a_float16_bundle(tiny_half: Path) -> None:
-    session, module = _session(tiny_half), _module(tiny_half, with_logits=True)
+    session, module = opened(Bundle.open(tiny_half).graph), _module(tiny_half, with_logits=True)
     types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
     assert {kind for name, kind in types.items() if "key_values" in name} == {"tensor(float16)"}
     assert {types[name] for name in ("temperature", "topk_logprobs", "entropy")} == {"tensor(float)"}
     for sizes in SIZES[:4]:
-        inputs = _random_inputs(*sizes, seed=7, dtype="float16")
+        inputs = random_inputs(DIMENSIONS, *sizes, seed=7, dtype="float16")
         _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=0.1)
     record = Bundle.open(tiny_half).manifest.tensors["head.weight"]
     assert (record.dtype, record.length) == ("float16", 2 * 192 * 1024)

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
+from tests.export.graph_runs import Arrays, opened, random_inputs
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.bundle_plan import stage_name
@@ -18,34 +18,15 @@ from lopa.export.graph.torch_graph import graph_from_dimensions
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.stage_split import parts_from_records
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Stage
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Stage
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import TILE, output_names, past_names
+from lopa.runtime.contract import TILE, output_names
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.errors import BadInputError
 
-Arrays = dict[str, np.ndarray]
-
-
-def _random_inputs(manifest: Manifest, r: int, b: int, w: int, p: int, q: int, *, seed: int) -> Arrays:
-    """Return random inputs; every row sees itself, as the contract requires."""
-    rng = np.random.default_rng(seed)
-    past = (r, manifest.dimensions.kv_heads, p, manifest.dimensions.head_size)
-    return {
-        "input_ids": rng.integers(0, manifest.dimensions.vocab_size, (r, b, w)),
-        "position_ids": rng.integers(0, 2048, (r, b, w)),
-        "window_mask": (rng.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
-        "prefix_mask": rng.random((r, p)) < 0.5,
-        "logits_index": rng.integers(0, w, (r, b, q)),
-        "temperature": rng.uniform(0.4, 2.0, r).astype(np.float32),
-        **{name: rng.standard_normal(past).astype(manifest.dtype) for name in past_names(manifest.dimensions.layers)},
-    }
-
 
 def _run(graph: Path, inputs: Arrays) -> Arrays:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    session = opened(graph)
     names = [output.name for output in session.get_outputs()]
     return dict(
         zip(names, session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()}), strict=True)
@@ -63,7 +44,7 @@ def _through_stages(bundle: Bundle, inputs: Arrays) -> Arrays:
 
 def _check_same_bits(bundle: Bundle) -> None:
     for seed, sizes in enumerate([(1, 1, 1, TILE, 1), (1, 5, 40, 2 * TILE, 9), (2, 3, 11, TILE, 7)]):
-        inputs = _random_inputs(bundle.manifest, *sizes, seed=seed)
+        inputs = random_inputs(bundle.manifest.dimensions, *sizes, seed=seed, dtype=bundle.manifest.dtype)
         whole, staged = _run(bundle.graph, inputs), _through_stages(bundle, inputs)
         for name in output_names(bundle.manifest.dimensions.layers, with_logits=False):
             np.testing.assert_array_equal(staged[name], whole[name], err_msg=name)
