@@ -1,24 +1,16 @@
 """The traced modules against independent implementations: transformers' Qwen2, Qwen3 and Llama."""
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from tests.export.layer_kinds import LAYER_KINDS, LayerKind, as_in_bundle, weights_of_network
-from tests.runtime.sequential import sequential
 
 from lopa.export.graph.module import ContractForward
 from lopa.export.graph.portable_module import PortableContractForward
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract import TILE, WindowBatch
 from lopa.runtime.contract.portable_form import PAST, portable_input_names, portable_inputs, rows_from_portable
-from lopa.runtime.sessions.host_session import HostSession
-from lopa.runtime.sessions.numpy_session import NumpyForward
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 SIZES = [(1, 1, 1, 1), (2, 3, 11, 7), (3, 1, 6, 20)]
 """Requests, branches, window rows, sampled positions."""
@@ -92,40 +84,6 @@ def test_windows_in_the_portable_form(kind: LayerKind, sizes: tuple[int, int, in
     *_, found = answer = module(*(inputs[name] for name in portable_input_names()))
     rows = [torch.from_numpy(rows_from_portable(each.numpy(), b)) for each in answer[3:-1]]
     _check(found.reshape(r, b, q, -1), rows, kind, torch.float32, batch)
-
-
-@pytest.mark.parametrize("form", [ContractForward, PortableContractForward])
-@torch.no_grad()
-def test_layers_can_have_different_sizes(form: type[Any], tiny_bundle_logits: Path) -> None:
-    """Check that a network whose second layer has a wider MLP computes the same in torch and in numpy."""
-    sizes = LayerKind(qkv_bias=True, qk_norm=False, head_size=8).dimensions
-    narrow = network_from_dimensions(sizes)
-    wide = network_from_dimensions(msgspec.structs.replace(sizes, intermediate_size=80))
-    network = replace(narrow, layers=(narrow.layers[0], wide.layers[1]))
-    module = form(network, dtype=torch.float32, with_logits=True)
-    generator = torch.Generator().manual_seed(5)
-    weights = {name: torch.randn(each.shape, generator=generator) / 4 for name, each in module.state_dict().items()}
-    assert weights["layers.0.mlp.up.weight"].shape != weights["layers.1.mlp.up.weight"].shape
-    module.load_state_dict(weights)
-    batch = _windows((2, 1, 11, 7))
-    manifest = msgspec.structs.replace(Bundle.open(tiny_bundle_logits).manifest, dimensions=sizes)
-    session = HostSession(
-        NumpyForward({name: each.numpy() for name, each in weights.items()}, manifest),
-        "numpy",
-        cache_shape_from_manifest(manifest),
-    )
-    prefix = torch.zeros(2, TILE, dtype=torch.bool)
-    if form is PortableContractForward:
-        inputs = {name: torch.from_numpy(each) for name, each in portable_inputs(batch, prefix.numpy()).items()}
-        inputs[PAST] = torch.zeros((4, 4, TILE, 8))
-        *_, found = module(*(inputs[name] for name in portable_input_names()))
-    else:
-        arrays = (batch.input_ids, batch.position_ids, batch.window_mask, prefix.numpy(), batch.logits_index)
-        past = [torch.zeros((2, 2, TILE, 8)) for _ in range(4)]
-        *_, found = module(*map(torch.from_numpy, arrays), torch.ones(2), past)
-    logits = sequential(session).forward(batch).logits
-    assert logits is not None
-    torch.testing.assert_close(found.reshape(logits.shape), torch.from_numpy(logits), rtol=1e-4, atol=1e-4)
 
 
 def _check(
