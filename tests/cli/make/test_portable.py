@@ -1,5 +1,6 @@
 """The portable dialect on the command line: export, verify, inspect, lint."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,10 +88,7 @@ def test_lint_of_a_standard_graph_names_the_violations(tiny_bundle: Path, lopa_e
 def test_lint_and_verify_of_an_altered_portable_graph(
     tiny_portable: Path, tmp_path: Path, lopa_export: Command
 ) -> None:
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in tiny_portable.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
+    copy = Path(shutil.copytree(tiny_portable, tmp_path / "copy"))
 
     def to_tanh(graph: object) -> int:
         nodes = [node for node in graph.node if node.op_type == "Sigmoid"]  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """Heads that config.json ties to the embedding, and their adapters, against transformers and PEFT."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,7 @@ def test_the_head_is_transformers_head(tmp_path: Path, head: str, shards: bool) 
 
 def test_a_family_with_its_own_entry_for_ties(tmp_path: Path) -> None:
     """LLaDA's code ignores a head if weight_tying is set, and transformers 5 would use it."""
-    for file in LLADA.iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(LLADA, tmp_path, dirs_exist_ok=True)
     edit_config(tmp_path, weight_tying=True)
     with pytest.raises(BadInputError, match=r"other values than the embedding, but config.json has weight_tying"):
         source_from_checkpoint(tmp_path, None)
@@ -131,12 +130,8 @@ def test_saved_modules_of_a_tied_base_are_peft_s(tmp_path: Path, head: str, save
 
 def test_ties_of_a_family_whose_modules_peft_does_not_know(tmp_path: Path) -> None:
     """PEFT ties only modules named embed_tokens and lm_head."""
-    checkpoint, folder = tmp_path / "checkpoint", tmp_path / "adapter"
-    checkpoint.mkdir()
+    checkpoint, folder = Path(shutil.copytree(LLADA, tmp_path / "checkpoint")), tmp_path / "adapter"
     folder.mkdir()
-    for file in LLADA.iterdir():
-        if file.is_file():
-            (checkpoint / file.name).write_bytes(file.read_bytes())
     edit_config(checkpoint, weight_tying=True)
     _without(checkpoint, "model.transformer.ff_out.weight")
     name = "model.transformer.wte.weight"

@@ -4,6 +4,7 @@ Names, sizes, tokens, defaults and all values must arrive in the bundle. Other t
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,11 +218,7 @@ def test_blocks_are_as_large_as_the_checkpoint_was_trained(
 
 def _copy(checkpoint: Path, place: Path) -> Path:
     """Return a copy that a test may change."""
-    (place / "checkpoint").mkdir()
-    for file in checkpoint.iterdir():
-        if file.is_file():
-            (place / "checkpoint" / file.name).write_bytes(file.read_bytes())
-    return place / "checkpoint"
+    return Path(shutil.copytree(checkpoint, place / "checkpoint"))
 
 
 @pytest.mark.parametrize(("name", "other"), [*zip(FAMILIES, [*FAMILIES][1:] + [*FAMILIES][:1], strict=True)])

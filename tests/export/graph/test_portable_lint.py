@@ -1,4 +1,4 @@
-"""Every rule of the portable dialect, violated on purpose in a correct graph."""
+"""Every rule of the portable dialect, violated on purpose in a correct graph, and the table of ATC's operators."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,8 @@ import pytest
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.portable_lint import ascend_operators, check_portable, violations_of_model
+from lopa.export.graph.portable_lint import ALLOWED, ascend_operators, check_portable, violations_of_model
+from lopa.export.graph.portable_passes import OPSET
 from lopa.runtime.errors import CheckFailedError
 
 Change = Callable[[onnx.ModelProto], None]
@@ -220,3 +221,24 @@ def test_an_export_that_violates_a_rule_leaves_nothing(tmp_path: Path, monkeypat
     with pytest.raises(CheckFailedError, match="has 4 axes"):
         bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), with_logits=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "opsets"),
+    [
+        ("TopK", "", set(range(8, 19))),
+        ("GreaterOrEqual", "", {8, *range(12, 19)}),
+        ("LayerNormalization", "ai.onnx", {17, 18}),
+        ("NPURmsNorm", "npu", {1}),
+        ("RMSNormalization", "", set()),
+        ("Constant", "", set()),
+        ("TopK", "com.microsoft", set()),
+    ],
+)
+def test_registered_opsets(operator: str, domain: str, opsets: set[int]) -> None:
+    assert ascend_operators().opsets_of(operator, domain) == opsets
+
+
+def test_every_operator_of_the_dialect_is_registered_at_its_opset() -> None:
+    assert all(OPSET in ascend_operators().opsets_of(operator) for operator in ALLOWED)
+    assert len(ascend_operators().opsets) == 307

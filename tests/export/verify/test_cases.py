@@ -7,7 +7,6 @@ import pytest
 
 from lopa.export.verify.cases import SHAPES, Case, cases_from_manifest
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import TILE
 from lopa.runtime.contract.forward import check_batch
 
 
@@ -78,16 +77,6 @@ def test_every_row_sees_itself_and_padding_is_inert(cases: list[Case]) -> None:
                 assert not others[index][:, behind].any() or case.shape.mask == "random"
                 padding_rows += int(alone[index][behind].sum())
     assert padding_rows > 0
-
-
-def test_kinds_of_cases() -> None:
-    assert {shape.mask for shape in SHAPES} == {"full", "block_causal", "random"}
-    assert {1} <= {shape.branches for shape in SHAPES} & {shape.width for shape in SHAPES}
-    assert {1} <= {shape.queries for shape in SHAPES} & {len(shape.prefixes) for shape in SHAPES}
-    lengths = {sum(chunks) for shape in SHAPES for chunks in shape.prefixes}
-    assert {0, 1, TILE - 1, TILE, TILE + 1} <= lengths
-    assert any(len({sum(chunks) for chunks in shape.prefixes}) > 2 for shape in SHAPES)
-    assert any(len(chunks) > 2 for shape in SHAPES for chunks in shape.prefixes)
 
 
 def test_equal_seeds_give_equal_cases_and_other_seeds_others(tiny_bundle: Path) -> None:
