@@ -81,7 +81,7 @@ OFFSETS = [[0], [-4, 0], [0, 10**40], "ab", [[], {}]]
 )
 def test_entries_of_other_types(file: Path, change: Header) -> None:
     _edit(file, lambda header: header["matrix"].update(change))
-    with pytest.raises(BadInputError, match="gives matrix"):
+    with pytest.raises(BadInputError, match="gives matrix the shape"):
         headers_from_file(file)
 
 
