@@ -4,10 +4,10 @@ The first export of a size, dialect, type and part in a run traces. Other export
 and in processes with in_processes/ on their PYTHONPATH. Cached graphs differ from fresh ones only by numbers in names
 of values. They are traced with logits; an export without logits removes that output. test_kept_traces.py verifies this.
 
-RECORDED has the traces of a complete run. A trace belongs to a key (`trace_name`): changes of the traced code
-(SOURCES), of a network's tensors, of a graph's inputs and outputs, or of a tracing library's version need other traces.
-Comments, docstrings, passes after the trace and all other modules do not matter. After such a change each checkout
-traces once (200 s of processor time in all), until a complete run is recorded:
+RECORDED has the traces of a complete run. A trace belongs to a key (`trace_name`). These changes need other traces: of
+the traced code (SOURCES), a network's tensors, a graph's inputs and outputs, or a tracing library's version. Comments,
+docstrings, passes after the trace and all other modules do not matter. After such a change each checkout traces once
+(200 s of processor time in all), until a complete run is recorded:
 
     pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
