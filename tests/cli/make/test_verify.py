@@ -238,7 +238,6 @@ def causal_attention(graph: onnx.GraphProto) -> int:
     return 1
 
 
-@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("change", [another_rope_theta, another_epsilon, causal_attention])
 def test_an_altered_graph_fails(altered: Path, verify: Verify, change: Callable[[onnx.GraphProto], int]) -> None:
     rewrite_graph(altered, change)
