@@ -146,7 +146,7 @@ def test_an_installation_without_kernels(tiny_bundle: Path, tmp_path: Path, monk
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_products_with_an_odd_number_of_outputs_stay(tmp_path: Path, dtype: Dtype) -> None:
-    changes = {"intermediate_size": 64, "vocab_size": 33}
+    changes = {"intermediate_size": 96, "vocab_size": 33}
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=changes)
     bundle = bundle_from_checkpoint(
         checkpoint, tmp_path / "bundle", quantization=QuantizationChoice("int4"), dtype=dtype

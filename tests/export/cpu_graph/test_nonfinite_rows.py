@@ -152,7 +152,7 @@ def test_float16(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_products_that_no_kernel_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An odd number of outputs leaves the head to ONNX Runtime in every form."""
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64, "vocab_size": 33})
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 96, "vocab_size": 33})
     source = bundle_from_checkpoint(checkpoint, tmp_path / "source", quantization=QuantizationChoice("int4"))
     assert _is_finite(source)
     for where, bundle in _broken(source.path, tmp_path / "bundle", monkeypatch):
