@@ -94,16 +94,3 @@ def test_chats_are_read_if_allowed(tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match="line 1") as caught:
             eval_set_from_jsonl(path, chats=True)
         assert named in caught.value.received
-
-
-def test_scoring_and_bounds_of_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "eval.jsonl"
-    path.write_text(
-        '{"prompt": "p", "answer": "a, b", "kind": "x", "scoring": "list", "answers": ["a, b", "c"], '
-        '"limits": [0.5, 1], "drawn_limits": [0.25]}\n{"prompt": "p", "answer": "a", "kind": "x"}\n'
-    )
-    scored, unscored = eval_set_from_jsonl(path)
-    assert [scored.is_right(text) for text in (" a,b", "c", "b, a")] == [True, True, False]
-    assert [scored.limit(forwards, drawn=False) for forwards in (1, 2, 9)] == [0.5, 1, 1]
-    assert [scored.limit(forwards, drawn=True) for forwards in (1, 2)] == [0.25, 1]
-    assert (unscored.verdict, unscored.is_right("a"), unscored.limit(1, drawn=False)) == (None, False, None)

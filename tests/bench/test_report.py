@@ -2,21 +2,20 @@
 
 import struct
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from lopa.bench.comparison.paired_statistics import ScoreDifference, pareto_front
-from lopa.bench.comparison.quality_figures import Comparison, rows_from_outcomes
+from lopa.bench.comparison.paired_statistics import pareto_front
+from lopa.bench.comparison.quality_figures import rows_from_outcomes
 from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
-from lopa.bench.comparison.score_plot import draw_panel, panels_of_quality, png_from_panels
+from lopa.bench.comparison.score_plot import panels_of_quality, png_from_panels
 from lopa.bench.comparison.variants import VARIANTS
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.report import date_now, json_from_report, machine_now, make_folder, prompt_file, run_now, write_report
+from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.decoder import Decoder
@@ -60,13 +59,6 @@ def test_the_run_describes_bundle_prompts_and_machine(report: QualityReport, tin
     assert run.machine.cores >= 1
 
 
-def test_date_is_now_in_utc() -> None:
-    found = datetime.fromisoformat(date_now())
-    assert found.utcoffset() == datetime.now(UTC).utcoffset()
-    assert abs((datetime.now(UTC) - found).days) == 0
-    assert machine_now().versions["numpy"] == version("numpy")
-
-
 def test_tables_show_the_rows(report: QualityReport) -> None:
     math, code, *curves = tables_from_quality(report)
     assert [table.title.rpartition(", ")[2] for table in curves] in ([], ["math prompts"])
@@ -89,16 +81,6 @@ def test_tables_show_the_rows(report: QualityReport) -> None:
         assert [line[steps] for line in table.rows] == [str(row.measure.steps) for row in rows]
 
 
-def test_the_comparison_column_shows_the_p_value(report: QualityReport) -> None:
-    for (won, lost, p), cell in (
-        ((20, 4, 0.0015), "d2f 0.9: +20 -4, <0.01"),
-        ((3, 4, 1.0), "d2f 0.9: +3 -4, 1.00"),
-    ):
-        beside = Comparison("d2f 0.9", ScoreDifference(40, lost, won, 0.0, 0.0, p))
-        math, *_ = tables_from_quality(replace(report, rows=(replace(report.rows[0], beside=beside),)))
-        assert cell in math.rows[0]
-
-
 def test_markdown_is_aligned() -> None:
     text = markdown_from_table(Table("title", ("name", "n"), (("a", "1"), ("long name", "1000"))))
     assert text.splitlines() == [
@@ -114,14 +96,6 @@ def test_markdown_is_aligned() -> None:
 def test_bars_stay_in_their_cell() -> None:
     text = markdown_from_table(Table("title", ("name", "a|b"), (("x|y", "1"),)))
     assert text.splitlines()[2:] == ["| name | a\\|b |", "| :--- | ---: |", "| x\\|y |    1 |"]
-
-
-def test_missing_intervals_are_not_shown(report: QualityReport) -> None:
-    alone = [replace(row, measure=replace(row.measure, tokens_per_forward_interval=None)) for row in report.rows]
-    math, *_ = tables_from_quality(replace(report, rows=tuple(alone)))
-    assert f"{alone[2].measure.tokens_per_forward:.2f}" in math.rows[2]
-    panel, _ = panels_of_quality(replace(report, rows=tuple(alone)))
-    assert png_from_panels([panel]) != png_from_panels(panels_of_quality(report)[:1]), "no error bars"
 
 
 def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
@@ -147,18 +121,6 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
     many = [replace(row, config=f"{row.config} {number}") for number in range(2) for row in report.rows]
     crowded = panels_of_quality(replace(report, rows=tuple(many)))[0]
     assert all(bool(point.label) == point.on_front for point in crowded.points), "only the front has space for names"
-
-
-def test_dominated_configurations_are_grey(report: QualityReport) -> None:
-    """Bold text and curves of the front's colour belong to the Pareto front; the others are grey."""
-    from matplotlib.figure import Figure
-
-    panel, axes = panels_of_quality(report)[0], Figure().add_subplot()
-    draw_panel(axes, panel)
-    bold = {text.get_text() for text in axes.texts if text.get_fontweight() == "bold"}
-    assert bold == {point.label for point in panel.points if point.on_front}
-    assert {text.get_text() for text in axes.texts} == {point.label for point in panel.points}
-    assert {str(line.get_color()) for line in axes.lines} == {"C0", "0.72"}
 
 
 def test_files_are_written_whole(tmp_path: Path, report: QualityReport) -> None:

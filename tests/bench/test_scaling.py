@@ -70,13 +70,6 @@ def test_prompts_that_decode_differently_are_excluded(run: Run) -> None:
         scaling_report({1: [turn(1.0)] * ROUNDS, 2: [turn(1.0, ids=(9,))] * ROUNDS}, run, FILE, {})
 
 
-def test_the_parts_of_a_step_add_up(one: Decoder, items: tuple[EvalItem, ...]) -> None:
-    _, steps = result_with_steps(one, items[0].prompt, one.config(branches=4))
-    for each, found in zip(steps, map(parts_of_step, steps), strict=True):
-        assert sum(found.values()) == pytest.approx(sum(each.seconds.values()))
-        assert min(found["engine"], found["gather"], found["host"]) > 0
-
-
 def test_steps_of_a_plain_session_are_rejected(tiny_bundle: Path, items: tuple[EvalItem, ...]) -> None:
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
         _, steps = result_with_steps(decoder, items[0].prompt, decoder.config(max_new_tokens=4))

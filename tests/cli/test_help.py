@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from tests.cli.command import lopa_export
-from tests.cli.test_main import SCRIPT, ended
+from tests.cli.test_main import SCRIPT
 
 from lopa.cli.commands import COMMANDS, GROUPS, cli
 from lopa.cli.measure.bench import SUBCOMMANDS
@@ -18,15 +18,16 @@ from lopa.cli.options.decoding_options import option_flags
 from lopa.runtime.strategy import STRATEGIES, Option, Strategy, installed, register_strategy
 
 
-def shown(*arguments: str, columns: int = 80) -> str:
-    done = ended(*SCRIPT, *arguments, stdout=subprocess.PIPE, env={**os.environ, "COLUMNS": str(columns)})
+def shown(*arguments: str) -> str:
+    done = lopa_export(*arguments)
     assert done.returncode == 0, done.stderr
-    return str(done.stdout)
+    return done.stdout
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_help_lists_every_command_in_full_and_in_order(columns: int) -> None:
-    text = shown("--help", columns=columns)
+def test_help_lists_every_command_in_full_and_in_order(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = shown("--help")
     assert "..." not in text.split("\n", 1)[1]
     assert max(map(len, text.splitlines())) <= columns
     assert re.findall(r"^  ([a-z]+)  +[A-Z]", text, re.MULTILINE) == list(COMMANDS)
@@ -52,7 +53,7 @@ def test_every_command_is_there_and_has_the_common_options() -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["onnx", "-h"]])
 def test_other_ways_to_request_help(arguments: list[str]) -> None:
-    done = ended(*SCRIPT, *arguments, stdout=subprocess.PIPE)
+    done = lopa_export(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
@@ -124,7 +125,7 @@ def test_every_option_has_a_help_text_and_a_default_in_the_form_of_click(name: s
 
 
 def test_without_arguments_it_shows_its_help() -> None:
-    done = ended(*SCRIPT, stdout=subprocess.PIPE)
+    done = lopa_export()
     assert done.returncode == 2
     assert "Decode:" in done.stdout + done.stderr
 
@@ -133,10 +134,10 @@ def test_without_arguments_it_shows_its_help() -> None:
     ("typed", "meant"), [("inspct", "inspect"), ("generte", "generate"), ("bnech", "bench"), ("Chat", "chat")]
 )
 def test_a_typo_gets_a_suggestion(typed: str, meant: str) -> None:
-    done = ended(*SCRIPT, typed)
+    done = lopa_export(typed)
     assert done.returncode == 2
     assert re.search(rf"No such command '{typed}'. Did you mean .*{meant}", done.stderr)
-    assert "Did you mean" not in ended(*SCRIPT, "xyz").stderr
+    assert "Did you mean" not in lopa_export("xyz").stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -144,10 +145,11 @@ def test_a_script_for_every_shell(shell: str) -> None:
     assert "_LOPA_EXPORT_COMPLETE" in shown("completion", shell)
 
 
-def test_the_shell_is_the_users_or_the_requested_one() -> None:
-    environment = {**os.environ, "SHELL": "/usr/bin/fish"}
-    assert ended(*SCRIPT, "completion", stdout=subprocess.PIPE, env=environment).stdout == shown("completion", "fish")
-    refused = ended(*SCRIPT, "completion", env={**environment, "SHELL": "/bin/tcsh"})
+def test_the_shell_is_the_users_or_the_requested_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert shown("completion") == shown("completion", "fish")
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    refused = lopa_export("completion")
     assert (refused.returncode, "lopa-export completion bash" in refused.stderr) == (2, True)
 
 

@@ -50,15 +50,17 @@ def token_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("calls") / "tokens", TEMPLATES["qwen"])
 
 
-@pytest.fixture(scope="session", params=["text", "tokens"])
-def tool_server(request: pytest.FixtureRequest, text_bundle: Path, token_bundle: Path) -> Iterator[Server]:
-    with serving(text_bundle if request.param == "text" else token_bundle, *_FEW) as started:
+@pytest.fixture(scope="session")
+def tool_server(token_bundle: Path) -> Iterator[Server]:
+    """Yield a server whose tokenizer has the marks of calls and reasoning as tokens."""
+    with serving(token_bundle, *_FEW) as started:
         yield started
         assert started.stop() == (0, f"{STOPPING}\n")
 
 
 @pytest.fixture(scope="session")
 def reasoning_server(text_bundle: Path) -> Iterator[Server]:
+    """Yield a server whose model writes the marks as text."""
     with serving(text_bundle, *_FEW) as started:
         yield started
         assert started.stop() == (0, f"{STOPPING}\n")

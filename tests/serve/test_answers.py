@@ -92,19 +92,6 @@ def test_chat_equals_the_decoder_s_answer(server: Server, decoder: Decoder) -> N
     assert choice.model_extra["lopa"]["stop_reason"] == expected.stop_reason
 
 
-def test_history_with_tool_calls_is_answered(server: Server, decoder: Decoder) -> None:
-    """Use the form of openai's client: a call without content, and arguments as text."""
-    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "2 + 3?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "5"}]},
-    ]
-    answer = server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=8)  # type: ignore[arg-type]
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(decoder.tokenizer.chat(messages))
-
-
 def test_completions_of_texts_and_token_ids(server: Server, decoder: Decoder) -> None:
     rng = np.random.default_rng(7)
     ids = [rng.integers(10, 200, length).tolist() for length in (5, 17)]
@@ -144,14 +131,6 @@ def test_sampled_copies_have_distinct_seeds(server: Server, decoder: Decoder) ->
     assert answer.usage.prompt_tokens == sum(len(decoder.tokenizer.encode(each, add_bos=True)) for each in prompts)
 
 
-def test_random_seed_by_default(server: Server) -> None:
-    request_fields: Any = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 24, "temperature": 1.0}
-    first, second = (server.client.completions.create(**request_fields).choices[0].model_extra for _ in range(2))
-    assert first is not None
-    assert second is not None
-    assert first["lopa"]["seed"] != second["lopa"]["seed"]
-
-
 def test_greedy_copies_are_decoded_once(server: Server) -> None:
     server.until_idle()
     before = server.metric("lopa_round_seconds_count")
@@ -165,18 +144,6 @@ def test_greedy_copies_are_decoded_once(server: Server) -> None:
     assert found == expected
     assert server.metric('lopa_round_rows_total{kind="real"') > 0
     assert [choice.text for choice in three.choices] == 3 * [one.choices[0].text]
-
-
-def test_lopa_options(server: Server, decoder: Decoder) -> None:
-    lopa_fields: dict[str, Any] = {"strategy": "lopa", "branches": 3, "attention": "block_causal", "block_size": 16}
-    answer = server.client.chat.completions.create(
-        model="tiny", messages=CHAT, max_tokens=40, extra_body={"lopa": {**lopa_fields, "deadline": 40}}
-    )
-    (expected,) = decoder.generate([decoder.tokenizer.chat(CHAT)], decoder.config(max_new_tokens=40, **lopa_fields))
-    assert answer.choices[0].message.content == expected.text
-    assert answer.usage is not None
-    assert answer.usage.model_extra is not None
-    assert answer.usage.model_extra["lopa"]["steps"] == expected.steps
 
 
 def test_stop_strings_end_the_answer(server: Server) -> None:
@@ -219,11 +186,6 @@ def test_log_probabilities_are_of_the_unmasking_step(server: Server, decoder: De
     *_, last = server.client.chat.completions.create(**request_fields, stream=True)
     assert last.choices[0].logprobs is not None
     assert last.choices[0].logprobs.content == chat.logprobs.content, "a stream has them at its end"
-
-
-def test_every_response_has_an_id_header(server: Server) -> None:
-    raw = server.client.chat.completions.with_raw_response.create(model="tiny", messages=CHAT, max_tokens=1)
-    assert raw.headers["x-request-id"] == raw.parse().id
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -430,14 +392,6 @@ def test_too_large_body_is_rejected(server: Server) -> None:
     for content in (body, iter([body[:100_000], body[100_000:]])):  # with Content-Length, and in chunks
         answer = server.http.post("/v1/completions", content=content)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
-
-
-def test_repeated_prompt_counts_as_cached(server: Server) -> None:
-    body = {"model": "tiny", "prompt": "found again", "max_tokens": 2, "n": 2, "lopa": {"attention": "block_causal"}}
-    used = [server.http.post("/v1/completions", json=body).json()["usage"] for _ in range(2)]
-    assert [each["prompt_tokens_details"]["cached_tokens"] for each in used] == [0, used[0]["prompt_tokens"]]
-    full = server.http.post("/v1/completions", json={**body, "lopa": None}).json()["usage"]
-    assert full["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
 def test_fields_of_other_servers_work(server: Server) -> None:

@@ -1,14 +1,12 @@
 """Server with the operator's defaults and chat template, which apply unless a request overrides them."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tests.serve.servers import WAIT, Server, serving
+from tests.serve.servers import Server, serving
 from tests.serve.test_answers import QUESTIONS
 
 from lopa.runtime import Decoder
@@ -19,7 +17,6 @@ from lopa.serve.openai.body_options import COMPLETIONS, BodyOptions
 from lopa.serve.openai.body_requests import options_of_body
 from lopa.serve.openai.request import apply_limits, request_from_body
 from lopa.serve.serve_limits import ServeLimits
-from lopa.tiny import CHECKPOINT
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 DEFAULTS: dict[str, Any] = {"strategy": "eb", "gamma": 0.4, "branches": 2, "max_new_tokens": 48}
@@ -86,23 +83,6 @@ def test_option_of_another_strategy_than_the_default_is_rejected(operated: Serve
         operated.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"tokens_per_step": 2}})
     assert caught.value.param == "lopa.tokens_per_step"
     assert "strategy 'eb'" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("--default", "branches=3", "--max-branches", "2"), "default branches 3 exceeds --max-branches 2"),
-        (("--default", "gama=0.2"), "did you mean gamma=0.2?"),
-        (("--default", "gamma=0.2"), "gamma 0.2 with strategy 'lopa'"),
-        (("--chat-template", str(CHECKPOINT / "config.json")), "config.json is a JSON object"),
-    ],
-)
-def test_invalid_default_stops_the_server_at_start(tiny_bundle: Path, arguments: tuple[str, ...], error: str) -> None:
-    command = [sys.executable, "-m", "lopa.cli.main", "serve", str(tiny_bundle), "--port", "0", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT)
-    assert done.returncode == 2
-    assert error in done.stderr
-    assert "/v1" not in done.stderr
 
 
 def test_default_lengths_stay_within_the_limit() -> None:

@@ -5,14 +5,13 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runtime.grammar.costly import COSTLY, USUAL
 from tests.runtime.grammar.test_helper import children
-from tests.serve.servers import STOPPING, Server, serving
+from tests.serve.servers import Server, serving
 from tests.serve.test_answers import QUESTIONS
 
 from lopa.runtime.grammar.helper import is_helper_supported
@@ -30,28 +29,21 @@ def helper_of(server: Server) -> int:
     return found
 
 
-@pytest.fixture(scope="module")
-def guarded(chat_bundle: Path) -> Iterator[Server]:
-    with serving(chat_bundle) as started:
-        yield started
-        assert started.stop() == (0, f"{STOPPING}\n")
-
-
-def test_costly_grammars_do_not_delay_other_requests(guarded: Server) -> None:
+def test_costly_grammars_do_not_delay_other_requests(unbounded: Server) -> None:
     """Prepare two costly grammars, as many as there are threads for prompts; cheaper requests finish before them."""
     answers: dict[str, Any] = {}
 
     def ask(name: str) -> None:
-        answers[name] = guarded.http.post("/v1/completions", json=with_grammar(name))
+        answers[name] = unbounded.http.post("/v1/completions", json=with_grammar(name))
 
     threads = [threading.Thread(target=ask, args=(name,)) for name in ("multiples", "patterns")]
     for thread in threads:
         thread.start()
-    guarded.until(lambda: len(children(helper_of(guarded))) == 2)
-    assert guarded.http.post("/v1/completions", json=PLAIN).status_code == 200
-    structured = guarded.http.post("/v1/completions", json={**PLAIN, "max_tokens": 64, "lopa": USUAL["object"]})
+    unbounded.until(lambda: len(children(helper_of(unbounded))) == 2)
+    assert unbounded.http.post("/v1/completions", json=PLAIN).status_code == 200
+    structured = unbounded.http.post("/v1/completions", json={**PLAIN, "max_tokens": 64, "lopa": USUAL["object"]})
     assert set(json.loads(structured.json()["choices"][0]["text"])) == {"name", "age"}
-    assert guarded.http.get("/health").status_code == 200
+    assert unbounded.http.get("/health").status_code == 200
     assert answers == {}
     for thread in threads:
         thread.join()
@@ -59,44 +51,44 @@ def test_costly_grammars_do_not_delay_other_requests(guarded: Server) -> None:
         error = answers[name].json()["error"]
         assert (answers[name].status_code, error["param"]) == (400, "lopa.json_schema")
         assert "too complex" in error["message"]
-    assert guarded.http.post("/v1/completions", json=PLAIN).status_code == 200
+    assert unbounded.http.post("/v1/completions", json=PLAIN).status_code == 200
 
 
-def test_client_disconnect_stops_the_preparation(guarded: Server) -> None:
+def test_client_disconnect_stops_the_preparation(unbounded: Server) -> None:
     body = (
         json.dumps(with_grammar("patterns")).replace(".*a.*", ".*A.*").encode()
     )  # results of equal grammars are cached
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-    helper = helper_of(guarded)
-    guarded.until(lambda: not children(helper))
-    with socket.create_connection(("127.0.0.1", guarded.port)) as client:
+    helper = helper_of(unbounded)
+    unbounded.until(lambda: not children(helper))
+    with socket.create_connection(("127.0.0.1", unbounded.port)) as client:
         client.sendall(head + body)
-        guarded.until(lambda: bool(children(helper)))
+        unbounded.until(lambda: bool(children(helper)))
         (child,) = children(helper)
         running = float(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11])
-    guarded.until(lambda: not children(helper))
+    unbounded.until(lambda: not children(helper))
     assert running < 100  # clock ticks: stopped long before the limit of 4 s
-    guarded.until_idle()
+    unbounded.until_idle()
 
 
-def test_deadline_stops_the_preparation(guarded: Server) -> None:
+def test_deadline_stops_the_preparation(unbounded: Server) -> None:
     body = with_grammar("patterns", deadline=0.2)
     body["lopa"]["json_schema"] = body["lopa"]["json_schema"].replace(".*a.*", ".*B.*")
-    answer = guarded.http.post("/v1/completions", json=body)
+    answer = unbounded.http.post("/v1/completions", json=body)
     (choice,) = answer.json()["choices"]
     assert (answer.status_code, choice["text"], choice["lopa"]["stop_reason"]) == (200, "", "time_limit")
-    guarded.until(lambda: not children(helper_of(guarded)))
+    unbounded.until(lambda: not children(helper_of(unbounded)))
 
 
-def test_crash_of_the_helper_fails_no_request(guarded: Server) -> None:
-    first = helper_of(guarded)
+def test_crash_of_the_helper_fails_no_request(unbounded: Server) -> None:
+    first = helper_of(unbounded)
     os.kill(first, 9)
     body = {**PLAIN, "max_tokens": 64, "lopa": {"regex": "[a-f]{3}"}}
-    assert len(guarded.http.post("/v1/completions", json=body).json()["choices"][0]["text"]) == 3
-    assert helper_of(guarded) != first
+    assert len(unbounded.http.post("/v1/completions", json=body).json()["choices"][0]["text"]) == 3
+    assert helper_of(unbounded) != first
     # Read the log line about the crash, which the fixture does not expect.
-    assert guarded.process.stderr is not None
-    assert "helper process" in guarded.process.stderr.readline()
+    assert unbounded.process.stderr is not None
+    assert "helper process" in unbounded.process.stderr.readline()
 
 
 def test_missing_library_is_reported(chat_bundle: Path, tmp_path: Path) -> None:

@@ -61,18 +61,14 @@ def test_full_disk_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None
         assert process.wait(WAIT) == 0
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["reader has exited", "reader does not read"])
-def test_blocked_pipe_changes_no_answer_and_no_exit_code(chat_bundle: Path, closed: bool) -> None:
+def test_blocked_pipe_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None:
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     with os.fdopen(write, "wb") as errors, logging_to(chat_bundle, errors) as (process, client):
-        if closed:
-            os.close(read)
         assert answers(client, 80) == [400, 200] * 40
         process.terminate()
         assert process.wait(WAIT) == 0
-    if not closed:
-        os.close(read)
+    os.close(read)
 
 
 def test_lost_lines_are_counted_later(tmp_path: Path) -> None:
@@ -208,11 +204,23 @@ def test_settings_from_the_environment(chat_bundle: Path) -> None:
         "LOPA_SERVE__STALL": "",
         "LOPA_SERVE__MAX_TOKEN": "8",
         "LOPA_VERSION": "1",
+        "LOPA_MAX_TOKENS": "3",  # another prefix
+        "LOPA_SERVE_MAX_BRANCHES": "2",
+        "LOPA_SERVE_SERVICE_HOST": "10.0.0.1",  # variables of a Kubernetes service of this name
+        "LOPA_SERVE_SERVICE_PORT": "80",
+        "LOPA_SERVE_SERVICE_PORT_HTTP": "80",
+        "LOPA_SERVE_PORT": "tcp://10.0.0.1:80",
+        "LOPA_SERVE_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "LOPA_SERVE_PORT_80_TCP_ADDR": "10.0.0.1",
     }
     with serving(chat_bundle, variables=variables) as server:
-        assert (
-            "warning: the environment variable LOPA_SERVE__MAX_TOKEN matches no option; did you mean" in server.head[0]
-        )
+        warnings = [line for line in server.head if "warning" in line]
+        assert [line.removeprefix("warning: the environment variable ").split(";")[0] for line in warnings] == [
+            "LOPA_SERVE__MAX_TOKEN matches no option",
+            "LOPA_MAX_TOKENS has no effect",
+            "LOPA_SERVE_MAX_BRANCHES has no effect",
+        ]
+        assert "did you mean LOPA_SERVE__MAX_BRANCHES?" in warnings[2]
         assert server.http.post("/v1/completions", json={**BODY, "max_tokens": 8}).status_code == 400
         assert server.http.get("/v1/models").json()["data"][0]["id"] == "tiny", "the command line wins"
         for origin in ("http://a.example", "http://b.example"):
@@ -262,28 +270,6 @@ def test_help_lists_the_variable_of_every_option() -> None:
         assert len(flags) > (20 if is_complete else 15)
         assert expected <= variables
         assert variables - expected <= {"LOPA_SERVE__", "LOPA_SERVE__BUNDLE"}
-
-
-def test_variables_of_a_kubernetes_service_have_other_names(chat_bundle: Path) -> None:
-    variables = {
-        "LOPA_SERVE_SERVICE_HOST": "10.0.0.1",
-        "LOPA_SERVE_SERVICE_PORT": "80",
-        "LOPA_SERVE_SERVICE_PORT_HTTP": "80",
-        "LOPA_SERVE_PORT": "tcp://10.0.0.1:80",
-        "LOPA_SERVE_PORT_80_TCP": "tcp://10.0.0.1:80",
-        "LOPA_SERVE_PORT_80_TCP_ADDR": "10.0.0.1",
-    }
-    with serving(chat_bundle, variables=variables) as server:
-        assert "warning" not in "".join(server.head)
-
-
-def test_variable_with_another_prefix_is_reported(chat_bundle: Path) -> None:
-    variables = {"LOPA_MAX_TOKENS": "3", "LOPA_SERVE_MAX_BRANCHES": "2", "LOPA_OTHER": "1"}
-    with serving(chat_bundle, variables=variables) as server:
-        for line, name, meant in zip(server.head, variables, ("MAX_TOKENS", "MAX_BRANCHES"), strict=False):
-            expected = f"the environment variable {name} has no effect; did you mean LOPA_SERVE__{meant}?"
-            assert line == f"warning: {expected}\n"
-        assert "LOPA_OTHER" not in "".join(server.head)
 
 
 def test_failure_to_start_is_in_the_json_log(tmp_path: Path) -> None:

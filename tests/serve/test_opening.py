@@ -12,6 +12,8 @@ from tests.cli.command import lopa_export
 from tests.serve.servers import OPENING, STOPPING, Server, serving
 from tests.slow_opening import EXITING, SlowOpening, slow_opening
 
+from lopa.tiny import CHECKPOINT
+
 WAITS_FOR = "not ready: opening tiny on cpu"
 BODY = {"model": "tiny", "prompt": "2 + 2", "max_tokens": 4}
 API = (
@@ -88,20 +90,19 @@ def check_closed(server: Server) -> None:
         socket.create_connection(("127.0.0.1", server.port))
 
 
-@pytest.mark.parametrize(("kind", "code"), [("BadInputError", 2), ("MissingBackendError", 3)])
-def test_an_error_of_the_opening_ends_the_server(tmp_path: Path, tiny_bundle: Path, kind: str, code: int) -> None:
-    slow = slow_opening(tmp_path, f"{kind}('no such thing', expected='a thing', remedy='buy one')")
+def test_an_error_of_the_opening_ends_the_server(tmp_path: Path, tiny_bundle: Path) -> None:
+    slow = slow_opening(tmp_path, "MissingBackendError('no such thing', expected='a thing', remedy='buy one')")
     with serving(tiny_bundle, program=slow.program, line=OPENING) as server:
         check_not_ready(server.http.get("/ready"))  # its connection stays open
         slow.permit()
         message = "error: no such thing\n  expected: a thing\n  what to do: buy one\n"
-        assert server.ended() == (code, message + EXITING)
+        assert server.ended() == (3, message + EXITING)
         check_closed(server)
 
 
 @pytest.mark.parametrize(
     ("number", "code", "message"),
-    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGHUP, 129, "")],
 )
 def test_a_signal_while_the_bundle_opens_ends_the_server_at_once(
     slow: SlowOpening, tiny_bundle: Path, number: int, code: int, message: str
@@ -129,11 +130,16 @@ def test_an_unusable_device_or_limit_ends_the_server(
 
 
 @pytest.mark.parametrize(
-    "options", [("--default", "gamma=0.2"), ("--default", "branches=3", "--max-branches", 2), ("--chat-template", "{{")]
+    ("options", "message"),
+    [
+        (("--default", "branches=3", "--max-branches", 2), "default branches 3 exceeds --max-branches 2"),
+        (("--default", "gama=0.2"), "did you mean gamma=0.2?"),
+        (("--default", "gamma=0.2"), "gamma 0.2 with strategy 'lopa'"),
+        (("--chat-template", CHECKPOINT / "config.json"), "config.json is a JSON object"),
+    ],
 )
 def test_options_are_checked_against_the_manifest_before_the_server_answers(
-    tiny_bundle: Path, options: tuple[object, ...]
+    tiny_bundle: Path, options: tuple[object, ...], message: str
 ) -> None:
-    for bundle in (tiny_bundle, tiny_bundle / "nowhere"):
-        done = lopa_export("serve", bundle, "--port", 0, *options)
-        assert (done.returncode, "http://" in done.stderr) == (2, False), done.stderr
+    done = lopa_export("serve", tiny_bundle, "--port", 0, *options)
+    assert (done.returncode, message in done.stderr, "http://" in done.stderr) == (2, True, False), done.stderr

@@ -17,7 +17,6 @@ from lopa.runtime import ChoiceScores, Decoder, GenerationResult
 PROMPT = "Question: 2 + 3?\nAnswer:"
 CHAT: Any = [{"role": "user", "content": "What is 2 + 3?"}]
 CHOICES: Any = [" The", " So the answer is 5.", [7, 8, 9]]
-KEY = "test-key"
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +57,9 @@ def assert_scores(found: Any, expected: ChoiceScores) -> None:
     assert found["canvas"] == expected.canvas
 
 
-@pytest.mark.parametrize("lopa", [{}, {"block_size": 8}, {"attention": "block_causal"}], ids=str)
-@pytest.mark.parametrize("temperature", [None, 0, 2.0])
+@pytest.mark.parametrize(
+    ("lopa", "temperature"), [({}, None), ({"block_size": 8}, 0), ({"attention": "block_causal"}, 2.0)], ids=str
+)
 def test_a_score_has_the_probabilities_of_the_decoder(
     scorer: Server, decoder: Decoder, lopa: Any, temperature: Any
 ) -> None:
@@ -119,17 +119,9 @@ def test_a_chat_answers_with_the_most_probable_choice(scorer: Server, decoder: D
         ({"choices": ["a"]}, "prompt"),
         ({"prompt": "x", "messages": CHAT, "choices": ["a"]}, "prompt"),
         ({"prompt": "x"}, "choices"),
-        ({"prompt": "x", "choices": None}, "choices"),
-        ({"prompt": "x", "choices": []}, "choices"),
         ({"prompt": "x", "choices": "yes"}, "choices"),
-        ({"prompt": "x", "choices": [5]}, "choices"),
-        ({"prompt": "x", "choices": [""]}, "choices"),
-        ({"prompt": "x", "choices": [[]]}, "choices"),
-        ({"prompt": "x", "choices": [[1.5]]}, "choices"),
         ({"prompt": "x", "choices": [[2]]}, "choices"),
-        ({"prompt": "x", "choices": [[10**30]]}, "choices"),
         ({"prompt": "x", "choices": [[1024]]}, "choices"),
-        ({"prompt": "x", "choices": ["a"] * 257}, "choices"),
         ({"prompt": "x", "choices": ["a", "a"]}, "choices"),
         ({"prompt": "x", "choices": [list(range(5, 1000))]}, "choices"),
         ({"prompt": "x", "choices": ["a"], "lopa": {"choices": ["b"]}}, "choices"),
@@ -239,19 +231,6 @@ def test_a_client_that_leaves_frees_its_place(scorer: Server) -> None:
         )
     scorer.until_idle()
     assert scorer.metric("lopa_cancelled_total") == cancelled + 1
-
-
-def test_a_key_is_required(logits_bundle: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"{KEY}\n")
-    keys.chmod(0o600)
-    with serving(logits_bundle, "--api-keys", keys) as locked:
-        body = {"model": "tiny", "prompt": "x", "choices": ["a"]}
-        assert locked.http.post("/v1/score", json=body).status_code == 401
-        accepted = locked.http.post("/v1/score", json=body, headers={"Authorization": f"Bearer {KEY}"})
-        assert accepted.status_code == 200
-        card = locked.http.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"}).json()["data"][0]
-        assert "/v1/score" in card["endpoints"]
 
 
 # Best candidates

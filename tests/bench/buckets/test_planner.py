@@ -107,11 +107,6 @@ def test_one_bucket_fits_everything_and_the_others_frequent_shapes() -> None:
     ]
 
 
-def test_below_the_knee_one_bucket_is_enough() -> None:
-    forwards = Counter({Sizes(1, b, w, 192, 1): 7 for b in (1, 4) for w in (16, 64)})
-    assert len(plan(forwards, LIMITS, costs_of(10**6), 5).buckets) == 1
-
-
 def test_a_memory_limit_reduces_branches_of_the_largest_bucket_first() -> None:
     forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 4, 128, 192, 33): 5})
     found = plan(forwards, LIMITS, costs_of(1), 2, max_bytes=256)

@@ -3,24 +3,16 @@
 from collections import Counter
 from pathlib import Path
 
-from tests.runtime.accelerator.bucketed_forward import host_session
-
 from lopa.bench.buckets.forward_recording import (
     Recording,
     forwards_of_recording,
-    join_recordings,
     recording_from_decoder,
 )
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeSource
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
-from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.runtime.sessions.host_session import Forward
-from lopa.runtime.sessions.prefix_cache import Prefix
-from lopa.runtime.text.tokenizer import Tokenizer
 
 PLAN = resolve(GenerationConfig())
 FIRST, LATER, SMALL = (
@@ -50,45 +42,6 @@ def test_only_similar_shapes_share_a_forward() -> None:
 def test_a_shared_forward_has_the_maximum_of_every_size() -> None:
     one, other = Sizes(1, 4, 60, 64, 40), Sizes(1, 4, 64, 192, 12)
     assert forwards_of_recording(recording((one,), (other,)), 2) == Counter({Sizes(2, 4, 64, 192, 40): 1})
-
-
-def test_joined_recordings() -> None:
-    joined = join_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
-    assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
-    assert (len(joined.params), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
-
-
-class RecordingForward:
-    """Forward that records the sizes of its batches."""
-
-    def __init__(self, forward: Forward, ran: list[Sizes]) -> None:
-        self._forward, self._ran = forward, ran
-
-    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        self._ran.append(sizes_of_batch(batch, prefix.mask.shape[1]))
-        return self._forward.run(batch, prefix)
-
-    def forget_prefix(self) -> None:
-        self._forward.forget_prefix()
-
-    def close(self) -> None:
-        self._forward.close()
-
-
-def test_recorded_sizes_match_the_forward(tiny_bundle: Path) -> None:
-    ran: list[Sizes] = []
-    progress_calls: list[int] = []
-    bundle = Bundle.open(tiny_bundle)
-    session = host_session(bundle, lambda forward, _: RecordingForward(forward, ran))
-    with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
-        found = recording_from_decoder(
-            decoder,
-            ["Question: Omar has 6 balloons and buys 3 more. How many balloons are there? " * 2],
-            lambda forwards: ShapeSource(name="one", sha256="", forwards=forwards),
-            progress_calls.append,
-        )
-    assert list(found.requests[0]) == ran
-    assert len({sizes.prefix for sizes in ran}) > 1
 
 
 def test_a_decode_is_recorded_step_by_step(tiny_bundle: Path) -> None:

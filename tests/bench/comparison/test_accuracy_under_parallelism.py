@@ -14,14 +14,6 @@ def points(*pairs: tuple[float, float]) -> list[tuple[float, float, str]]:
     return [(speed, score, "") for speed, score in pairs]
 
 
-def test_one_point_is_a_rectangle() -> None:
-    assert aup_from_points(points((4.0, 80.0)), 90.0) == pytest.approx(320.0)
-
-
-def test_aup_without_a_loss_is_the_area_under_the_curve() -> None:
-    assert aup_from_points(points((1.0, 80.0), (3.0, 80.0)), 80.0) == pytest.approx(240.0)
-
-
 def test_a_lower_score_weighs_less() -> None:
     weight = math.exp(-3 * (1 - 78 / 80))
     expected = 1 * 80 + (3 - 1) * (78 * weight + 80) / 2

@@ -99,18 +99,6 @@ def test_nothing_is_chosen_that_is_hardly_faster_or_hardly_proven() -> None:
     assert [rung.name for rung in ladder.rungs] == ["other answers"]
 
 
-def test_a_later_list_replaces_the_choice_only_by_something_faster() -> None:
-    control = answers(0.5, 100, seed=1)
-    right = {name: [answer(1.0, 100, 100 / speed) for _ in control] for name, speed in (("a", 150), ("b", 140))}
-    known = KnownTable({CONTROL: control, **right, "c": [answer(1.0, 100, 0.5) for _ in control]})
-    ladder = known.ladder()
-    assert ladder.climb(["a"])
-    assert ladder.climb(["b"])
-    assert ladder.balanced == "a"
-    assert ladder.climb(["c"])
-    assert ladder.balanced == "c"
-
-
 @pytest.mark.parametrize("limit", [5, 60, 230])
 def test_without_time_an_unfinished_configuration_is_not_chosen(limit: int) -> None:
     known = KnownTable({CONTROL: answers(0.5, 100), "a": answers(1.0, 200), "b": answers(1.0, 180)}, limit)
@@ -118,17 +106,6 @@ def test_without_time_an_unfinished_configuration_is_not_chosen(limit: int) -> N
     assert not ladder.climb(["a", "b"])
     assert ladder.balanced is None
     assert all(rung.verdict == "unfinished" for rung in ladder.rungs)
-
-
-def test_losers_are_almost_never_chosen() -> None:
-    """The ladder chooses a configuration that is truly 5 points lower in at most 5 % of 200 tables."""
-    chosen = 0
-    for seed in range(200):
-        known = KnownTable({CONTROL: answers(0.8, 100, seed=2 * seed), "lower": answers(0.75, 200, seed=2 * seed + 1)})
-        ladder = known.ladder(max_loss=0.0)
-        ladder.climb(["lower"])
-        chosen += ladder.balanced is not None
-    assert chosen <= 10
 
 
 @pytest.mark.parametrize(

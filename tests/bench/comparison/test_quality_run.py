@@ -3,7 +3,7 @@
 import gzip
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,13 @@ from lopa.bench.comparison.quality_run import (
     variant_config,
     variants_that_fit,
 )
-from lopa.bench.comparison.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
+from lopa.bench.comparison.variants import AUTO_VARIANT, VARIANTS, Variant, variants_from_text
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 
 TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
@@ -82,23 +81,6 @@ def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: li
         assert row.measure.prompts == sum(item.kind == row.kind for item in items)
 
 
-def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
-    for row in rows:
-        chosen = [item for item in items if item.kind == row.kind]
-        config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
-        results = decoder.generate([item.prompt for item in chosen], config)
-        found = row.measure
-        assert found.steps == sum(result.steps for result in results)
-        assert found.tokens == sum(len(result.token_ids) for result in results)
-        assert found.generated_positions >= found.tokens
-        assert found.tokens_per_forward == pytest.approx(found.tokens / found.steps)
-        assert found.positions_per_forward == pytest.approx(found.generated_positions / found.steps)
-        assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
-        if found.score is not None:
-            right = [is_correct(result.text, item.answer) for item, result in zip(chosen, results, strict=True)]
-            assert found.score.correct == sum(right)
-
-
 def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) -> None:
     mixed = [EvalItem(items[0].prompt, items[0].answer, "other"), EvalItem(items[1].prompt, "#### 123456", "math")]
     outcomes = decode_outcomes(decoder, mixed, VARIANTS)
@@ -129,24 +111,6 @@ def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[
 def test_unknown_names_are_rejected(text: str) -> None:
     with pytest.raises(BadInputError, match=r"unknown curve"):
         variants_from_text(text)
-
-
-def test_all_configurations_differ(decoder: Decoder) -> None:
-    for name in SWEEPS:
-        configs = [variant_config(decoder, variant) for variant in variants_from_text(name)]
-        assert len(configs) == max(1, len(SWEEPS[name].values))
-        assert len({json.dumps(asdict(config), sort_keys=True) for config in configs}) == len(configs)
-    assert len(variants_from_text("all")) == sum(len(variants_from_text(name)) for name in SWEEPS)
-
-
-def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
-    settings = shared_settings(decoder, VARIANTS)
-    assert settings["block_size"] == decoder.bundle.manifest.decoding.block_size
-    assert settings["max_new_tokens"] == 256
-    assert "branches" not in settings
-    for variant in VARIANTS:
-        config = variant_config(decoder, variant)
-        assert config == GenerationConfig(**settings, strategy=variant.strategy, branches=variant.branches)
 
 
 def test_auto_needs_a_cost_table(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:
@@ -240,16 +204,6 @@ def test_unsupported_configurations_are_omitted(tiny_bundle: Path) -> None:
         assert {"threshold", "vanilla"} <= names
 
 
-def test_sets_of_configurations() -> None:
-    """The recommended configurations are a subset of all, so a run of all reuses their outcomes."""
-    recommended = variants_from_text("recommended")
-    assert len(recommended) == 8
-    assert set(recommended) <= set(variants_from_text("all"))
-    assert variants_from_text("published") == (*VARIANTS, AUTO_VARIANT)
-    with pytest.raises(BadInputError, match="expected: published, recommended, all, or names among vanilla"):
-        variants_from_text("recommended,d2f")
-
-
 def scored_outcomes(verdicts: str, tokens: int) -> list[DecodeOutcome]:
     """Return outcomes of one step each: R right, W wrong, - not scored."""
     scores = {"R": 1.0, "W": 0.0, "-": None}
@@ -272,6 +226,18 @@ def test_the_control_is_the_nearest_in_speed() -> None:
     assert comparison_with_nearest(scored_outcomes("R", 0), controls) is not None, "nothing was generated"
 
 
-def test_no_comparison_without_a_control_or_a_score() -> None:
-    assert comparison_with_nearest(scored_outcomes("RW", 4), {}) is None
-    assert comparison_with_nearest(scored_outcomes("--", 4), {"d2f": scored_outcomes("--", 4)}) is None
+def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
+    for row in rows:
+        chosen = [item for item in items if item.kind == row.kind]
+        config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
+        results = decoder.generate([item.prompt for item in chosen], config)
+        found = row.measure
+        assert found.steps == sum(result.steps for result in results)
+        assert found.tokens == sum(len(result.token_ids) for result in results)
+        assert found.generated_positions >= found.tokens
+        assert found.tokens_per_forward == pytest.approx(found.tokens / found.steps)
+        assert found.positions_per_forward == pytest.approx(found.generated_positions / found.steps)
+        assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
+        if found.score is not None:
+            right = [is_correct(result.text, item.answer) for item, result in zip(chosen, results, strict=True)]
+            assert found.score.correct == sum(right)

@@ -17,11 +17,6 @@ def test_a_start_has_phases_within_its_process(tiny_bundle: Path) -> None:
     assert start.to_first_forward < start.process
 
 
-def test_the_device_is_passed_to_the_process(tiny_bundle: Path) -> None:
-    with pytest.raises(CheckFailedError, match="cpu:x"):
-        measure_cold_start(tiny_bundle, ["cpu:x"], 1)
-
-
 def test_errors_of_the_process_are_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (path / "tokenizer.json").unlink()
@@ -36,3 +31,8 @@ def test_the_table_has_medians(tiny_bundle: Path) -> None:
     report = report_from_starts(run, starts)
     assert report.to_first_forward_median == pytest.approx(0.222)
     assert [row[1] for row in table_from_cold(report).rows] == ["200", "20", "2", "222", "2000"]
+
+
+def test_the_device_is_passed_to_the_process(tiny_bundle: Path) -> None:
+    with pytest.raises(CheckFailedError, match="cpu:x"):
+        measure_cold_start(tiny_bundle, ["cpu:x"], 1)

@@ -150,23 +150,6 @@ def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: py
     assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
 
 
-def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = ForwardShape(2, 32, 64, 32)
-    seconds = iter((0.5, 0.1, 0.2))
-    monkeypatch.setattr(cost_measurement, "host_cost", lambda _: (1e-3, 1e-4))
-    monkeypatch.setattr(cost_measurement, "_forward_seconds", lambda *_: 9.0 if _binds() else next(seconds))
-    turns = itertools.cycle((True, False))
-
-    def _binds() -> bool:
-        """Return True for the first forward of a turn, which binds its inputs and does not count."""
-        return next(turns)
-
-    found = measured_costs(decoder, Schedule((shape,), 3))
-    (point,) = found.points
-    assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
-    assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, decoder.bundle.manifest.weights_digest)
-
-
 def test_a_measured_table_round_trips(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     with Decoder.open(path, threads=1) as decoder:
@@ -250,3 +233,20 @@ def replace_positions(decoder: Decoder, positions: int) -> Decoder:
     dimensions = msgspec.structs.replace(manifest.dimensions, max_positions=positions)
     bundle = Bundle(decoder.bundle.path, msgspec.structs.replace(manifest, dimensions=dimensions))
     return Decoder(bundle, decoder.session, decoder.tokenizer)
+
+
+def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = ForwardShape(2, 32, 64, 32)
+    seconds = iter((0.5, 0.1, 0.2))
+    monkeypatch.setattr(cost_measurement, "host_cost", lambda _: (1e-3, 1e-4))
+    monkeypatch.setattr(cost_measurement, "_forward_seconds", lambda *_: 9.0 if _binds() else next(seconds))
+    turns = itertools.cycle((True, False))
+
+    def _binds() -> bool:
+        """Return True for the first forward of a turn, which binds its inputs and does not count."""
+        return next(turns)
+
+    found = measured_costs(decoder, Schedule((shape,), 3))
+    (point,) = found.points
+    assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
+    assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, decoder.bundle.manifest.weights_digest)

@@ -24,10 +24,3 @@ def test_rates_are_operations_and_bytes_over_seconds(monkeypatch: pytest.MonkeyP
     assert tried == [0, 0, 1, 1, 1]
     assert rates.float32 == rates.int8 == 2 * 1024**3 / 0.008
     assert rates.bandwidth == max(2 * (1 << 28) / 0.5, (1 << 28) / 0.125)
-
-
-def test_measured_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_rates, "_SECONDS", 0.05)
-    rates = measure_torch_rates("cpu", torch.float32)
-    assert 1e9 < rates.float32 < 1e15
-    assert 1e8 < rates.bandwidth < 1e14

@@ -46,25 +46,6 @@ def test_operations_match_torch_s_count(manifest: Manifest, window: int, prefix:
     assert work.int8 == 0
 
 
-def test_branches_multiply_operations_but_not_reads(manifest: Manifest) -> None:
-    one, five = (work_of_forward(manifest, ForwardShape(branches, 32, 64, wanted=32)) for branches in (1, 5))
-    assert five.float32 == 5 * one.float32
-    # Four more branches add their rows: 10 arrays of 2 x 32 numbers, and embedding rows of 192.
-    assert five.moved - one.moved == 4 * 32 * 4 * (10 * 2 * 32 + 192)
-
-
-def test_only_sampled_positions_need_the_vocabulary_projection(manifest: Manifest) -> None:
-    every, some = (work_of_forward(manifest, ForwardShape(3, 32, 64, wanted=wanted)) for wanted in (32, 10))
-    assert every.float32 - some.float32 == 3 * 22 * HEAD_ROW
-    assert every.moved == some.moved
-
-
-def test_weights_are_read_once_except_the_embedding(manifest: Manifest) -> None:
-    weights = sum(record.length for name, record in manifest.tensors.items() if name != "embedding.weight")
-    work = work_of_forward(manifest, ForwardShape(1, 1, 64, wanted=1))
-    assert work.moved == weights + 4 * 192 + 4 * 10 * 2 * 32 * (64 + 1)
-
-
 @pytest.mark.parametrize(
     ("shape", "floats", "int8"),
     [

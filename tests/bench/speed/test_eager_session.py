@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
-from lopa.bench.speed.eager_model import EagerModel, compile_model, eager_model_from_checkpoint
+from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession, real_length
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
@@ -117,50 +115,6 @@ def test_statistics_and_rows_equal_the_engines_in_every_family(family_bundle: Ca
     ours.close()
 
 
-def test_the_model_is_called_once_per_branch_or_request(model: EagerModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[tuple[int, ...]] = []
-    original = EagerModel.forward
-
-    def recording_forward(self: EagerModel, ids: torch.Tensor, *rest: Any) -> Any:
-        called.append(tuple(ids.shape))
-        return original(self, ids, *rest)
-
-    monkeypatch.setattr(EagerModel, "forward", recording_forward)
-    batch = random_batch(np.random.default_rng(7), (1, 2), (9, 24, 16), 6, [0, 0])
-    sequential(EagerSession(model)).forward(batch)
-    sequential(EagerSession(model, together=True)).forward(batch)
-    assert called == [(1, 9), (1, 24), (1, 16)] * 2 + [(3, 24)] * 2
-
-
-def test_bfloat16_agrees_approximately(model: EagerModel) -> None:
-    """The most probable tokens agree if one leads clearly; bfloat16 has 8 bits of precision."""
-    rng = np.random.default_rng(8)
-    half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
-    exact, rounded = EagerSession(model), EagerSession(half, together=True)
-    for start in (0, 20):
-        batch = random_batch(rng, (1,), (24, 20), 12, [start])
-        expected, found = sequential(exact).forward(batch), sequential(rounded).forward(batch)
-        assert 0 < np.abs(found.entropy - expected.entropy).max() < 0.3
-        clear = expected.topk_logprobs[..., 0] - expected.topk_logprobs[..., 1] > 0.5
-        assert clear.sum() > 4
-        np.testing.assert_array_equal(found.topk_ids[clear][:, 0], expected.topk_ids[clear][:, 0])
-        for session in (exact, rounded):
-            sequential(session).commit(1, 0, 20)
-
-
-def test_rows_of_another_session_can_be_appended(model: EagerModel) -> None:
-    rng = np.random.default_rng(5)
-    one, other = EagerSession(model), EagerSession(model)
-    batch = random_batch(rng, (1,), (24, 24), 6, [0])
-    sequential(one).forward(batch)
-    other.append_rows(1, sequential(one).read_rows(1, 1, 20))
-    sequential(one).commit(1, 1, 20)
-    later = random_batch(rng, (1,), (16,), 6, [20])
-    np.testing.assert_array_equal(
-        sequential(one).forward(later).topk_logprobs, sequential(other).forward(later).topk_logprobs
-    )
-
-
 def test_a_shortened_request_equals_a_fresh_one(model: EagerModel) -> None:
     session = EagerSession(model)
     assert_shortened_equals_fresh(session, EagerSession(model), exact=True)
@@ -175,15 +129,3 @@ def test_only_padding_is_removed() -> None:
         assert real_length(batch.window_mask[0, 0], np.array([0])) == length
     alone = np.eye(5, dtype=np.bool_)
     assert real_length(alone, np.array([0, 3])) == 4
-
-
-def test_the_compiled_model_shares_the_weights(model: EagerModel) -> None:
-    half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
-    for (name, exact), rounded in zip(model.named_parameters(), half.parameters(), strict=True):
-        assert rounded.dtype == torch.bfloat16
-        assert torch.equal(rounded, exact.bfloat16()), name
-    assert half.network.model.rotary_emb.inv_freq.dtype == torch.float32
-    compiled = compile_model(half)
-    assert [each.data_ptr() for each in compiled.parameters()] == [each.data_ptr() for each in half.parameters()]
-    assert all(layer._compiled_call_impl is not None for layer in compiled.layers)
-    assert all(layer._compiled_call_impl is None for layer in half.layers)

@@ -157,15 +157,6 @@ def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path
     assert found[0] == found[1]
 
 
-def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts = tmp_path / "in.jsonl"
-    prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n")
-    first = json.loads(lopa_export("generate", tiny_bundle, "--prompts", prompts).stdout)
-    prompts.write_text(json.dumps({"prompt_ids": first["prompt_ids"]}) + "\n")
-    second = json.loads(lopa_export("generate", tiny_bundle, "--prompts", prompts).stdout)
-    assert {**first, "seconds": 0, "request": ""} == {**second, "seconds": 0, "request": ""}
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -84,7 +84,8 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
     assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md"]
 
 
-def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.speed_measurement"), "ROUNDS", 1)
     done = bench(
         *("speed", tiny_bundle, "--checkpoint", CHECKPOINT, "--lora", ADAPTER),
         *("--branches", 3, "--limit", 1, "--output", tmp_path),
@@ -131,8 +132,7 @@ costs._forward_seconds = stopped
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize(("forwards", "kept"), [(15, False), (40, True)])
+@pytest.mark.parametrize(("name", "forwards", "kept"), [("SIGINT", 15, False), ("SIGTERM", 40, True)])
 def test_a_stopped_measurement_keeps_a_complete_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:
@@ -193,13 +193,6 @@ def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bun
     assert "forwards" not in done.stderr
 
 
-def test_quiet_measures_without_output(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    done = bench_alone("costs", bundle, "--threads", 1, "--quiet", first=COARSE)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (bundle / "costs.cpu.json").is_file()
-
-
 def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "costs.cpu.json").write_text("old")
@@ -228,14 +221,13 @@ def test_devices_are_measured(tiny_bundle: Path, tmp_path: Path) -> None:
     assert done.stdout == (tmp_path / "scaling.md").read_text() + "\n"
 
 
-def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = bench_alone(
-        "cold", tiny_bundle, "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
-    )
+def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa.cli.measure.cold.STARTS", 2)
+    done = bench("cold", tiny_bundle, "--threads", 1, "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "import to first forward" in done.stdout
     report = json.loads((tmp_path / "cold.json").read_bytes())
-    assert len(report["starts"]) == 5
+    assert len(report["starts"]) == 2
     for start in report["starts"]:
         assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
 
@@ -251,7 +243,6 @@ def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     assert pip_install("plot") in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert bench_alone(*arguments, refuse=("matplotlib",), first=SHORT).returncode == 0
 
 
 def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
@@ -278,17 +269,12 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
         ("scaling", (), "Missing option '--devices'"),
         ("scaling", ("--devices", "1,0"), "--devices '1,0'"),
         ("scaling", ("--devices", "1,2,2"), "distinct integers from 1"),
-        ("scaling", ("--devices", "1,two"), "distinct integers from 1"),
         ("scaling", ("--devices", "1,,2"), "distinct integers from 1"),
-        ("scaling", ("--devices", "-1"), "distinct integers from 1"),
-        ("scaling", ("--devices", ""), "distinct integers from 1"),
         ("scaling", ("--devices", "1,9999"), f"at most {len(available_cores())}, the cores"),
         ("scaling", ("--devices", "1", "--plot", "s.png"), "No such option '--plot'"),
-        ("scaling", ("--devices", "1", "--branches", 0), "branches 0"),
         ("speed", (), "Missing option '--checkpoint'"),
         ("speed", ("--checkpoint", CHECKPOINT, "--device", "numpy"), "on the CPU"),
         ("speed", ("--checkpoint", CHECKPOINT, "--branches", 0), "branches 0"),
-        ("quality", ("no-such-file.jsonl",), "no-such-file.jsonl"),
         ("quality", (EVAL, "--limit", 0), "limit"),
     ],
 )
@@ -297,13 +283,6 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_folder_without_a_bundle(tmp_path: Path) -> None:
-    done = bench("quality", tmp_path, EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png")
-    assert done.returncode == 2
-    assert "manifest.json" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:

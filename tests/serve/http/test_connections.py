@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import httpx2 as httpx
-import openai
 import pytest
 from tests.serve.servers import INVALID, STOPPING, Server, serving
 from tests.serve.test_streams import LONG
@@ -51,9 +49,8 @@ def open_connection(server: Server, seconds: float = 60.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=seconds)
 
 
-@pytest.mark.parametrize("megabytes", [8, 100])
-def test_client_that_sends_first_and_reads_later_gets_413(server: Server, megabytes: int) -> None:
-    before = peak_memory(server)
+def test_client_that_sends_first_and_reads_later_gets_413(server: Server) -> None:
+    before, megabytes = peak_memory(server), 30
     with open_connection(server) as client:
         client.sendall(head(megabytes * MEGABYTE))
         for _ in range(megabytes):
@@ -68,12 +65,6 @@ def peak_memory(server: Server) -> int:
     """Return the peak memory of the server's process in bytes."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
-
-
-def test_official_client_gets_413(server: Server) -> None:
-    with pytest.raises(openai.APIStatusError) as is_rejected:
-        server.client.completions.create(model="tiny", prompt="x" * 30 * MEGABYTE)
-    assert (is_rejected.value.status_code, is_rejected.value.code) == (413, "body_too_large")
 
 
 def is_cut_off(client: socket.socket, piece: bytes, times: int, pause: float) -> bool:
@@ -175,12 +166,6 @@ def own_connections(server: Server, port: int) -> list[str]:
     return [line[9] for line in lines if line[2].endswith(f":{port:04X}") and f"socket:[{line[9]}]" in inodes]
 
 
-def test_client_libraries_get_every_answer(keyed: Server) -> None:
-    with httpx.Client(base_url=keyed.url, timeout=60, trust_env=False) as client:
-        for _ in range(2):
-            assert client.post("/v1/completions", content=b"x" * 8 * MEGABYTE).status_code == 401
-
-
 ODD = {
     b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n": 400,
     b"CONNECT /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc": 400,
@@ -228,15 +213,14 @@ def completion_request(tokens: int, *, stream: bool = False) -> bytes:
     return head(len(text)) + text
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
-    "suffix",
+    ("suffix", "stream"),
     [
-        b"GARBAGE\r\n\r\n",
-        b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nno colon\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n",
-        b"\x00" * 200_000,
+        (b"GARBAGE\r\n\r\n", False),
+        (b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n", True),
+        (b"GET /health HTTP/1.1\r\nno colon\r\n\r\n", False),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n", True),
+        (b"\x00" * 200_000, False),
     ],
     ids=["garbage", "connect", "header", "chunk", "long"],
 )
@@ -289,8 +273,10 @@ def test_upgrade_header_is_ignored(server: Server) -> None:
             assert [next_answer(received) for _ in range(together)] == [(200, {"status": "ready"})] * together
 
 
-@pytest.mark.parametrize("upgrade", ["HTTP2-Settings: AAMAAABkAARAAAAA\r\nUpgrade: h2c", "Upgrade: TLS/1.0"])
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("upgrade", "chunked"),
+    [("HTTP2-Settings: AAMAAABkAARAAAAA\r\nUpgrade: h2c", False), ("Upgrade: TLS/1.0", True)],
+)
 def test_requests_with_an_upgrade_header_keep_their_body(server: Server, upgrade: str, chunked: bool) -> None:
     """Send what Java's HttpClient and curl --http2 send: the body in a part of its own, or not."""
     lines = (f"Connection: Upgrade, HTTP2-Settings\r\n{upgrade}", "Content-Type: application/json")
@@ -357,9 +343,15 @@ def test_half_closed_client_gets_all_pipelined_answers(server: Server) -> None:
             assert received.read() == b""
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-@pytest.mark.parametrize("way", ["close", "half-close then close", "reset"])
+@pytest.mark.parametrize(
+    ("way", "version", "stream"),
+    [
+        ("close", b"1.1", False),
+        ("half-close then close", b"1.1", True),
+        ("half-close then close", b"1.0", False),
+        ("reset", b"1.1", True),
+    ],
+)
 def test_client_disconnect_cancels_the_request(server: Server, stream: bool, version: bytes, way: str) -> None:
     server.until_idle()
     cancelled, steps = server.metric("lopa_cancelled_total"), server.metric("lopa_steps_total")

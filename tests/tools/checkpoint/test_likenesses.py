@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.tools.miniature import MINIATURES
-from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness, shallower
+from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -20,7 +20,6 @@ from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.families.family import QWEN2_OUTER, QWEN3_LAYER
 from lopa.export.source import source_from_checkpoint
-from lopa.runtime.errors import BadInputError
 
 # Published parameter counts: LLaDA 8.02 billion, two of Qwen2.5, and Qwen3-1.7B with an untied head for SDAR.
 # Mixtures of experts: as in the table of sizes, and Qwen3-30B-A3B for SDAR.
@@ -120,21 +119,3 @@ def test_the_forward_of_a_miniature_is_well_conditioned(tmp_path: Path, family: 
     assert (best[:, 0] - best[:, 1]).median() > 0.2
     assert len(set(logits[:24].argmax(-1).tolist())) >= 8
     assert len(set(logits[24:].argmax(-1).tolist())) >= 3, "rows of masks must not all predict the same"
-
-
-def test_a_shallower_likeness_keeps_its_first_layers() -> None:
-    likeness = LIKENESSES["llada2-mini"]
-    few = shallower(likeness, 4)
-    all_tensors = {
-        each.name: each.shape for each in tensors_from_dimensions(likeness.dimensions, likeness.architecture)
-    }
-    kept = {each.name: each.shape for each in tensors_from_dimensions(few.dimensions, few.architecture)}
-    assert kept == {name: shape for name, shape in all_tensors.items() if not _is_layer_from(name, 4)}
-    for layers in (0, 1, 21):  # layer 0 has no experts
-        with pytest.raises(BadInputError, match="layers"):
-            shallower(likeness, layers)
-
-
-def _is_layer_from(name: str, first: int) -> bool:
-    parts = name.split(".")
-    return parts[1] == "layers" and int(parts[2]) >= first

@@ -13,9 +13,8 @@ from tests.tools.fuzz.ending_cases import ENDS
 
 pytest.importorskip("torch")
 
-from tools.fuzz.case import Case, CaseOutcome, Material
-from tools.fuzz.mutations import changed_bytes, changed_json
-from tools.fuzz.run import KINDS, table_of_bad_cases, table_of_outcomes
+from tools.fuzz.case import Case, Material
+from tools.fuzz.run import KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -65,16 +64,6 @@ def test_classes_of_endings() -> None:
         assert f"{name} 7 {found} {bad} words\n" in done.stdout, done.stdout + done.stderr
 
 
-def test_mutations_are_deterministic() -> None:
-    tree = {"a": [1, 2, {"b": "text"}], "c": 5.5}
-    for seed in range(50):
-        one, other = (changed_json(random.Random(seed), tree) for _ in range(2))
-        assert repr(one) == repr(other)
-        assert changed_bytes(random.Random(seed), b"some 123 bytes") == changed_bytes(
-            random.Random(seed), b"some 123 bytes"
-        )
-
-
 def test_cases_of_every_kind_are_deterministic(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
     from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -90,27 +79,3 @@ def test_cases_of_every_kind_are_deterministic(tiny_staged: Path, tiny_portable:
             words.append(case.mutation.replace(str(folder), ""))
         if kind != "prompt":  # its prompts include an object(), whose repr has an address
             assert words[0] == words[1]
-
-
-def test_the_table_groups_bad_cases() -> None:
-    found = [
-        CaseOutcome("graph", 1, "typed", "a"),
-        CaseOutcome("graph", 2, "differ", "b", may_differ=True),
-        CaseOutcome("links", 3, "foreign", "c", place="runtime/bundle/bundle.py:84", error="RuntimeError: loop"),
-        CaseOutcome("links", 5, "foreign", "d", place="runtime/bundle/bundle.py:84", error="RuntimeError: another"),
-    ]
-    rows = table_of_outcomes(found).rows
-    assert ("graph", "2", "1", "0", "0", "1", "0", "0", "0", "0") in rows
-    assert rows[-1] == ("all", "4", "1", "0", "0", "1", "2", "0", "0", "0")
-    bad = table_of_bad_cases([each for each in found if each.bad])
-    assert bad.rows == (("foreign", "2", "RuntimeError", "runtime/bundle/bundle.py:84", "links 3: c"),)
-    assert table_of_bad_cases([]).title == "No bad cases"
-
-
-def test_a_case_is_replayed_and_its_files_are_kept(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    done = run_fuzzer(
-        *("--only", "buckets 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
-    )
-    assert '"kind": "buckets"' in done.stdout
-    assert (tmp_path / "kept" / "buckets-4" / "shape_buckets.json").is_file()

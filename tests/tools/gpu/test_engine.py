@@ -1,7 +1,6 @@
 """TensorRT stage of the GPU report: its commands, and their failures and timeouts."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -67,25 +66,3 @@ def test_failing_commands_are_reported(
     assert f"lopa-export {fails} ended with 1: error: a stand-in command that fails" in failure.reason
     with pytest.raises(CheckFailedError, match="stand-in command that fails"):
         engine_of_bundle(tmp_path, "0", 60)
-
-
-def test_a_slow_build_is_stopped(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    stand_in(monkeypatch, tmp_path, sleeps=60)
-    with pytest.raises(subprocess.TimeoutExpired):
-        engine_of_bundle(tmp_path, "0", 0.5)
-    monkeypatch.setattr("tools.gpu.stages._RESERVED_SECONDS", run.seconds_left - 1.0)
-    stages._engine(run, "float32")
-    (stage,) = run.results.stages
-    assert not stage.finished
-    assert "raise --limit-seconds" in stage.note
-
-
-def test_no_build_without_time_or_tensorrt(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    log = stand_in(monkeypatch, tmp_path)
-    monkeypatch.setattr("tools.gpu.stages._RESERVED_SECONDS", 1e9)
-    stages._engine(run, "float32")
-    assert run.results.stages[-1].note == "no time to build with TensorRT"
-    monkeypatch.setattr("tools.gpu.stages.has_tensorrt", lambda: False)
-    stages._engine(run, "float32")
-    assert run.results.stages[-1].note == "TensorRT is not installed"
-    assert log.read_text() == ""

@@ -9,11 +9,8 @@ import pytest
 from tests.tools.run_tool import run_tool
 from tools.serving.bad_requests import MAX_BODY
 from tools.serving.cases import ServingCases, cases_of_bundle
-from tools.serving.replies import choices_of_reply
 from tools.serving.server import PROGRAM, run_server
 from tools.serving.soak import SoakReport, chat_bundle, run_soak
-
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES
 
 pytestmark = pytest.mark.slow
 
@@ -54,16 +51,6 @@ def mixed(feed):
     return parts
 replace(answer_parser.AnswerParser, "feed", mixed)
 """
-LOST = f"""
-calls = itertools.count()
-def lost(await_choices):
-    async def results(*arguments):
-        found = await await_choices(*arguments)
-        return await asyncio.Event().wait() if next(calls) >= {DISTINCT} else found
-    return results
-replace(app, "await_choices", lost)
-"""
-"""Answers the requests that are sent alone, and loses the later ones."""
 CUT_OFF = """
 def cut(stream_from_reply):
     async def streamed(*arguments):
@@ -73,17 +60,6 @@ def cut(stream_from_reply):
             yield event
     return streamed
 replace(app, "stream_from_reply", cut)
-"""
-GOES_ON = """
-from lopa.runtime.requests.handle import RequestHandle
-left = []
-def careless(cancel):
-    def cancel_all_but_the_first(self):
-        left.extend([] if self._done else [self])
-        if self not in left[:1]:
-            cancel(self)
-    return cancel_all_but_the_first
-replace(RequestHandle, "cancel", careless)
 """
 LOSES_A_PLACE = """
 def losing(submit_request):
@@ -100,15 +76,6 @@ def twice(rejected):
         rejected(self, reason)
     return count
 replace(ServeMetrics, "rejected", twice)
-"""
-GROWS = """
-hoard = []
-def hoarding(submit_request):
-    async def submission(service, *arguments):
-        hoard.append((open("/dev/null"), b"x" * 8_000_000))
-        return await submit_request(service, *arguments)
-    return submission
-replace(app, "submit_request", hoarding)
 """
 
 
@@ -134,35 +101,6 @@ def soak(
         return asyncio.run(run_soak(server, cases, **counts, seed=3, timeout=timeout, mix=mix))
 
 
-def test_cases_have_all_endpoints_calls_and_reasoning(cases: ServingCases) -> None:
-    assert {case.path for case in cases.distinct} == {CHATS, COMPLETIONS, MESSAGES, RESPONSES}
-    choices = [choice for case in cases.distinct for choice in case.alone]
-    assert any(choice.calls for choice in choices)
-    assert any(choice.reasoning for choice in choices)
-    assert any(choice.calls and choice.reasoning for choice in choices)
-
-
-def test_any_other_part_of_an_answer_is_a_difference(cases: ServingCases) -> None:
-    case = next(case for case in cases.distinct if case.path == MESSAGES and case.alone[0].calls)
-    choice = case.alone[0]
-    blocks = [
-        {"type": "thinking", "thinking": choice.reasoning},
-        {"type": "text", "text": choice.text},
-        *({"type": "tool_use", "name": each.name, "input": json.loads(each.arguments)} for each in choice.calls),
-    ]
-    result = choice.result
-    lopa = {name: getattr(result, name) for name in ("stop_reason", "steps", "tokens", "seed")}
-    stop = "tool_use" if choice.finish_reason == "tool_calls" else "max_tokens"
-    message = {"content": blocks, "stop_reason": stop, "stop_sequence": None, "lopa": lopa}
-    assert case.difference(choices_of_reply(MESSAGES, message)) is None
-    for number, name, value in ((0, "thinking", "?"), (1, "text", "?"), (-1, "name", "?"), (-1, "input", {"?": 1})):
-        changed = [dict(block) for block in blocks]
-        changed[number][name] = value
-        assert case.difference(choices_of_reply(MESSAGES, message | {"content": changed})) is not None
-    for name, other in (("stop_reason", "end_turn"), ("stop_sequence", "="), ("content", blocks[:-1])):
-        assert case.difference(choices_of_reply(MESSAGES, message | {name: other})) is not None
-
-
 def test_a_short_soak_finds_no_faults(chats: Path, cases: ServingCases) -> None:
     report = soak(chats, cases, requests=60)
     assert report.faults == []
@@ -172,21 +110,6 @@ def test_a_short_soak_finds_no_faults(chats: Path, cases: ServingCases) -> None:
     assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("leaves")) > 5
     assert report.turned_away >= 2
     assert report.answers > 50
-
-
-@pytest.mark.parametrize(
-    ("mix", "behaviours", "outcomes"),
-    [
-        ("load", {"whole", "streamed"}, {"as expected"}),
-        ("hostile", {"whole", "hostile"}, {"as expected", "rejected as expected"}),
-    ],
-)
-def test_other_mixes(mix: str, behaviours: set[str], outcomes: set[str], chats: Path, cases: ServingCases) -> None:
-    report = soak(chats, cases, requests=40, mix=mix)
-    assert report.faults == []
-    assert (report.milliseconds.keys(), report.outcomes.keys()) == (behaviours, outcomes)
-    assert sum(count for count, _, _ in report.milliseconds.values()) == 40
-    assert report.tokens > 0
 
 
 def test_failing_devices_change_no_answer(tiny_bundle: Path) -> None:
@@ -208,19 +131,3 @@ def test_faults_of_a_broken_server_are_found(chats: Path, cases: ServingCases) -
         'rejected_total{reason="bad_request"}',
     ):
         assert seen in faults, faults
-
-
-def test_growth_is_found(chats: Path, cases: ServingCases) -> None:
-    faults = "\n".join(soak(chats, cases, changes=GROWS, requests=60).faults)
-    for seen in ("files at the end", "memory grew"):
-        assert seen in faults, faults
-
-
-def test_lost_requests_are_found(chats: Path, cases: ServingCases) -> None:
-    faults = soak(chats, cases, changes=LOST, requests=20, timeout=3.0).faults
-    assert any("no end after" in fault for fault in faults), faults
-
-
-def test_abandoned_requests_that_continue_are_found(chats: Path, cases: ServingCases) -> None:
-    faults = soak(chats, cases, changes=GOES_ON, requests=10).faults
-    assert any(fault.startswith("lopa_request_seconds_count") for fault in faults), faults

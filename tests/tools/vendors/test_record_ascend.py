@@ -12,7 +12,6 @@ from tests.python_path import python_path
 from tests.runtime.ascend.engines import bundle_with_engine
 from tools.vendors.acl_recording import (
     RecordedCall,
-    RecordingAcl,
     Transcript,
     differences_from_contract,
     differences_of_transcripts,
@@ -74,14 +73,6 @@ def test_a_repeated_run_has_no_differences(bundle: Path, transcript: Transcript)
     assert differences_of_transcripts(found, transcript) == []
 
 
-def test_help_and_missing_pyacl(bundle: Path) -> None:
-    assert "--against" in run("--help", stand_in=False).stdout
-    done = run(str(bundle), "-o", str(bundle.parent / "none.json"), stand_in=False)
-    assert done.returncode == 3
-    assert "pyACL cannot be imported" in done.stderr
-    assert not (bundle.parent / "none.json").exists()
-
-
 CALLS = [
     RecordedCall("init", [], "int", 0),
     RecordedCall("rt.create_stream", [], "int, int", 0),
@@ -121,22 +112,6 @@ def test_differences_from_the_table() -> None:
     ]
 
 
-def test_differences_from_an_earlier_transcript() -> None:
-    one = transcript_of(CALLS, provoked={"rt.malloc": 1})
-    assert differences_of_transcripts(one, one) == []
-    other = [*CALLS[:1], RecordedCall("rt.create_stream", ["0"], "int, int", 0), *CALLS[2:]]
-    assert differences_of_transcripts(one, transcript_of(other, provoked={"rt.malloc": 1})) == [
-        "call 1 on MainThread: rt.create_stream() -> int, int, code 0, earlier rt.create_stream(0) -> int, int, code 0"
-    ]
-    elsewhere = [*CALLS, msgspec.structs.replace(CALLS[0], thread="lopa ascend:0")]
-    assert differences_of_transcripts(transcript_of(CALLS), transcript_of(elsewhere)) == [
-        "call 0 on lopa ascend:0: none, earlier init() -> int, code 0"
-    ]
-    assert differences_of_transcripts(one, transcript_of(CALLS, provoked={"rt.malloc": 2})) == [
-        "rt.malloc was made to fail and returned 1, earlier 2"
-    ]
-
-
 def test_only_confirmed_entries_are_marked() -> None:
     calls = [*CALLS[:2], RecordedCall("mdl.create_desc", [], "int, int", None)]
     marked = marked_contract(acl_contract(), transcript_of(calls, provoked={"rt.malloc": 107002}))
@@ -144,15 +119,3 @@ def test_only_confirmed_entries_are_marked() -> None:
     assert recorded == {"init", "rt.create_stream", "thread", "ACL_ERROR_RT_CONTEXT_NULL"}
     with pytest.raises(ValueError, match="stand-in"):
         marked_contract(acl_contract(), transcript_of(calls, stand_in=True))
-
-
-def test_missing_functions_are_ignored() -> None:
-    class Bare:
-        def init(self) -> int:
-            return 0
-
-    recording = RecordingAcl(Bare(), acl_contract())
-    assert recording.init() == 0
-    assert not hasattr(recording, "finalize")
-    assert not hasattr(recording.rt, "malloc")
-    assert recording.calls == [RecordedCall("init", [], "int", 0)]
