@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from lopa.bench.forward import cost_measurement as costs
 from lopa.cli.commands import COMMANDS
 from lopa.cli.measure.bench import SUBCOMMANDS
 from lopa.cli.program.grouped_command import EXAMPLES_TITLE
+from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
@@ -70,6 +72,11 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
     monkeypatch.setattr("lopa.cli.measure.cold.STARTS", 1)
+    monkeypatch.setattr("lopa.cli.compile.plan._PROMPTS", 1)
+    monkeypatch.setattr("lopa.cli.start.fastest_device._ROUNDS", 1)
+    for module in ("verify.session_check", "replay.saved_cases"):
+        place = f"lopa.export.{module}.cases_from_manifest"
+        monkeypatch.setattr(place, lambda manifest: islice(cases_from_manifest(manifest), 4))
 
 
 def test_every_command_has_examples() -> None:
@@ -86,7 +93,7 @@ def test_every_command_has_examples() -> None:
     [
         pytest.param(name, marks=pytest.mark.slow) if name == "tune" else name
         for name in NAMES
-        if name not in ("serve", "push")
+        if name not in ("serve", "push", "demo")  # tests/test_readme.py runs `make demo`
     ],
 )
 def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -46,22 +45,6 @@ def test_chat_without_a_chat_template_is_rejected(tiny_bundle: Path) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             server.client.chat.completions.create(model="tiny", messages=CHAT)
         assert refused.value.param == "messages"
-
-
-def test_too_long_prompts_have_openai_s_error_code(server: Server) -> None:
-    request_fields: Any = {"model": "tiny", "max_tokens": 8}
-    for prompt in ("many words " * 3000, "x" * 90_000, [5] * 2041):
-        with pytest.raises(openai.BadRequestError) as refused:
-            server.client.completions.create(**request_fields, prompt=prompt)
-        assert (refused.value.param, refused.value.code) == ("prompt", "context_length_exceeded")
-    with pytest.raises(openai.BadRequestError) as refused:
-        server.client.chat.completions.create(
-            **request_fields, messages=[{"role": "user", "content": "many words " * 3000}]
-        )
-    assert (refused.value.param, refused.value.code) == ("messages", "context_length_exceeded")
-    with pytest.raises(openai.BadRequestError) as refused:
-        server.client.completions.create(**request_fields, prompt="")
-    assert refused.value.code is None
 
 
 def test_chat_equals_the_decoder_s_answer(server: Server, decoder: Decoder) -> None:
@@ -334,14 +317,6 @@ def test_other_errors_have_the_same_form(server: Server) -> None:
         assert "a" not in answer.headers
 
 
-def test_unknown_fields_are_refused_and_harmless_ones_ignored(server: Server) -> None:
-    body = {"model": "tiny", "messages": CHAT, "max_tokens": 4, "user": "me", "metadata": {}, "verbosity": "low"}
-    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
-    refused = server.http.post("/v1/chat/completions", json={**body, "temprature": 0.5})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temprature")
-    assert "did you mean temperature?" in refused.json()["error"]["message"]
-
-
 def test_values_that_many_clients_send_are_accepted(server: Server) -> None:
     """Accept a seed of -1, a byte-order mark and a slash, as vLLM does, and stop strings that stop nothing."""
     fields: Any = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 40}
@@ -373,17 +348,18 @@ def test_compressed_bodies_and_repeated_keys_are_refused(server: Server) -> None
         assert "occurs twice" in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("length", [1792, 1793, 2000, 2047])
+@pytest.mark.parametrize("length", [1792, 2047])
 def test_without_max_tokens_the_answer_has_what_the_prompt_leaves(unbounded: Server, length: int) -> None:
-    fields = {"model": "tiny", "prompt": [[5] * length, [5, 6]], "lopa": {"stop_at_eos": False}}
+    at_once = {"stop_at_eos": False, "strategy": "top_n", "tokens_per_step": 256, "block_size": 256}
+    fields = {"model": "tiny", "prompt": [[5] * length, [5, 6]], "lopa": at_once}
     answer = unbounded.http.post("/v1/completions", json=fields).json()
     assert [each["lopa"]["tokens"] for each in answer["choices"]] == [min(256, 2048 - length), 256]
-    for given in ({"max_tokens": 256}, {"max_completion_tokens": 256}, {"lopa": {"max_new_tokens": 256}}):
+    for given in ({"max_tokens": 256}, {"max_completion_tokens": 256}, {"lopa": {**at_once, "max_new_tokens": 256}}):
         given_length = unbounded.http.post("/v1/completions", json={**fields, "prompt": [5] * length, **given})
         assert given_length.status_code == (200 if length == 1792 else 400)
-    chat = {"model": "tiny", "messages": [{"role": "user", "content": "x y " * (length // 5)}]}
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "x y " * (length // 5)}], "lopa": at_once}
     assert unbounded.http.post("/v1/chat/completions", json=chat).status_code == 200
-    response = {"model": "tiny", "input": "x y " * (length // 5)}
+    response = {"model": "tiny", "input": "x y " * (length // 5), "lopa": at_once}
     assert unbounded.http.post("/v1/responses", json=response).status_code == 200
 
 
@@ -392,40 +368,6 @@ def test_too_large_body_is_rejected(server: Server) -> None:
     for content in (body, iter([body[:100_000], body[100_000:]])):  # with Content-Length, and in chunks
         answer = server.http.post("/v1/completions", content=content)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
-
-
-def test_fields_of_other_servers_work(server: Server) -> None:
-    def answered(**fields: Any) -> Any:
-        answer = server.http.post("/v1/completions", json={"model": "tiny", "prompt": "2 + 2", **fields})
-        assert answer.status_code == 200, answer.text
-        return answer.json()["choices"][0]
-
-    fields: dict[str, Any]
-    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    schema["additionalProperties"] = False
-    for fields in (
-        {"guided_json": schema},
-        {"guided_json": json.dumps(schema)},
-        {"structured_outputs": {"json": schema}},
-        {"response_format": {"type": "json_object", "schema": schema}},
-        {"json_schema": schema},
-    ):
-        assert set(json.loads(answered(**fields, max_tokens=60)["text"])) == {"n"}
-    choices = ["a.b", "(c)", "d|e\n"]
-    for fields in ({"guided_choice": choices}, {"structured_outputs": {"choice": choices}}):
-        drawn = {answered(**fields, max_tokens=20, temperature=5.0, seed=seed)["text"] for seed in range(4)}
-        assert drawn <= set(choices)
-    for fields in ({"guided_regex": "[xy]{3}"}, {"regex": "[xy]{3}"}, {"structured_outputs": {"regex": "[xy]{3}"}}):
-        assert re.fullmatch("[xy]{3}", answered(**fields, max_tokens=20)["text"])
-    for fields in ({"guided_grammar": 'start: "one" | "two"'}, {"ebnf": 'root ::= "one" | "two"'}):
-        assert answered(**fields, max_tokens=20)["text"] in ("one", "two")
-    assert answered(ignore_eos=True, max_tokens=200)["lopa"]["tokens"] == 200
-    assert answered(n_predict=5, ignore_eos=True)["lopa"]["tokens"] == 5
-    hot = {"temperature": 3.0, "seed": 2, "max_tokens": 30}
-    ones = [answered(**hot, **fields)["text"] for fields in ({"top_k": 1}, {"lopa": {"top_k": 1}})]
-    free = [answered(**hot, **fields)["text"] for fields in ({"top_k": 0}, {"top_k": -1}, {"top_k": None}, {})]
-    assert ones[0] == ones[1] != free[0]
-    assert len(set(free)) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

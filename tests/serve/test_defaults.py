@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from tests.serve.servers import Server, serving
 from tests.serve.test_answers import QUESTIONS
@@ -61,14 +60,6 @@ def test_requests_override_the_defaults(
     assert (answer.choices[0].text, _steps(answer)) == (expected.text, expected.steps)
 
 
-def test_max_tokens_of_a_request_overrides_the_default(operated: Server) -> None:
-    answer = operated.client.completions.create(
-        model="tiny", prompt=QUESTIONS[0], max_tokens=5, extra_body={"lopa": {"stop_at_eos": False}}
-    )
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 5
-
-
 def test_chats_use_the_operator_s_template(operated: Server) -> None:
     (model,) = operated.client.models.list().data
     assert model.model_extra is not None
@@ -76,13 +67,6 @@ def test_chats_use_the_operator_s_template(operated: Server) -> None:
     chat = operated.client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": QUESTIONS[1]}])
     plain = operated.client.completions.create(model="tiny", prompt=QUESTIONS[1])
     assert chat.choices[0].message.content == plain.choices[0].text
-
-
-def test_option_of_another_strategy_than_the_default_is_rejected(operated: Server) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        operated.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"tokens_per_step": 2}})
-    assert caught.value.param == "lopa.tokens_per_step"
-    assert "strategy 'eb'" in str(caught.value)
 
 
 def test_default_lengths_stay_within_the_limit() -> None:

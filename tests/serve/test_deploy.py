@@ -88,12 +88,6 @@ def test_queries_use_existing_metrics_and_labels(query: str, labels: dict[str, s
         assert not any(name.endswith("_bucket") for name in named)
 
 
-def test_counters_are_read_as_rates_and_gauges_are_not() -> None:
-    for query in (*DASHBOARD, *RULES):
-        for before, name in re.findall(r"(\w*)\(?((?:lopa|process)_\w+)", query):
-            assert (before == "rate") == name.endswith(("_total", "_sum", "_count", "_bucket")), query
-
-
 def test_page_lists_exactly_the_metrics(labels: dict[str, set[str]]) -> None:
     """Check the metrics table: histograms by name, and labels in backticks."""
     section = HTTP_PAGE.partition("## Metrics")[2].partition("\n## ")[0]
@@ -115,16 +109,6 @@ def test_alert_selects_the_scraped_job() -> None:
     options = unit_options()
     assert job["static_configs"][0]["targets"] == [f"{options['host']}:{options['port']}"]
     assert f'up{{job="{job["job_name"]}"}} == 0' in RULES
-
-
-def test_every_panel_has_a_description() -> None:
-    assert len(PANELS) >= 12
-    assert len({panel["id"] for panel in PANELS}) == len({panel["title"] for panel in PANELS}) == len(PANELS)
-    for panel in PANELS:
-        assert panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["description"].endswith(".")
-        assert all(target["legendFormat"] and target["expr"] for target in panel["targets"])
 
 
 def options_of(arguments: list[str]) -> dict[str, Any]:
@@ -182,11 +166,6 @@ def test_deployment_page_uses_existing_options() -> None:
     others |= {"--build-arg", "--format", "--from-file"}
     others |= {"--prompts", "--shard", "--overwrite"}  # options of generate and onnx
     assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
-
-
-def test_deployment_page_links_every_file() -> None:
-    for path in DEPLOY.iterdir():
-        assert f"`deploy/{path.name}`" in DEPLOY_PAGE
 
 
 def test_proxy_matches_the_server() -> None:

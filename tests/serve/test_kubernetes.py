@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.serve.servers import Server
-from tests.serve.test_deploy import CONTAINERFILE, DEPLOY_PAGE, RULES, options_of
+from tests.serve.test_deploy import CONTAINERFILE, DEPLOY_PAGE, options_of
 
 from lopa import __version__
 from lopa.runtime.engine import QUEUE_LIMIT
@@ -18,8 +18,6 @@ from lopa.runtime.engine import QUEUE_LIMIT
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 FILES = sorted(KUBERNETES.rglob("*.yaml"))
 FOLDERS = sorted(path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
-OF_OTHERS = {"autoscaling/adapter.yaml": "prometheus-adapter", "gateway/picker.yaml": "picker"}
-"""Files that are not Kubernetes resources, with a word that identifies their reader."""
 LAST_WRITES = 5
 """Seconds after --drain (serve/server_process.py)."""
 SPARE = 10
@@ -143,14 +141,6 @@ def test_route_timeout_exceeds_the_server_s() -> None:
     assert float(rule["timeouts"]["request"].removesuffix("s")) > limit
 
 
-def test_route_exposes_the_api_only(server: Server) -> None:
-    """Check that metrics and the web page are not routed."""
-    (rule,) = read("gateway/route.yaml")["spec"]["rules"]
-    (match,) = rule["matches"]
-    assert match["path"] == {"type": "PathPrefix", "value": "/v1/"}
-    assert server.http.get("/v1/models").status_code == 200
-
-
 def test_metrics_exist_on_the_server(server: Server) -> None:
     exposed = set(re.findall(r"^(lopa_\w+)\{", server.http.get("/metrics").text, re.MULTILINE))
     named = {name for path in FILES for name in re.findall(r"\blopa_\w+", path.read_text(encoding="utf-8"))}
@@ -175,11 +165,6 @@ def test_kserve_metric_names_the_served_model() -> None:
     assert container_options(RUNTIME["spec"]["containers"][0])["model"] == "{{.Name}}"
     query = service["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]["metric"]["query"]
     assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]
-
-
-def test_alerts_select_the_job() -> None:
-    label = read("autoscaling/monitor.yaml")["spec"]["jobLabel"]
-    assert f'up{{job="{POD["metadata"]["labels"][label]}"}} == 0' in RULES
 
 
 def test_picker_reads_the_matching_gauges() -> None:
@@ -212,16 +197,6 @@ def resources_of(folder: Path) -> Iterator[Path]:
         yield from resources_of(path) if path.is_dir() else [path]
 
 
-def test_every_file_is_a_resource_or_names_its_reader() -> None:
-    listed = {path for folder in FOLDERS for path in resources_of(folder)}
-    others = set(FILES) - listed - {folder / "kustomization.yaml" for folder in FOLDERS}
-    assert {str(path.relative_to(KUBERNETES)) for path in others} == set(OF_OTHERS)
-    for name, reader in OF_OTHERS.items():
-        comment = (KUBERNETES / name).read_text(encoding="utf-8").partition("\n")[0]
-        assert reader in comment
-        assert "not a Kubernetes resource" in comment
-
-
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.name))
 def test_kubectl_builds_a_folder(folder: Path) -> None:
     """Check what kubectl would send: each resource once, with the image to run."""
@@ -237,8 +212,3 @@ def test_kubectl_builds_a_folder(folder: Path) -> None:
         if kind == "Deployment":
             assert each["spec"]["template"]["spec"]["containers"][0]["image"].endswith(f"/lopa-export:{__version__}")
             assert ("replicas" in each["spec"]) == (folder.name != "autoscaling")
-
-
-def test_page_shows_how_to_apply_each_folder() -> None:
-    applied = set(re.findall(r"kubectl apply -k deploy/kubernetes/(\w+)", DEPLOY_PAGE))
-    assert applied == {folder.name for folder in FOLDERS}

@@ -246,18 +246,3 @@ def test_other_errors(reasoning_server: Server, thinking: Any) -> None:
     answer = reasoning_server.http.post("/v1/messages", content=b"{")
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
     assert reasoning_server.http.get("/v1/messages").json()["type"] == "error"
-
-
-def test_many_counts_at_once(reasoning_server: Server) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    def count(number: int) -> int:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "1 " * (number % 7)}]}
-        answer = reasoning_server.http.post("/v1/messages/count_tokens", json=body)
-        assert answer.status_code == 200, answer.text
-        tokens: int = answer.json()["input_tokens"]
-        return tokens
-
-    with ThreadPoolExecutor(16) as pool:
-        counts = list(pool.map(count, range(200)))
-    assert counts == (counts[:7] * 29)[:200]

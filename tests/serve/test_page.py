@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-import time
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -18,7 +17,6 @@ from tests.serve.test_streams import events
 from tests.slow_opening import slow_opening
 
 from lopa.runtime import Decoder
-from lopa.runtime.strategy import STRATEGIES
 
 KEY = "a-key-of-the-test"
 CONFIGS = ({"strategy": "lopa", "branches": 4}, {"strategy": "d2f"})
@@ -287,68 +285,6 @@ def test_a_text_with_holes_is_shown_with_its_given_text(
 
 
 @in_chromium
-def test_chat_is_the_default_with_a_template(browser: Browser, server: Server, tiny_bundle: Path) -> None:
-    offered = "!byId('kind').querySelector('[value=chat]').disabled"
-    state = "[byId('kind').value, byId('prompt').value]"
-    page = Page(browser, server)
-    examples = browser.value("EXAMPLES")
-    assert browser.value(offered)
-    assert browser.value(state) == ["chat", examples["chat"]]
-    page.send_as_text()
-    assert browser.value(state) == ["text", examples["text"]]
-    browser.value("modelName()")
-    assert browser.value(state) == ["text", examples["text"]], "the user's choice is kept"
-    page.write("#prompt", "mine")
-    page.focus("#kind")
-    browser.press(*DOWN)
-    assert browser.value(state) == ["chat", "mine"]
-    with serving(tiny_bundle) as plain:
-        Page(browser, plain)
-        assert not browser.value(offered)
-        assert browser.value(state) == ["text", examples["text"]]
-        assert not any("chat" in address for address in browser.requested), "no chat request is sent"
-
-
-@in_chromium
-def test_example_runs_with_every_strategy_and_empty_prompt_is_an_error(browser: Browser, server: Server) -> None:
-    page = Page(browser, server)
-    offered = browser.value("[...runs[0].strategy.options].map((each) => each.value)")
-    assert sorted(offered) == sorted(STRATEGIES)
-    page.write("#tokens", "24")
-    for first, second in zip(offered[::2], [*offered[1::2], "vanilla"], strict=True):
-        browser.value(f"{[first, second]!r}.forEach((name, n) => {{ runs[n].strategy.value = name; }})")
-        browser.value(
-            "runs.forEach((each) => { each.option('attention').value = 'block_causal'; each.updateOptions(); })"
-        )
-        page.focus("#prompt")
-        browser.press(*ENTER, modifiers=CONTROL)
-        assert all(" forwards: " in statuses for statuses in page.ended()), (first, second)
-    page.run(" ")
-    shown_text = browser.until("!byId('problem').hidden && byId('problem').innerText")
-    assert shown_text.splitlines() == ["The prompt is empty.", "Enter a prompt, or reload the page for an example."]
-    assert browser.value("document.activeElement.id") == "prompt"
-    assert browser.complaints == []
-
-
-@in_chromium
-def test_rows_are_aligned(browser: Browser, server: Server) -> None:
-    Page(browser, server)
-    browser.value("byId('key-field').hidden = false")
-    rows = browser.value(
-        "[...document.querySelectorAll('.row')].map((row) => [...row.querySelectorAll("
-        "'input:not([type=checkbox]), select, button, label.beside')].map((each) => each.getBoundingClientRect())"
-        ".map(({ y, height, width }) => [y, height, width]))"
-    )
-    assert len(rows) == 3
-    for row in rows:
-        lines = sorted({y for y, _, _ in row})
-        assert {height for _, height, _ in row} == {36}
-        assert all(below - above > 36 for above, below in pairwise(lines)), (
-            "each control is in the first or second line"
-        )
-
-
-@in_chromium
 def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.updateOptions(); })")
@@ -361,29 +297,6 @@ def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
     assert page.ended() == ["Stopped.", "Stopped."]
     server.until_idle()
     server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
-
-
-@in_chromium
-def test_slow_display_shows_every_step_and_can_be_stopped(browser: Browser, server: Server) -> None:
-    page = Page(browser, server)
-    page.send_as_text()
-    page.focus("#pace")
-    browser.press(*DOWN)
-    begin = time.monotonic()
-    page.run(QUESTIONS[0])
-    page.ended()
-    took = time.monotonic() - begin
-    steps = [int(shown) for shown in page.shown("forwards")]
-    assert took >= 0.15 * (max(steps) - 1)
-    page.focus("#pace")
-    browser.press(*DOWN)
-    page.run(QUESTIONS[0])
-    browser.until("runs[0].step")
-    server.until_idle()  # the answer is complete, its display is not
-    page.focus("#stop")
-    browser.press(*SPACE, text=" ")
-    assert page.ended() == ["Stopped.", "Stopped."]
-    assert int(page.shown("forwards")[1]) < steps[1]
 
 
 @in_chromium

@@ -137,30 +137,6 @@ def test_structured_output(thinking: Any) -> None:
     assert re.fullmatch("[0-9]{2}", _create(thinking, extra_body=vllm).output_text)
 
 
-def test_a_request_as_codex_sends_it(client: Any, tool_server: Server) -> None:
-    body = {
-        "model": "tiny",
-        "client_metadata": {"x": "y"},
-        "include": ["reasoning.encrypted_content"],
-        "instructions": "You are an agent.",
-        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]}],
-        "parallel_tool_calls": False,
-        "prompt_cache_key": "key",
-        "reasoning": {"effort": "medium", "summary": "auto"},
-        "store": False,
-        "stream": True,
-        "tool_choice": "auto",
-        "tools": [WEATHER, *OTHERS, {"type": "namespace", "name": "n", "tools": []}],
-        "text": {"verbosity": "low"},
-    }
-    with tool_server.http.stream("POST", "/v1/responses", json=body) as answer:
-        lines = [line for line in answer.iter_lines() if line]
-    assert answer.status_code == 200
-    kinds = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
-    assert [json.loads(line.removeprefix("data: "))["type"] for line in lines if line.startswith("data: ")] == kinds
-    assert kinds[-1] in ("response.completed", "response.incomplete")
-
-
 @pytest.mark.parametrize(
     ("invalid", "param"),
     [

@@ -192,19 +192,6 @@ def test_a_deadline_a_missing_model_and_a_wrong_method(scorer: Server) -> None:
     assert scorer.http.post("/v1/score", content=b"[1]").json()["error"]["code"] == "invalid_json"
 
 
-def test_scores_among_decodes_change_no_tokens(scorer: Server) -> None:
-    def text_of(number: int) -> Any:
-        reply = post(scorer, "/v1/completions", prompt=f"Question: {number}?", max_tokens=32)
-        return reply.json()["choices"][0]["text"]
-
-    alone = [text_of(number) for number in range(2)]
-    with ThreadPoolExecutor(4) as threads:
-        decodes = [threads.submit(text_of, number) for number in range(2)]
-        scores = [threads.submit(post, scorer, "/v1/score", prompt=PROMPT, choices=CHOICES) for _ in range(2)]
-        assert [each.result() for each in decodes] == alone
-        assert all(each.result().status_code in (200, 429) for each in scores)
-
-
 def test_scores_are_counted_and_full_servers_reject_them(scorer: Server) -> None:
     before = scorer.metric('lopa_requests_total{endpoint="score",finish_reason="stop"')
     assert post(scorer, "/v1/score", prompt=PROMPT, choices=CHOICES).status_code == 200

@@ -138,18 +138,6 @@ def test_waiting_streams_send_comments_and_end_with_done(server: Server) -> None
         assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
 
 
-def test_slow_reader_gets_everything(server: Server) -> None:
-    whole = server.http.post("/v1/chat/completions", json=long_body(40, lopa=None)).json()
-    body = long_body(40, lopa=None, stream=True, stream_options={"include_drafts": True})
-    with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-        time.sleep(0.5)
-        chunks = events(answer.iter_lines())
-    assert (
-        "".join(each["choices"][0]["delta"].get("content", "") for each in chunks)
-        == (whole["choices"][0]["message"]["content"])
-    )
-
-
 def test_error_in_a_stream_is_an_event(chat_bundle: Path, tmp_path: Path) -> None:
     """Check the error event, and that the server answers 503 for a while before the process exits."""
     broken = tmp_path / "broken"

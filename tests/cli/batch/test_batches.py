@@ -163,32 +163,6 @@ def test_chats_in_lines_and_around_them(chat_bundle: Path, tmp_path: Path) -> No
     assert (one.returncode, one.stdout) == (0, in_chat[1]["text"] + "\n"), one.stderr
 
 
-def test_lines_of_openai_are_answered_in_their_shape(tiny_bundle: Path, tmp_path: Path) -> None:
-    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 16, "temperature": 0, "stop": "=", "user": "me"}
-    url = "/v1/completions"
-    prompts = jsonl(
-        tmp_path / "in.jsonl",
-        {"custom_id": "a", "method": "POST", "url": url, "body": {**body, "logprobs": 0, "lopa": {"strategy": "d2f"}}},
-        {"custom_id": "b", "method": "POST", "url": url, "body": {**body, "n": 0}},
-        {"prompt": PROMPT, "max_new_tokens": 16, "stop": ["="], "strategy": "d2f"},
-    )
-    result = lopa_export("generate", tiny_bundle, "--prompts", prompts)
-    assert result.returncode == 2
-    good, bad, ours = answers(result.stdout)
-    assert (good["custom_id"], good["error"], good["response"]["status_code"]) == ("a", None, 200)
-    answer = good["response"]["body"]
-    (choice,) = answer["choices"]
-    assert (answer["object"], answer["model"]) == ("text_completion", "tiny")
-    assert (choice["text"], choice["finish_reason"]) == (ours["text"], "stop")
-    assert len(choice["logprobs"]["token_logprobs"]) == len(choice["logprobs"]["tokens"]) == ours["tokens"]
-    assert answer["usage"]["completion_tokens"] == ours["tokens"]
-    assert answer["usage"]["prompt_tokens"] == len(ours["prompt_ids"])
-    assert choice["lopa"]["steps"] == ours["steps"]
-    assert (bad["custom_id"], bad["response"]["status_code"]) == ("b", 400)
-    assert bad["error"]["message"].startswith("invalid n 0")
-    assert bad["response"]["body"]["error"]["message"] == bad["error"]["message"]
-
-
 def test_prompts_from_standard_input_or_a_fifo_are_answered_one_by_one(tiny_bundle: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

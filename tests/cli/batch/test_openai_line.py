@@ -49,16 +49,6 @@ def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dic
     assert options_of(chat(**body)) == options
 
 
-def test_log_probabilities_are_requested_in_two_ways() -> None:
-    assert options_of(chat(logprobs=True, top_logprobs=2)) == {"logprobs": True, "top_logprobs": 2}
-    assert options_of(chat(logprobs=False)) == {"logprobs": False}
-    assert options_of(completion(logprobs=0)) == {"logprobs": True}
-    assert options_of(completion(logprobs=3)) == {"logprobs": True, "top_logprobs": 3}
-    for line in (completion(logprobs=9), completion(logprobs=True), chat(top_logprobs=2)):
-        with pytest.raises(BadInputError, match="logprobs"):
-            read(line)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -101,18 +91,6 @@ def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) 
 def test_lines_of_another_form_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         read({**completion(), **wrong})
-
-
-def test_prompts_and_messages() -> None:
-    assert read(completion()).prompts == ("text",)
-    assert read(completion(prompt=["text", "more"], n=2)).prompts == ("text", "more")
-    assert read(completion(prompt=[1, 2])).prompts == ([1, 2],)
-    parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
-    parsed = read(chat(messages=[{"role": "user", "content": parts, "name": None}])).chat
-    assert parsed is not None
-    assert parsed.messages == TALK
-    with pytest.raises(BadInputError, match="text only"):
-        read(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
 
 
 @pytest.mark.parametrize("url", ENDPOINTS)

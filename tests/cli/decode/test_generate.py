@@ -115,48 +115,6 @@ def test_drafts_are_shown_after_every_step(tiny_bundle: Path) -> None:
     assert drafts.stderr.count("\n") == plain.stderr.count("\n") + int(plain.stderr.split(" steps")[0].split()[-1])
 
 
-def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    good = json.dumps({"prompt": PROMPT})
-    prompts.write_text(
-        "\n".join([good, "{oops", '{"prompt": ""}', '{"prompt_ids": [1, 5000]}', "", '{"prompt": 3}', good]) + "\n"
-    )
-    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--strategy", "d2f")
-    assert result.returncode == 2
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [line["line"] for line in lines] == [1, 2, 3, 4, 6, 7]
-    assert [sorted(line) == ["error", "line", "request"] for line in lines] == [False, True, True, True, True, False]
-    for number in (2, 3, 4, 6):
-        assert f"line {number}: " in result.stderr
-    assert set(lines[0]) == {
-        "line", "request", "prompt_ids", "token_ids", "text", "steps", "tokens", "generated_positions",
-        "tokens_per_forward", "stop_reason", "seconds", "seed", "branches",
-    }  # fmt: skip
-    assert lines[0]["token_ids"] == lines[-1]["token_ids"]
-    assert lopa_export("generate", tiny_bundle, stdin=PROMPT).returncode == 0
-
-
-def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts = tmp_path / "in.jsonl"
-    lines = [json.dumps({"prompt": PROMPT[:length]}) for length in (40, 60, 20, 80)]
-    prompts.write_text("\n".join([*lines[:2], "{oops", '{"prompt": ""}', *lines[2:]]) + "\n")
-    found = []
-    for max_num_seqs in (1, 3):
-        output, trace = tmp_path / f"out{max_num_seqs}.jsonl", tmp_path / f"trace{max_num_seqs}.jsonl"
-        result = lopa_export(
-            "generate", tiny_bundle, "--prompts", prompts, "--output", output, "--step-log", trace,
-            "--max-num-seqs", max_num_seqs, "--max-new-tokens", 40,
-        )  # fmt: skip
-        assert result.returncode == 2
-        assert "line 3: " in result.stderr
-        assert "line 4: an empty prompt" in result.stderr
-        answers = [{**json.loads(line), "seconds": 0} for line in output.read_text().splitlines()]
-        steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
-        found.append((answers, sorted((step["request"], step["step"], json.dumps(step["unmasked"])) for step in steps)))
-        assert {step["request"] for step in steps} == {1, 2, 5, 6}
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

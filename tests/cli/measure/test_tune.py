@@ -12,7 +12,6 @@ from tests.cli.command import lopa_export
 from lopa.bench.comparison import candidates, decodes
 from lopa.bench.comparison.candidates import Candidate
 from lopa.bench.comparison.ladder import PILOT_QUESTIONS
-from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.tiny import EVAL
 
@@ -83,12 +82,6 @@ def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, t
     assert "preset exact" in slow.stderr
     assert "preset" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
     assert "requests now decode with balanced" in done.stdout
-
-
-def test_without_save_the_bundle_stays(bundle: Path, questions: Path) -> None:
-    before = (bundle / "manifest.json").read_bytes()
-    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1).returncode == 0
-    assert (bundle / "manifest.json").read_bytes() == before
 
 
 def test_a_run_continues_after_an_interrupt(
@@ -182,10 +175,3 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
     ):
         done = lopa_export("tune", bundle, *arguments)
         assert (done.returncode, message in done.stderr) == (2, True), (arguments, done.stderr)
-
-
-def test_the_default_preset_is_used_by_python(bundle: Path, questions: Path) -> None:
-    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--save", "--quiet").returncode == 0
-    with Decoder.open(bundle, threads=1) as decoder:
-        assert decoder.resolve(decoder.config()).preset == "balanced"
-        assert decoder.params(decoder.config(preset="none")).strategy == "lopa"

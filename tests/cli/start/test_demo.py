@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lopa.cli.start.demo import _TOY, Decoded, table_of_results, text_of_answer
+from lopa.cli.start.demo import Decoded, table_of_results, text_of_answer
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.result import GenerationResult
 
@@ -51,8 +51,3 @@ def test_the_table_has_time_and_right_answers(width: int) -> None:
     alone = io.StringIO()
     Console(file=alone, width=width).print(table_of_results(comparisons[:1]))
     assert re.search(r"\b1 prompt\b(?!s)", alone.getvalue())
-
-
-def test_the_output_calls_the_model_a_toy() -> None:
-    assert "toy" in _TOY
-    assert "often wrong" in _TOY

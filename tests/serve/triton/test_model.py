@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.grammar.costly import COSTLY
 from tests.serve.servers import WAIT
 from tests.serve.triton.conftest import MAX_NUM_SEQS, QUEUE
-from tests.serve.triton.stand_in import Loaded, Sender, TritonError, TritonModelException
+from tests.serve.triton.stand_in import Loaded, TritonError, TritonModelException
 
 from lopa.runtime import Decoder
 from lopa.runtime.errors import EngineFailedError
@@ -82,37 +82,6 @@ def test_chat_uses_the_template(model: Loaded) -> None:
     assert chat.parts[0]["text_output"] == text.parts[0]["text_output"] != ""
 
 
-def test_log_probabilities_on_request(model: Loaded) -> None:
-    (part,) = model.ask({"logprobs": True, "max_new_tokens": 32}, text_input=PROMPTS[0]).ended().parts
-    caught = json.loads(part["logprobs"])
-    assert len(caught["tokens"]) == len(caught["token_logprobs"]) == json.loads(part["usage"])["completion_tokens"]
-    assert all(value <= 0 for value in caught["token_logprobs"])
-
-
-def test_options_may_be_parameters(model: Loaded, reference_decoder: Decoder) -> None:
-    sender = model.ask({"max_new_tokens": 8, "branches": 2, "stop": "####", "id": "7"}, text_input=PROMPTS[0]).ended()
-    (whole,) = reference_decoder.generate(
-        PROMPTS[:1], reference_decoder.config(max_new_tokens=8, branches=2, stop=["####"])
-    )
-    assert sender.parts[0]["text_output"] == whole.text
-    assert sender.parts[0]["finish_reason"] == "length"
-
-
-def test_sampling_differs_without_a_seed(model: Loaded) -> None:
-    drawn = {"temperature": 1.5, "max_new_tokens": 32}
-    first, second = (model.ask(drawn, text_input=PROMPTS[0]).ended().parts[0] for _ in range(2))
-    seeds = [json.loads(part["usage"])["lopa"]["seed"] for part in (first, second)]
-    assert seeds[0] != seeds[1]
-    (again,) = model.ask({**drawn, "seed": seeds[0]}, text_input=PROMPTS[0]).ended().parts
-    assert again["text_output"] == first["text_output"]
-
-
-def test_deadline_returns_the_committed_text(model: Loaded) -> None:
-    (part,) = model.ask({"deadline": 0.2}, text_input=PROMPTS[0], options=long_options()).ended().parts
-    assert part["finish_reason"] == "length"
-    assert json.loads(part["usage"])["lopa"]["stop_reason"] == "time_limit"
-
-
 @pytest.mark.parametrize(
     ("inputs", "parameters", "words"),
     [
@@ -169,13 +138,6 @@ def test_cancel_frees_the_slot_and_full_queue_is_reported(model: Loaded) -> None
     codes = {error.code for sender in senders if (error := sender.ended().error) is not None}
     assert codes == {TritonError.CANCELLED}
     assert model.ask({"max_new_tokens": 8}, text_input=PROMPTS[0]).ended().error is None
-
-
-def test_non_streamed_request_can_be_cancelled(model: Loaded) -> None:
-    sender = model.ask(text_input=PROMPTS[0], options=long_options())
-    sender.client_cancelled = True
-    assert sender.ended().error is not None
-    assert not sender.parts
 
 
 def test_cancel_stops_the_preparation_of_a_grammar(model: Loaded) -> None:
@@ -292,13 +254,3 @@ def test_invalid_parameter_is_reported_at_load(
         load_model(folder)
     assert str(caught.value).startswith(words)
     assert "what to do: " in str(caught.value)
-
-
-def test_stand_in_enforces_the_contract(model: Loaded) -> None:
-    """Check that the stand-in rejects violations of the contract."""
-    sender = Sender(model.config)
-    with pytest.raises(AssertionError):
-        sender.send(None)
-    sender.send(None, flags=1)
-    with pytest.raises(AssertionError):
-        sender.send(None, flags=1)
