@@ -20,8 +20,11 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 _TRACE = "lopa.export.graph.torch_graph"
 _QUICK = "runtime"
-_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "multi_device", "openvino", "qnn", "tensorrt", "webgpu")
-"""Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
+_NOT_QUICK = (
+    *("accelerator", "ascend", "cpu_kernels", "cuda", "mpi", "multi_device", "openvino", "qnn", "tensorrt", "webgpu"),
+    *("bundle", "chat", "files", "hub", "sessions", "signature", "text"),
+)
+"""Folders of tests/runtime about devices, and about packages around the decoding core: `--quick` leaves them out."""
 _SLOW_FIXTURE = "family_bundle"
 """Fixture that exports checkpoints of other families. `--quick` uses the embedded checkpoint only."""
 
@@ -30,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help="Run the tests of lopa.runtime that belong to no device and no other family. Skip a test when it starts a"
-        " process.",
+        help="Run the tests of the decoding core that belong to no device and no other family. Skip a test when it"
+        " starts a process.",
     )
 
 
@@ -43,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Exclude tests of devices and files outside tests/runtime from `--quick`."""
+    """Exclude tests outside the decoding core from `--quick`."""
     if not config.option.quick:
         return None
     package, *folders = collection_path.relative_to(Path(__file__).parent).parts or (_QUICK,)

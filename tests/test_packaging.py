@@ -44,6 +44,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+# Building and installing a wheel takes as long as 200 other tests.
+built = pytest.mark.slow
+
+
 @pytest.mark.parametrize("extra", ["serve", "ray"])
 def test_server_extras_include_structured_output(extra: str) -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
@@ -51,6 +55,7 @@ def test_server_extras_include_structured_output(extra: str) -> None:
     assert set(extras["grammar"]) <= set(extras[extra])
 
 
+@built
 def test_the_wheel_is_complete(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for path in LOPA.rglob("*"):
@@ -62,6 +67,7 @@ def test_the_wheel_is_complete(wheel: Path) -> None:
     assert len(packages) > 12
 
 
+@built
 def test_the_source_archive_includes_tests_docs_and_tools(tmp_path: Path) -> None:
     tree = _copied_project(tmp_path)
     program = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
@@ -86,6 +92,7 @@ def test_the_source_archive_includes_tests_docs_and_tools(tmp_path: Path) -> Non
     assert not [name for name in names if name.startswith((".venv", "out/"))]
 
 
+@built
 def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     home = tmp_path / "venv"
     venv.create(home)
