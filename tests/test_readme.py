@@ -47,10 +47,6 @@ def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )  # the README's commands are written for a shell
 
 
-def test_the_two_commands_come_first() -> None:
-    assert commands()[:2] == ["make demo", "make test"]
-
-
 def test_make_demo_exports_verifies_and_decodes() -> None:
     """Run `make demo` in this environment. Its stamp exists only after pip has run for it."""
     result = run(f"make demo VENV={BIN.parent}", PROJECT)
@@ -60,19 +56,10 @@ def test_make_demo_exports_verifies_and_decodes() -> None:
     assert int(steps["LoPA, 5 branches"]) < int(steps["D2F"])
 
 
-def test_ci_runs_make_test() -> None:
-    assert re.search(r"^make test\b", (PROJECT / ".ci" / "run").read_text(), re.MULTILINE)
-
-
 def test_install_commands_name_extras_that_exist() -> None:
     for page in (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "tools").rglob("*.md")):
         for named in re.findall(r'pip install[^\n`]*"\.\[([\w,]+)\]"', page.read_text(encoding="utf-8")):
             assert set(named.split(",")) <= set(EXTRAS), page
-
-
-def test_the_created_environment_is_named() -> None:
-    assert ". .venv/bin/activate" in commands()
-    assert "activate" in (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_readme_is_short() -> None:

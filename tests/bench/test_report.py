@@ -113,7 +113,6 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
     data = png_from_panels(panels)
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", data[16:24]) == (2160, 720)
-    assert png_from_panels(panels) == data
     moved = replace(
         panels[1], points=(replace(panels[1].points[0], speed=1.5, speed_interval=None), *panels[1].points[1:])
     )

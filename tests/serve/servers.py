@@ -12,11 +12,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.forked import ForkedProcess
 
 if TYPE_CHECKING:
     import httpx2
     import openai
 
+Process = subprocess.Popen[str] | ForkedProcess
 WAIT = 60.0
 """Seconds after which an expected event counts as lost."""
 _NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client", "httpx2", "openai")
@@ -32,7 +34,7 @@ INVALID = "Invalid HTTP request received."
 class Server:
     """Process of `lopa-export serve`."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, head: list[str]) -> None:
+    def __init__(self, process: Process, url: str, head: list[str]) -> None:
         self.process, self.url = process, url
         self.head = head
         """Lines on standard error before the context began."""
@@ -76,17 +78,25 @@ class Server:
 def serving(
     bundle: Path,
     *options: object,
-    program: tuple[str, ...] = ("-m", "lopa.cli.main"),
+    program: tuple[str, ...] = (),
     variables: Mapping[str, str] = MappingProxyType({}),
     line: str = _READY,
 ) -> Iterator[Server]:
-    """Run a server. Yield it once it has written a line that matches `line`."""
+    """Run a server, as an argument of Python's if `program` is given. Yield it once it writes what matches `line`."""
     for library in _NEEDED:
         pytest.importorskip(library)
-    command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", "tiny", "--threads", "1"]
+    arguments = ["serve", str(bundle), "--port", "0", "--model", "tiny", "--threads", "1", *map(str, options)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    process = subprocess.Popen(
-        [*command, *map(str, options)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    process: Process = (
+        subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        if program
+        else ForkedProcess(arguments, environment)
     )
     try:
         assert process.stderr is not None
@@ -104,4 +114,4 @@ def serving(
     finally:
         if process.poll() is None:
             process.kill()
-            process.communicate()
+            process.communicate(timeout=WAIT)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +39,6 @@ def start_stream(server: Server, body: dict[str, Any], lines: list[str]) -> thre
     thread.start()
     assert begun.wait(30)
     return thread
-
-
-@pytest.fixture(autouse=True)
-def _hangups_as_usual() -> Iterator[None]:
-    """Restore the default hangup handling, since nohup makes children ignore SIGHUP."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

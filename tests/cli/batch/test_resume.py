@@ -1,11 +1,10 @@
 """A batch that is interrupted at any moment keeps its results, and --resume completes the same file."""
 
 import json
+import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.batch.test_batches import answers, jsonl
 from tests.cli.command import PROMPT, lopa_export
+from tests.forked import ForkedProcess
 
 LINES = 24
 CHANGES = ("seconds",)
@@ -39,9 +39,9 @@ def stable(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in CHANGES}
 
 
-def command(bundle: Path, prompts: Path, output: Path, *more: object) -> list[str]:
-    program = [sys.executable, "-m", "lopa.cli.main", "generate", bundle, "--prompts", prompts, "--output", output]
-    return [*map(str, program), *map(str, more)]
+def started(bundle: Path, prompts: Path, output: Path, *more: object) -> ForkedProcess:
+    command = ("generate", bundle, "--prompts", prompts, "--output", output, *more)
+    return ForkedProcess([*map(str, command)], os.environ)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -52,12 +52,12 @@ def test_ended_at_any_moment_and_resumed(
     moments = random.Random(number)
     for again in range(2):
         cut = moments.randrange(1, LINES // 2) + again * LINES // 3
-        arguments = command(tiny_bundle, prompts, output, "--resume", "--max-num-seqs", 1 + again)
-        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
-            while process.poll() is None and (not output.exists() or output.read_bytes().count(b"\n") < cut):
-                time.sleep(0.001)
+        process = started(tiny_bundle, prompts, output, "--resume", "--max-num-seqs", 1 + again)
+        while process.poll() is None and (not output.exists() or output.read_bytes().count(b"\n") < cut):
+            time.sleep(0.001)
+        if process.returncode is None:
             process.send_signal(number)
-            _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=120)
         assert "Traceback" not in errors
         if process.returncode != 2:  # the run had not finished
             assert process.returncode in (-number, 128 + number)

@@ -3,19 +3,19 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.cli.batch.test_batches import answers, jsonl
-from tests.cli.batch.test_resume import command, stable
+from tests.cli.batch.test_resume import stable, started
 from tests.cli.command import PROMPT, lopa_export
+from tests.forked import ForkedProcess
 
 LINES = [{"prompt": PROMPT, "id": number, "max_new_tokens": 8} for number in range(5)]
 REFUSED = "another process is writing it"
-Running = tuple["subprocess.Popen[str]", Callable[[], None]]
+Running = tuple[ForkedProcess, Callable[[], None]]
 
 
 @contextmanager
@@ -23,14 +23,15 @@ def first_process(bundle: Path, output: Path, *more: object) -> Iterator[Running
     """Start a process that has opened its output and waits for prompts. Yield it with a function that sends them."""
     prompts = output.parent / "prompts.fifo"
     os.mkfifo(prompts)
-    with subprocess.Popen(command(bundle, prompts, output, *more), stderr=subprocess.PIPE, text=True) as process:
-        with prompts.open("w") as file:  # blocks until the process opens the FIFO, after it has locked its output
+    process = started(bundle, prompts, output, *more)
+    with prompts.open("w") as file:  # blocks until the process opens the FIFO, after it has locked its output
 
-            def answer() -> None:
-                file.write("".join(json.dumps(line) + "\n" for line in LINES))
-                file.close()
+        def answer() -> None:
+            file.write("".join(json.dumps(line) + "\n" for line in LINES))
+            file.close()
 
-            yield process, answer
+        yield process, answer
+    if process.poll() is None:
         process.kill()
     prompts.unlink()
 
@@ -64,7 +65,7 @@ def test_the_second_process_is_rejected_and_the_file_is_complete(
             assert f"cannot write {path}: {REFUSED}" in second.stderr
         assert output.read_text() in (before, "")  # the first process may empty the file
         answer()
-        _, errors = process.communicate()
+        _, errors = process.communicate(60)
         assert process.returncode == 0, errors
     assert [stable(line) for line in answers(output.read_text())] == expected
     assert {line["type"] for line in answers(trace.read_text())} == {"header", "step"}
@@ -79,7 +80,7 @@ def test_the_second_process_does_not_remove_the_first_ones_new_file(tiny_bundle:
         assert (second.returncode, REFUSED in second.stderr) == (2, True)
         assert output.read_bytes() == b""
         answer()
-        process.communicate()
+        process.communicate(60)
         assert process.returncode == 0
     assert len(answers(output.read_text())) == len(LINES)
 
@@ -89,7 +90,7 @@ def test_a_process_that_ended_leaves_no_lock(number: signal.Signals, tiny_bundle
     output, prompts = tmp_path / "out.jsonl", jsonl(tmp_path / "in.jsonl", *LINES)
     with first_process(tiny_bundle, output) as (process, _):
         process.send_signal(number)
-        process.communicate()
+        process.communicate(60)
         assert output.exists() == (number == signal.SIGKILL)
         done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
         assert done.returncode == 0, done.stderr
@@ -105,7 +106,7 @@ def test_devices_and_fifos_need_no_lock(tiny_bundle: Path, tmp_path: Path) -> No
             )
             assert done.returncode == 0, done.stderr
         answer()
-        process.communicate()
+        process.communicate(60)
         assert process.returncode == 0
 
 

@@ -74,11 +74,6 @@ def test_a_file_that_imports_upwards_is_found(tmp_path: Path) -> None:
     assert "house_of_cards.below -> house_of_cards.above (l.2)" in done.stdout
 
 
-def test_make_test_checks_the_layers() -> None:
-    command = "lint-imports --config tools/checks/layers.toml --no-cache"
-    assert command in (PROJECT / "Makefile").read_text(encoding="utf-8")
-
-
 def modules() -> Iterator[Path]:
     """Yield the Python files of every package, relative to the project."""
     for top in TOPS:
