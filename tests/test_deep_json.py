@@ -23,8 +23,8 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.serve.openai.request import request_from_body
 from lopa.serve.serve_limits import ServeLimits
 
-DEPTHS = (2, 60, 95, 199, 201, 490, 900, *range(960, 1001, 5), 5000)
-CALLS = (0, 500, 850)
+DEPTHS = (2, 60, 95, 199, 201, 490, 900, *range(970, 1001, 10), 5000)
+CALLS = (0, 850)
 """Frames below a reader; the interpreter allows 1,000."""
 Read = Callable[[str], object]
 

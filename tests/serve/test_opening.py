@@ -118,7 +118,6 @@ def test_a_signal_while_the_bundle_opens_ends_the_server_at_once(
     ("options", "code", "message"),
     [
         (("--device", "cuda:0"), 3, "CUDA"),
-        (("--device", "tpu"), 2, "tpu"),
         (("--max-num-seqs", 0), 2, "max_num_seqs 0"),
     ],
 )

@@ -64,7 +64,7 @@ def some_forwards(draw: st.DrawFn) -> Counter[Sizes]:
     return forwards
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(some_forwards(), st.integers(1, 3), st.sampled_from([1, 200]), st.sampled_from([None, 300]))
 def test_no_choice_of_buckets_is_better_at_run_time(
     forwards: Counter[Sizes], max: int, knee: int, max_bytes: int | None

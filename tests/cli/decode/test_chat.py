@@ -117,9 +117,7 @@ def test_quiet_prints_only_the_answers(tiny_bundle: Path) -> None:
     ("options", "text", "code", "message"),
     [
         (["--system", "x"], "", 2, "no chat template"),
-        (["--branches", "0"], "", 2, "branches 0"),
         (["--device", "mpi"], "", 2, "use generate under mpirun"),
-        (["--device", "cuda:0"], "", 3, "CUDA"),
         ([], b"a\xff\n", 2, "error: standard input: "),
         ([], "and \\", 2, "ends with a \\"),
     ],

@@ -263,18 +263,13 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
     ("name", "arguments", "message"),
     [
         ("quality", (EVAL, "--branches", 3), "No such option '--branches'"),
-        ("costs", ("--limit", 3), "No such option '--limit'"),
         ("costs", ("--device", "cpu:x"), "cpu:N or cpu:N-M"),
-        ("costs", ("--device", "cpu:0", "--device", "cpu:0"), "device 'cpu:0' twice"),
         ("scaling", (), "Missing option '--devices'"),
         ("scaling", ("--devices", "1,0"), "--devices '1,0'"),
-        ("scaling", ("--devices", "1,2,2"), "distinct integers from 1"),
         ("scaling", ("--devices", "1,,2"), "distinct integers from 1"),
         ("scaling", ("--devices", "1,9999"), f"at most {len(available_cores())}, the cores"),
-        ("scaling", ("--devices", "1", "--plot", "s.png"), "No such option '--plot'"),
         ("speed", (), "Missing option '--checkpoint'"),
         ("speed", ("--checkpoint", CHECKPOINT, "--device", "numpy"), "on the CPU"),
-        ("speed", ("--checkpoint", CHECKPOINT, "--branches", 0), "branches 0"),
         ("quality", (EVAL, "--limit", 0), "limit"),
     ],
 )

@@ -34,7 +34,7 @@ def usual(endpoint: str) -> dict[str, Any]:
     return {"model": "m", "prompt": "x"}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     endpoint=st.sampled_from([CHATS, COMPLETIONS]),
     changes=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3),
