@@ -60,7 +60,15 @@ class ForkedProcess:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise TimeoutError(f"the process still runs after {timeout} s")
             self.returncode = int(self._answers.readline())
+            self._answers.close()
+            self._connection.close()
         return self.returncode
+
+    def end(self) -> None:
+        """Kill the process if it still runs, and close its standard error."""
+        if not self.stderr.closed:
+            self.kill()
+            self.communicate(60)
 
     def communicate(self, timeout: float) -> tuple[None, str]:
         """Return the rest of standard error once the process has ended."""
@@ -71,6 +79,7 @@ class ForkedProcess:
             self.wait(timeout)
         finally:
             end.cancel()
+            self.stderr.close()
         return None, errors
 
 

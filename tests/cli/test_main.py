@@ -232,9 +232,9 @@ def test_an_ignored_signal_stays_ignored(tiny_bundle: Path) -> None:
 
 
 def test_quiet_prints_errors_only(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = lopa_export("-q", "verify", tiny_bundle)
+    done = lopa_export("-q", "inspect", tiny_bundle)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "ok: " in done.stdout
+    assert done.stdout
     refused = lopa_export("verify", tmp_path, "--quiet")
     assert (refused.returncode, refused.stderr.count("error: ")) == (2, 1)
 

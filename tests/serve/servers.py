@@ -71,7 +71,7 @@ class Server:
 
     def ended(self) -> tuple[int, str]:
         _, output = self.process.communicate(timeout=WAIT)
-        return self.process.returncode, output
+        return self.process.wait(WAIT), output
 
 
 @contextmanager
@@ -114,4 +114,5 @@ def serving(
     finally:
         if process.poll() is None:
             process.kill()
+        if process.stderr is not None and not process.stderr.closed:
             process.communicate(timeout=WAIT)

@@ -31,8 +31,7 @@ def first_process(bundle: Path, output: Path, *more: object) -> Iterator[Running
             file.close()
 
         yield process, answer
-    if process.poll() is None:
-        process.kill()
+    process.end()
     prompts.unlink()
 
 
