@@ -15,7 +15,7 @@ from lopa.bench.comparison.quality_table import QualityReport, tables_from_quali
 from lopa.bench.comparison.score_plot import panels_of_quality, png_from_panels
 from lopa.bench.comparison.variants import VARIANTS
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
+from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.decoder import Decoder
@@ -120,15 +120,6 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
     many = [replace(row, config=f"{row.config} {number}") for number in range(2) for row in report.rows]
     crowded = panels_of_quality(replace(report, rows=tuple(many)))[0]
     assert all(bool(point.label) == point.on_front for point in crowded.points), "only the front has space for names"
-
-
-def test_files_are_written_whole(tmp_path: Path, report: QualityReport) -> None:
-    folder = tmp_path / "new" / "folder"
-    make_folder(folder)
-    write_report(folder, "quality", report, tables_from_quality(report))
-    assert sorted(path.name for path in folder.iterdir()) == ["quality.json", "quality.md"]
-    assert (folder / "quality.json").read_bytes() == json_from_report(report)
-    assert (folder / "quality.md").read_text().count("| lopa-8") == 2
 
 
 def test_unwritable_paths_are_rejected(tmp_path: Path) -> None:

@@ -51,13 +51,6 @@ def test_every_command_is_there_and_has_the_common_options() -> None:
         assert all(flags.count(flag) == 1 for flag in ("-q", "--quiet", "-v", "--verbose"))
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["onnx", "-h"]])
-def test_other_ways_to_request_help(arguments: list[str]) -> None:
-    done = lopa_export(*arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
-
-
 def sections_of(text: str) -> dict[str, list[str]]:
     """Return the first flag of each row of a help text, by the section's title."""
     titles = re.findall(r"^([A-Z][\w ]+):$", text, re.MULTILINE)
@@ -112,16 +105,6 @@ def test_all_help_has_the_options_of_installed_strategies(monkeypatch: pytest.Mo
     section = text.partition("Strategy other_for_help:\n")[2].partition("\n\n")[0]
     assert "A strategy for tests." in section
     assert re.search(r"--strategy-option votes=INT +Number of votes\.  \[default: 3\]", text)
-
-
-@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {each}" for each in SUBCOMMANDS)])
-def test_every_option_has_a_help_text_and_a_default_in_the_form_of_click(name: str) -> None:
-    for option in command_of(name).params:
-        if isinstance(option, click.Option) and not option.hidden:
-            assert option.help
-            assert option.help[0].isupper() or option.help[0].isdigit()
-            assert option.help.endswith(".")
-            assert "[default" not in option.help
 
 
 def test_without_arguments_it_shows_its_help() -> None:

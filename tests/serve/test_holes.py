@@ -94,16 +94,6 @@ def test_a_limit_of_forwards_leaves_a_complete_answer(holes_server: Server, deco
     assert found["usage"]["lopa"]["draft_probability"] == pytest.approx(expected.draft_probability)
 
 
-def test_several_prompts_have_the_same_suffix(holes_server: Server, decoder: Decoder) -> None:
-    found = _posted(holes_server, prompt=["a ", "b "], suffix=" c", max_tokens=3)["choices"]
-    assert [each["text"] for each in found] == [decoder.fill([text, Hole(3), " c"]).text for text in ("a ", "b ")]
-
-
-def test_answers_without_holes_have_no_fields_of_holes(holes_server: Server) -> None:
-    (choice,) = _posted(holes_server, prompt="a", suffix="", max_tokens=3)["choices"]
-    assert not {"holes", "filled_text"} & choice["lopa"].keys()
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -167,23 +167,6 @@ def test_kserve_metric_names_the_served_model() -> None:
     assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]
 
 
-def test_picker_reads_the_matching_gauges() -> None:
-    extractor = next(each["parameters"] for each in read("gateway/picker.yaml")["plugins"] if "parameters" in each)
-    (engine,) = extractor["engineConfigs"]
-    assert engine == {
-        "name": extractor["defaultEngine"],
-        "queuedRequestsSpec": "lopa_requests_waiting",
-        "runningRequestsSpec": "lopa_requests_running",
-        "kvUsageSpec": "lopa_cache_used_ratio",
-    }
-    config = read("gateway/picker.yaml")
-    types = {each["type"] for each in config["plugins"]}
-    named = {plugin["pluginRef"] for profile in config["schedulingProfiles"] for plugin in profile["plugins"]}
-    for source in config["dataLayer"]["sources"]:
-        named |= {source["pluginRef"], *(each["pluginRef"] for each in source["extractors"])}
-    assert named == types
-
-
 def test_the_image_has_the_version_of_this_project() -> None:
     (image,) = read("base/kustomization.yaml")["images"]
     assert image["name"] == POD["spec"]["containers"][0]["image"]

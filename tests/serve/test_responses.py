@@ -112,18 +112,6 @@ def test_reasoning_is_an_item_of_its_own(thinking: Any) -> None:
     assert again.status in ("completed", "incomplete")
 
 
-def test_calls_and_results_go_back_as_they_came(client: Any) -> None:
-    items: list[Any] = [{"role": "user", "content": QUESTION}]
-    for turn in range(4):
-        choice = "required" if turn % 2 == 0 else "auto"
-        answer = _create(client, input=items, tools=[WEATHER], tool_choice=choice, temperature=0.7)
-        items += [each.to_dict() for each in answer.output]
-        calls = [each for each in answer.output if each.type == "function_call"]
-        assert calls or turn % 2
-        items += [{"type": "function_call_output", "call_id": each.call_id, "output": "7 C"} for each in calls]
-        items.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]})
-
-
 def test_structured_output(thinking: Any) -> None:
     schema = {
         "type": "object",

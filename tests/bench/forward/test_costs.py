@@ -180,16 +180,6 @@ def test_a_slower_model_gets_a_coarser_grid(
     assert schedule.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
 
 
-def test_prefixes_beyond_the_model_are_omitted(decoder: Decoder) -> None:
-    for positions, prefixes in ((2048, [64, 128, 256, 512, 1024]), (192, [64]), (2176, [*GRIDS[0].prefixes])):
-        manifest = replace_positions(decoder, positions).bundle.manifest
-        shapes = shapes_of_grid(GRIDS[0], manifest)
-        assert sorted({shape.prefix for shape in shapes}) == prefixes
-        assert len(shapes) == 6 * 4 * len(prefixes)
-    with pytest.raises(BadInputError, match="191 positions"):
-        shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
-
-
 def test_host_seconds_per_step_and_per_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the seconds of real rounds by 7 outside the forward and 2 for each further branch."""
     original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
@@ -250,3 +240,13 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
     (point,) = found.points
     assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
     assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, decoder.bundle.manifest.weights_digest)
+
+
+def test_prefixes_beyond_the_model_are_omitted(decoder: Decoder) -> None:
+    for positions, prefixes in ((2048, [64, 128, 256, 512, 1024]), (192, [64]), (2176, [*GRIDS[0].prefixes])):
+        manifest = replace_positions(decoder, positions).bundle.manifest
+        shapes = shapes_of_grid(GRIDS[0], manifest)
+        assert sorted({shape.prefix for shape in shapes}) == prefixes
+        assert len(shapes) == 6 * 4 * len(prefixes)
+    with pytest.raises(BadInputError, match="191 positions"):
+        shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lopa.cli.start.demo import Decoded, table_of_results, text_of_answer
+from lopa.cli.start.demo import Decoded, table_of_results
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.result import GenerationResult
 
@@ -20,18 +20,6 @@ def decoded(verdict: str, seconds: float = 1.5) -> Decoded:
         tokens_per_forward=8.597, stop_reason="eos", seconds=99.0, params=resolve(GenerationConfig()),
     )  # fmt: skip
     return Decoded(result, seconds, verdict)
-
-
-@pytest.mark.parametrize("width", [60, 80, 132])
-def test_no_answer_and_no_figure_is_cut(width: int) -> None:
-    file = io.StringIO()
-    console = Console(file=file, width=width, color_system=None)
-    for name, verdict in zip(NAMES, ("right", "wrong"), strict=True):
-        console.print(text_of_answer(name, decoded(verdict)))
-    text = " ".join(file.getvalue().split())
-    assert "…" not in text
-    assert f"D2F: 124 steps, 8.60 tokens per forward, 1.50 s, right {' '.join(LONG.split())}" in text
-    assert f"{NAMES[1]}: 124 steps, 8.60 tokens per forward, 1.50 s, wrong" in text
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.runtime.text.test_markup import QWEN, tokenizer_with
+from tests.runtime.text.test_markup import QWEN
 
 from lopa.batch.plain_line import parse_plain_line
 from lopa.cli.batch.openai_line import request_from_openai_line
@@ -87,27 +87,12 @@ def test_arguments_of_every_form(arguments: Any, shown: str) -> None:
     assert f'"arguments": {shown}}}\n</tool_call>' in text
 
 
-def test_two_calls_and_their_results() -> None:
-    messages = history()
-    messages[1]["tool_calls"] *= 2
-    messages.append({**messages[-1], "content": "sun"})
-    text = QWEN.chat_text(messages_from_field(messages))
-    assert text.count("</tool_call>") == 2
-    assert "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>" in text
-
-
 @pytest.mark.parametrize("calls", [None, []])
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
 def test_neither_content_nor_call_is_rejected(role: str, calls: Any) -> None:
     message = {"role": role, "content": None, "tool_calls": calls}
     with pytest.raises(BadInputError, match="message 0 of the chat"):
         QWEN.chat(messages_from_field([message]))
-
-
-def test_template_failure_is_reported() -> None:
-    fussy = tokenizer_with("{% for m in messages %}{{ m.content.strip() }}{% endfor %}")
-    with pytest.raises(BadInputError, match="the chat template of a bundle failed"):
-        fussy.chat(messages_from_field(history()))
 
 
 @pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "text"}, "x", None, {"type": "text", "text": 1}])

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tests.runtime.sequential import sequential
 from tests.tools.miniature import MINIATURE
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
-from tools.checkpoint.make import checkpoint_from_likeness, main
+from tools.checkpoint.make import checkpoint_from_likeness
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -167,18 +166,3 @@ def test_peft_and_the_export_read_the_adapter(tmp_path: Path) -> None:
         torch.testing.assert_close(added, ours, rtol=0, atol=1e-5)
         assert (added.std() / before[name].std()).item() == pytest.approx(0.2, abs=0.06)
     assert 0.05 < change.item() < 1, "the adapter can be seen, and does not drown the base"
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
-    out = tmp_path / "by command"
-    arguments = ["--like", "dream-0.5b", str(out), "--lora", "--seed", "9", "--max-shard-bytes", "100000"]
-    ended = CliRunner().invoke(main, arguments)
-    assert ended.exit_code == 0
-    assert ended.stdout == ""
-    assert "writing weights: " in ended.stderr
-    assert _files(out) == _files(_made(tmp_path / "by function", lora=True, seed=9, max_shard_bytes=100_000))
-    again = CliRunner().invoke(main, arguments)
-    assert again.exit_code == 2
-    assert f"error: {out} exists" in again.stderr
-    assert "what to do:" in again.stderr

@@ -9,8 +9,6 @@ import pytest
 import torch
 from packaging.version import Version
 from tests.tools.miniature import MINIATURE
-from tools.checkpoint.likeness import LIKENESSES
-from tools.gpu.report import main
 from tools.gpu.run import GpuRun, Settings
 from tools.gpu.stages import check_results, gpu_report
 
@@ -95,25 +93,6 @@ def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
     assert settings.command in text
 
 
-def test_a_later_run_reuses_folders_and_keeps_other_stages(
-    cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path
-) -> None:
-    settings, before, _ = cut_off
-    shutil.copytree(settings.work, tmp_path / "work")
-    again = settings_in(tmp_path, stages=("checkpoint", "export", "check"), command="again")
-    made = {path: path.stat().st_mtime_ns for path in sorted(again.work.rglob("*")) if path.name != "gpu.json"}
-    results = gpu_report(again, lambda _: None)
-    assert {path: path.stat().st_mtime_ns for path in made if path.is_file()} == {
-        path: time for path, time in made.items() if path.is_file()
-    }
-    notes = {run.stage: run.note for run in results.stages}
-    assert (notes["checkpoint"], notes["export"]) == ("reused", "reused")
-    assert results.forwards == before.forwards
-    assert results.decodes == before.decodes
-    assert len(results.checks) == 2, "new ones in place of the old ones"
-    assert results.commands == (settings.command, "again")
-
-
 def test_an_engine_with_other_weights_disagrees(
     cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path
 ) -> None:
@@ -133,14 +112,3 @@ def test_an_engine_with_other_weights_disagrees(
     assert eager.agreement.disagreements == 0
     with pytest.raises(CheckFailedError, match="lopa cpu, float32"):
         check_results(results)
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
-    monkeypatch.chdir(tmp_path)
-    arguments = ["--out", "out", "--work", "work", "--device", "cpu", "--dtype", "fp32", "--like", "dream-0.5b"]
-    main([*arguments, "--stage", "checkpoint"], standalone_mode=False)
-    captured = capsys.readouterr()
-    assert captured.out == (tmp_path / "out" / "gpu.md").read_text() + "\n"
-    assert captured.err.startswith("checkpoint: made; ")
-    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["checkpoint-dream-0.5b", "gpu.json"]
