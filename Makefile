@@ -29,7 +29,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BI
 # quarter longer. `.venv/bin/coverage report --show-missing` then lists the lines that no test reached.
 COVERAGE ?=
 
-# The checks for every edit, in 90 s on two cores: style, types and the tests of the core that start no process.
+# The checks for every edit: style, types and the tests of the core that are not slow and start no process.
 # `make quick COVERAGE=--cov` also fails if these tests reach less than 95 % of the core.
 RUNTIME := src/lopa/runtime
 CORE := $(RUNTIME)/decoder.py,$(RUNTIME)/engine.py,$(RUNTIME)/options/*,$(RUNTIME)/strategy/*,$(RUNTIME)/state/*

@@ -82,7 +82,11 @@ def pytest_make_collect_report(
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.quick:
-        left_out = [item for item in items if _SLOW_FIXTURE in getattr(item, "fixturenames", ())]
+        left_out = [
+            item
+            for item in items
+            if _SLOW_FIXTURE in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
+        ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     # Coverage counts only code that a package's own tests reach. Measuring other tests takes longer and is less useful.
