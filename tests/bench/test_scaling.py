@@ -95,3 +95,10 @@ def test_the_complete_report(one: Decoder, run: Run, items: tuple[EvalItem, ...]
         "10000.00",
     )
     assert {"engine", "gather", "select", "commit", "host"} < first.keys()
+
+
+def test_the_parts_of_a_step_add_up(one: Decoder, items: tuple[EvalItem, ...]) -> None:
+    _, steps = result_with_steps(one, items[0].prompt, one.config(branches=4))
+    for each, found in zip(steps, map(parts_of_step, steps), strict=True):
+        assert sum(found.values()) == pytest.approx(sum(each.seconds.values()))
+        assert min(found["engine"], found["gather"], found["host"]) > 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from lopa.bench.buckets.forward_recording import (
     Recording,
     forwards_of_recording,
+    join_recordings,
     recording_from_decoder,
 )
 from lopa.runtime.bundle.buckets import ShapeSource
@@ -65,3 +66,9 @@ def test_a_decode_is_recorded_step_by_step(tiny_bundle: Path) -> None:
     assert found.sources[0].forwards == len(steps)
     assert [sizes.branches for request in found.requests for sizes in request] == [len(step.branches) for step in steps]
     assert found.requests[0][0].window == len(results[0].prompt_ids) + 32
+
+
+def test_joined_recordings() -> None:
+    joined = join_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
+    assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
+    assert (len(joined.params), len(joined.sources), joined.longest_prompt) == (2, 2, 28)

@@ -120,3 +120,15 @@ def test_without_time_an_unfinished_configuration_is_not_chosen(limit: int) -> N
 )
 def test_verdicts(own: list[float], control: list[float], verdict: str) -> None:
     assert verdict_from_difference(score_difference(own, control), 0.03) == verdict
+
+
+def test_a_later_list_replaces_the_choice_only_by_something_faster() -> None:
+    control = answers(0.5, 100, seed=1)
+    right = {name: [answer(1.0, 100, 100 / speed) for _ in control] for name, speed in (("a", 150), ("b", 140))}
+    known = KnownTable({CONTROL: control, **right, "c": [answer(1.0, 100, 0.5) for _ in control]})
+    ladder = known.ladder()
+    assert ladder.climb(["a"])
+    assert ladder.climb(["b"])
+    assert ladder.balanced == "a"
+    assert ladder.climb(["c"])
+    assert ladder.balanced == "c"

@@ -3,7 +3,7 @@
 import gzip
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from lopa.bench.comparison.quality_run import (
     variant_config,
     variants_that_fit,
 )
-from lopa.bench.comparison.variants import AUTO_VARIANT, VARIANTS, Variant, variants_from_text
+from lopa.bench.comparison.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
@@ -241,3 +241,26 @@ def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, it
         if found.score is not None:
             right = [is_correct(result.text, item.answer) for item, result in zip(chosen, results, strict=True)]
             assert found.score.correct == sum(right)
+
+
+def test_all_configurations_differ(decoder: Decoder) -> None:
+    for name in SWEEPS:
+        configs = [variant_config(decoder, variant) for variant in variants_from_text(name)]
+        assert len(configs) == max(1, len(SWEEPS[name].values))
+        assert len({json.dumps(asdict(config), sort_keys=True) for config in configs}) == len(configs)
+    assert len(variants_from_text("all")) == sum(len(variants_from_text(name)) for name in SWEEPS)
+
+
+def test_sets_of_configurations() -> None:
+    """The recommended configurations are a subset of all, so a run of all reuses their outcomes."""
+    recommended = variants_from_text("recommended")
+    assert len(recommended) == 8
+    assert set(recommended) <= set(variants_from_text("all"))
+    assert variants_from_text("published") == (*VARIANTS, AUTO_VARIANT)
+    with pytest.raises(BadInputError, match="expected: published, recommended, all, or names among vanilla"):
+        variants_from_text("recommended,d2f")
+
+
+def test_no_comparison_without_a_control_or_a_score() -> None:
+    assert comparison_with_nearest(scored_outcomes("RW", 4), {}) is None
+    assert comparison_with_nearest(scored_outcomes("--", 4), {"d2f": scored_outcomes("--", 4)}) is None

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,3 +44,21 @@ def test_unavailable_devices_are_rejected(two_gpus: None) -> None:
     for device in ("cuda:", "cuda:x", "cuda:0:1", "cpu:0", "tensorrt:0", ""):
         with pytest.raises(BadInputError, match="expected: cuda:N"):
             check_device(device)
+
+
+@pytest.mark.parametrize("script", ["exit 9", "true"])
+def test_failing_nvidia_smi_gives_no_driver(
+    script: str, two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_nvidia_smi(tmp_path, monkeypatch, script)
+    assert gpu_machine_now("cuda:1").driver is None
+
+
+def test_the_processor() -> None:
+    found = gpu_machine_now("cpu")
+    assert found.name == found.machine.cpu
+    assert found.memory is found.driver is found.cuda is None
+    before = memory_in_use("cpu")
+    held = np.ones(100 << 20, np.uint8)
+    assert 90 << 20 < memory_in_use("cpu") - before < 200 << 20
+    del held

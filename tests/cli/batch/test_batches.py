@@ -122,6 +122,10 @@ def test_every_kind_of_bad_line_is_an_error_of_that_line(tiny_bundle: Path, tmp_
     found = answers(result.stdout)
     assert [line["line"] for line in found] == list(range(1, len(BAD) + 3))
     assert found[0]["token_ids"] == found[-1]["token_ids"]
+    assert set(found[0]) == {
+        "line", "request", "prompt_ids", "token_ids", "text", "steps", "tokens", "generated_positions",
+        "tokens_per_forward", "stop_reason", "seconds", "seed", "branches",
+    }  # fmt: skip
     for (why, _), line in zip(BAD.items(), found[1:-1], strict=True):
         assert set(line) - {"id"} == {"error", "line", "request"}, why
         assert len(line["error"]) < 2000, why

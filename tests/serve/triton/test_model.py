@@ -251,3 +251,16 @@ def test_invalid_parameter_is_reported_at_load(
         load_model(folder)
     assert str(caught.value).startswith(words)
     assert "what to do: " in str(caught.value)
+
+
+def test_log_probabilities_on_request(model: Loaded) -> None:
+    (part,) = model.ask({"logprobs": True, "max_new_tokens": 32}, text_input=PROMPTS[0]).ended().parts
+    caught = json.loads(part["logprobs"])
+    assert len(caught["tokens"]) == len(caught["token_logprobs"]) == json.loads(part["usage"])["completion_tokens"]
+    assert all(value <= 0 for value in caught["token_logprobs"])
+
+
+def test_deadline_returns_the_committed_text(model: Loaded) -> None:
+    (part,) = model.ask({"deadline": 0.2}, text_input=PROMPTS[0], options=long_options()).ended().parts
+    assert part["finish_reason"] == "length"
+    assert json.loads(part["usage"])["lopa"]["stop_reason"] == "time_limit"
