@@ -22,7 +22,7 @@ _TRACE = "lopa.export.graph.torch_graph"
 _QUICK = "runtime"
 _NOT_QUICK = (
     *("accelerator", "ascend", "cpu_kernels", "cuda", "mpi", "multi_device", "openvino", "qnn", "tensorrt", "webgpu"),
-    *("bundle", "chat", "files", "hub", "sessions", "signature", "text"),
+    *("bundle", "chat", "files", "grammar", "hub", "scoring", "sessions", "signature", "text"),
 )
 """Folders of tests/runtime about devices, and about packages around the decoding core: `--quick` leaves them out."""
 _SLOW_FIXTURE = "family_bundle"
