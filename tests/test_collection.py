@@ -38,7 +38,7 @@ def test_tests_of_a_marker_need_no_other_libraries() -> None:
     assert "tests/runtime/cuda/test_on_hardware.py::" in found.stdout
     for path, library in (
         ("grammar/test_state.py", "jsonschema"),
-        ("http/test_connections.py", "httpx2"),
+        ("http/test_connections.py", "openai"),
         ("runtime/test_row_sharing.py", "hypothesis"),  # imported through another module
     ):
         (line,) = [line for line in found.stdout.splitlines() if f"{path}:1:" in line]
