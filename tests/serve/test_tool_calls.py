@@ -88,11 +88,10 @@ def either_server(request: pytest.FixtureRequest) -> Server:
     return cast(Server, request.getfixturevalue(request.param))
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("choice", ["required", "get", "auto", "none"])
-def test_whole_and_streamed_answers_are_equal(either_server: Server, choice: str, seed: int) -> None:
+def test_whole_and_streamed_answers_are_equal(either_server: Server, choice: str) -> None:
     chosen: Any = {"type": "function", "function": {"name": "get"}} if choice == "get" else choice
-    fields = {"tools": TOOLS, "tool_choice": chosen, "temperature": 1.0, "seed": seed}
+    fields = {"tools": TOOLS, "tool_choice": chosen, "temperature": 1.0, "seed": 1}
     whole, streamed = _whole(either_server, **fields), _streamed(either_server, **fields)
     message = whole["message"]
     calls = _calls(message)
