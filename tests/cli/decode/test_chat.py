@@ -195,6 +195,7 @@ class Terminal:
     def end(self) -> int:
         """Read the rest of the output and return the exit code."""
         while True:
+            assert select.select([self.master], [], [], 60)[0], self.seen
             try:
                 self.seen += os.read(self.master, 4096).decode(errors="replace")
             except OSError:  # the other side is closed
