@@ -53,5 +53,8 @@ class _Unmasked(SimpleNamespace):
 
 
 def _branch(branch: dict[str, Any]) -> SimpleNamespace:
-    blocks = [SimpleNamespace(**{**block, "state": BlockState(block["state"])}) for block in branch["blocks"]]
+    blocks = [
+        SimpleNamespace(**{**block, "state": BlockState(block["state"]), "fully_activated": block["fullyActivated"]})
+        for block in branch["blocks"]
+    ]
     return SimpleNamespace(tokens=np.array(branch["tokens"], np.int64), ended=branch["ended"], blocks=blocks)
