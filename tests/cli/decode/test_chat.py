@@ -171,8 +171,9 @@ class Terminal:
         return process, master
 
     def type(self, text: str) -> None:
-        if "\x03" in text:
-            # The prompt appears before readline waits. A signal in between takes effect at the next key.
+        if {"\x03", "\x04"} & {*text}:
+            # The prompt appears before readline waits. A signal in between takes effect at the next key, and the
+            # terminal itself would read the end of a text.
             time.sleep(0.5)
         os.write(self.master, text.encode())
 
@@ -223,6 +224,7 @@ def test_on_a_terminal_ctrl_c_stops_an_answer_and_returns_to_the_prompt(tiny_bun
         terminal.wait_for(r"\(Ctrl-C again, Ctrl-D or /quit ends\)")
         terminal.type("/undo\n")
         terminal.wait_for("0 turns are left")
+        terminal.wait_for("> ")
         terminal.type("\x04")
         assert terminal.end() == 0
         assert "Traceback" not in terminal.seen
