@@ -1,6 +1,7 @@
 """Engine.prepare: slow grammars are checked outside the caller's loop, and preparation stops when cancelled."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from lopa.runtime import (
     EngineClosedError,
     GrammarLimits,
     GrammarRefusedError,
+    PreparationStoppedError,
+    QueueFullError,
 )
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
 
@@ -90,3 +93,45 @@ def test_a_deadline_ends_the_preparation_with_an_empty_answer(guarded: Decoder) 
         result = engine.submit(PROMPT, guarded.config(**COSTLY["multiples"]), deadline=0.1).result()
     assert (result.text, result.stop_reason, result.steps) == ("", "time_limit", 0)
     until(lambda: not children(process_of(helper_of(guarded))))
+
+
+@needs_helper
+def test_a_cancelled_reservation_stops_the_preparation(guarded: Decoder) -> None:
+    ends: list[BaseException] = []
+
+    def submit() -> None:
+        with engine.reserved(1) as reservation:
+            held.append(reservation)
+            with pytest.raises(PreparationStoppedError) as stopped:
+                engine.submit_many([PROMPT], guarded.config(**COSTLY["multiples"]), reservation=reservation)
+            ends.append(stopped.value)
+
+    with Engine(guarded, max_num_seqs=1, queue_limit=0) as engine:
+        held: list[object] = []
+        thread = threading.Thread(target=submit)
+        thread.start()
+        until(lambda: bool(children(process_of(helper_of(guarded)))))
+        with pytest.raises(QueueFullError):
+            engine.submit(PROMPT)
+        (reservation,) = held
+        reservation.cancel()  # type: ignore[attr-defined]
+        thread.join()
+        assert len(ends) == 1
+        assert engine.submit(PROMPT, guarded.config(max_new_tokens=8)).result().tokens
+
+
+@needs_helper
+def test_closing_an_engine_stops_preparations(guarded: Decoder) -> None:
+    ends: list[BaseException] = []
+
+    def submit() -> None:
+        with pytest.raises(EngineClosedError) as closed:
+            engine.submit(PROMPT, guarded.config(**COSTLY["multiples"]))
+        ends.append(closed.value)
+
+    with Engine(guarded) as engine:
+        thread = threading.Thread(target=submit)
+        thread.start()
+        until(lambda: bool(children(process_of(helper_of(guarded)))))
+    thread.join()
+    assert len(ends) == 1
