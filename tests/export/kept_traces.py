@@ -9,7 +9,7 @@ the traced code (SOURCES), a network's tensors, a graph's inputs and outputs, or
 docstrings, passes after the trace and all other modules do not matter. After such a change each checkout traces once
 (200 s of processor time in all), until a complete run is recorded:
 
-    pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
+    mkdir -p out && pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
 
 import ast
