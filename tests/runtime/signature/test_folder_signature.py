@@ -53,6 +53,9 @@ def test_a_signed_folder_is_accepted_with_the_matching_key_only(
     signed(folder, private)
     assert len(check_signature(folder, trust_from_files([public])).digests) == 3
     assert len(check_signature(folder, trust_from_files([other, public])).digests) == 3
+    ring = other.with_name("ring.pem")
+    ring.write_bytes(other.read_bytes() + public.read_bytes())
+    assert len(check_signature(folder, trust_from_files([ring])).digests) == 3
     with pytest.raises(CheckFailedError, match="signed with another key"):
         check_signature(folder, trust_from_files([other]))
 

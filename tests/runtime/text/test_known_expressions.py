@@ -35,7 +35,16 @@ def test_expressions_of_real_tokenizers(name: str) -> None:
         *("a{2}{3}", "a{2,3}+", "a{1000}", "a+?", "a++", "a{", "{2}", "+", "*a", "^a", "a$", r"\ba", r"\X", r"\R+"),
         *("[a", "[]a]", "[[:alpha:]]", "[a&&[^b]]", "[a&&b]", "[]", "[^]", "[^]a]", "a]", "\\", "[a\\", "", "a|", "|a"),
         *(r"\s+(?!\S)+", r"\s+(?!\S)a", r"(\s+(?!\S))+", r"(?:\s*[\r\n]+)+", r"\p{N}{1,3}+b", r"\s*[\r\n]+\s+$"),
-        *("a||b", "a(", "|".join("ab" for _ in range(33)), "a" * 20_000, "[" + "a-z" * 6000 + "]"),
+        *(
+            "a||b",
+            "a(",
+            "|".join("a" * n for n in range(1, 34)),
+            r"\s+$|a|\s+$",
+            "a{٣}",
+            "a{２,}",
+            "a" * 20_000,
+            "[" + "a-z" * 6000 + "]",
+        ),
     ],
 )
 def test_unknown_expressions(expression: str) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from tests.runtime.bundle.test_opened_once import sign
 from tests.runtime.text import hostile_tokenizers
 from tests.runtime.text.test_tokenizer import changed_bundle
 from tests.runtime.text.tokenizer_kinds import KINDS, LINES, NMT, charsmap, precompiled
+from tokenizers.normalizers import Replace
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -152,8 +154,10 @@ def test_unknown_expressions_need_trust(field: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_growth_of_replacements() -> None:
-    """Check that an unknown expression may match nothing, so that its content comes before every character."""
-    assert check_normalizer({**PARTS["normalizer"], "content": "abc"}, trusted=True) == 4
+    """Check that an unknown expression may match nothing, before each character and at the end of the text."""
+    assert check_normalizer({**PARTS["normalizer"], "content": "abc"}, trusted=True) == 7
+    empty = {"type": "Replace", "pattern": {"Regex": "a*"}, "content": "XYZ"}
+    assert check_normalizer(empty, trusted=False) == len(Replace(tokenizers.Regex("a*"), "XYZ").normalize_str("b"))
     spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}
     assert check_normalizer(spaces, trusted=False) == 2
 

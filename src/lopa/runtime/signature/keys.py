@@ -4,6 +4,7 @@ Keys are elliptic curve keys P-256, P-384 or P-521 in PEM, as in OpenSSF Model S
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -140,7 +141,8 @@ def trust_from_files(paths: Sequence[Path | str]) -> Trust:
         if b"CERTIFICATE" in text:
             roots.extend(_certificates(text))
         else:
-            keys.append(_elliptic_key(load_pem_public_key(text)))
+            blocks = re.findall(rb"-----BEGIN.*?-----END[^\n]*", text, re.DOTALL) or [text]
+            keys.extend(_elliptic_key(load_pem_public_key(block)) for block in blocks)
 
     for path in map(Path, paths):
         _from_pem(path, add, expected=_TRUSTED)

@@ -59,7 +59,7 @@ _ITEM = (
     r"|\\[pP]\{\^?\w+\}|\\[wWsSdDhHrntfv]|\\[^\w\s]|[^\\\[\](){}|?*+^$])"
 )
 _ALTERNATIVE = re.compile(
-    rf"(?:{_LITERAL}|(?:{_ITEM}\?)?(?P<items>{_ITEM}+)(?P<count>[+*?]|\{{\d{{1,3}}(?:,\d{{0,3}})?\}})?)(?=\||\Z)"
+    rf"(?:{_LITERAL}|(?:{_ITEM}\?)?(?P<items>{_ITEM}+)(?P<count>[+*?]|\{{[0-9]{{1,3}}(?:,[0-9]{{0,3}})?\}})?)(?=\||\Z)"
 )
 
 
@@ -68,10 +68,12 @@ def shortest_match(expression: str) -> int | None:
     if len(expression) > MAX_EXPRESSION:
         return None
     shortest, position = MAX_EXPRESSION, 0
+    alternatives: set[str] = set()
     for _ in range(_MAX_ALTERNATIVES):
         found = _ALTERNATIVE.match(expression, position)
-        if found is None:
+        if found is None or found[0] in alternatives:  # a repeated one only takes time
             return None
+        alternatives.add(found[0])
         shortest = min(shortest, 1 if found["items"] is None else _items_length(found["items"], found["count"] or ""))
         if found.end() == len(expression):
             return shortest
@@ -81,5 +83,5 @@ def shortest_match(expression: str) -> int | None:
 
 def _items_length(items: str, count: str) -> int:
     """Return the minimum length of a simple alternative whose last item has the quantifier `count`."""
-    last = min(map(int, re.findall(r"\d+", count)), default=int(count in ("", "+")))
+    last = min(map(int, re.findall(r"[0-9]+", count)), default=int(count in ("", "+")))
     return len(re.findall(_ITEM, items)) - 1 + last

@@ -201,7 +201,8 @@ def _min_match_bytes(part: Part) -> int:
 
 def _replace_growth(part: Part) -> int:
     content_bytes, shortest = _byte_count(part, "content"), _min_match_bytes(part)
-    return max(1, -(-content_bytes // shortest)) if shortest else 1 + content_bytes
+    # An expression that matches nothing does so before each character and at the end of the text.
+    return max(1, -(-content_bytes // shortest)) if shortest else 1 + 2 * content_bytes
 
 
 def _split_growth(part: Part) -> int:
