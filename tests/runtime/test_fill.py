@@ -115,6 +115,11 @@ def test_an_end_of_text_ends_its_hole(dream: Decoder) -> None:
     assert result.text == dream.tokenizer.decode(list(result.token_ids[:end])).removeprefix("\n")
     assert end < 10
     assert result.stop_reason == "eos"
+    two = dream.fill(["The answer is 5.\n", Hole(10), "\n\nQuestion: 2?\nAnswer:", Hole(2), " 4"])
+    assert two.holes is not None
+    assert two.holes[0] == "#### 5"
+    assert two.holes[1]
+    assert two.stop_reason == "length", "only one of the holes has an end"
 
 
 def test_equal_ids_with_other_boundaries_are_decoded_apart(llada: Decoder) -> None:
