@@ -32,7 +32,7 @@ class GrammarMatcher:
     hints: tuple[bytes, ...] = ()
     """Texts that may bring the answer nearer to its end if single bytes do not."""
     text: bytes = b""
-    """Text so far, in bytes and symbols (lopa.runtime.grammar.vocabulary)."""
+    """Text so far, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
     unread: int = 0
     expression: BoundedExpression | None = None
     """Grammar as a regular expression, if it is one; its shortest endings are known exactly."""

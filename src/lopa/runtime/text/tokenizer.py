@@ -22,8 +22,6 @@ from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 OPENING, CLOSING = "<think>", "</think>"
 """Marks before and behind the reasoning."""
-
-
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 _LONG_TEXT = 1000

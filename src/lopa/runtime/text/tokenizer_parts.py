@@ -188,7 +188,8 @@ def _byte_count(part: Part, name: str) -> int:
 def _min_match_bytes(part: Part) -> int:
     """Return the minimum number of bytes that a pattern matches: {"String": text} or {"Regex": expression}.
 
-    It is 0 for an unknown expression."""
+    It is 0 for an unknown expression.
+    """
     ((kind, text),) = part["pattern"].items()
     if not isinstance(text, str) or kind not in ("String", "Regex"):
         raise TypeError(kind)
