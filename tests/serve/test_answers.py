@@ -139,18 +139,6 @@ def test_stop_strings_end_the_answer(server: Server) -> None:
         assert (choice.text, choice.finish_reason) == (whole[: whole.index(stop)], "stop")
 
 
-def test_deadline_returns_the_committed_text(server: Server) -> None:
-    (choice,) = server.client.completions.create(
-        model="tiny",
-        prompt=QUESTIONS[0],
-        max_tokens=1024,
-        extra_body={"lopa": {"strategy": "vanilla", "stop_at_eos": False, "deadline": 0.3}},
-    ).choices
-    assert choice.finish_reason == "length"
-    assert choice.model_extra is not None
-    assert choice.model_extra["lopa"]["stop_reason"] == "time_limit"
-
-
 def test_log_probabilities_are_of_the_unmasking_step(server: Server, decoder: Decoder) -> None:
     (expected,) = decoder.generate([QUESTIONS[0]], decoder.config(max_new_tokens=24, logprobs=True))
     (plain,) = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=24, logprobs=0).choices

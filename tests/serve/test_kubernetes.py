@@ -135,12 +135,6 @@ def test_references_between_files_resolve() -> None:
     assert (model["runtime"], model["modelFormat"]) == (RUNTIME["metadata"]["name"], known)
 
 
-def test_route_timeout_exceeds_the_server_s() -> None:
-    (rule,) = read("gateway/route.yaml")["spec"]["rules"]
-    limit = container_options(POD["spec"]["containers"][0])["max_seconds"]
-    assert float(rule["timeouts"]["request"].removesuffix("s")) > limit
-
-
 def test_metrics_exist_on_the_server(server: Server) -> None:
     exposed = set(re.findall(r"^(lopa_\w+)\{", server.http.get("/metrics").text, re.MULTILINE))
     named = {name for path in FILES for name in re.findall(r"\blopa_\w+", path.read_text(encoding="utf-8"))}
@@ -157,14 +151,6 @@ def test_autoscaler_uses_the_adapter_s_metric() -> None:
     assert 0 < int(metric["pods"]["target"]["averageValue"]) < QUEUE_LIMIT
     scaled = read("kserve/service.yaml")["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]
     assert f'{metric["pods"]["metric"]["name"]}{{model="' in scaled["metric"]["query"]
-
-
-def test_kserve_metric_names_the_served_model() -> None:
-    """Check the model name: KServe replaces {{.Name}} of the runtime with the service's name."""
-    service = read("kserve/service.yaml")
-    assert container_options(RUNTIME["spec"]["containers"][0])["model"] == "{{.Name}}"
-    query = service["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]["metric"]["query"]
-    assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]
 
 
 def test_the_image_has_the_version_of_this_project() -> None:

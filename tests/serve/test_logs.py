@@ -278,12 +278,3 @@ def test_failure_to_start_is_in_the_json_log(tmp_path: Path) -> None:
     assert (done.returncode, lines[-1]["level"]) == (2, "ERROR")
     assert lines[-1]["message"].startswith("error: ")
     assert "nothing" in lines[-1]["message"]
-
-
-@pytest.mark.parametrize("name", ["LOPA_VERSION", "LOPA_HELP", "LOPA_EXPORT_VERSION", "LOPA_INSPECT_HELP"])
-def test_no_variable_prints_the_version_or_the_help(
-    name: str, chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = lopa_export("inspect", chat_bundle).stdout
-    monkeypatch.setenv(name, "1")
-    assert lopa_export("inspect", chat_bundle).stdout == expected

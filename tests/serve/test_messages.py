@@ -125,26 +125,6 @@ def test_thinking_is_a_block_of_its_own(thinking: Any) -> None:
     assert _create(thinking, messages=history).content
 
 
-def test_calls_and_results_go_back_as_they_came(client: Any) -> None:
-    messages = list(CHAT)
-    for turn in range(4):
-        choice = {"type": "any" if turn % 2 == 0 else "auto"}
-        answer = _create(client, messages=messages, tools=TOOLS, tool_choice=choice, extra_body={"temperature": 0.7})
-        messages.append({"role": "assistant", "content": [each.to_dict() for each in answer.content]})
-        results = [
-            {
-                "type": "tool_result",
-                "tool_use_id": each.id,
-                "content": [{"type": "text", "text": "7 C"}],
-                "is_error": False,
-            }
-            for each in answer.content
-            if each.type == "tool_use"
-        ]
-        assert results or turn % 2
-        messages.append({"role": "user", "content": [*results[::-1], {"type": "text", "text": "And now?"}]})
-
-
 def test_a_last_message_of_the_assistant_is_continued(thinking: Any, text_bundle: Path) -> None:
     begun = "Answer: 9 x"
     fields: dict[str, Any] = {"messages": [*CHAT, {"role": "assistant", "content": begun}], "max_tokens": 40}
@@ -180,19 +160,6 @@ def test_structured_output(thinking: Any) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
     answer = _create(thinking, output_config={"format": {"type": "json_schema", "schema": schema}})
     assert 0 <= json.loads(answer.content[0].text)["n"] <= 9
-
-
-def test_a_block_with_a_hash_of_each_request_is_dropped(thinking: Any) -> None:
-    system = [{"type": "text", "text": "Be brief."}]
-    billing = [{"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=5f2"}]
-    counts = [
-        thinking.messages.count_tokens(model="tiny", messages=CHAT, system=each).input_tokens
-        for each in (system, billing + system)
-    ]
-    assert counts[0] == counts[1]
-    assert counts[0] > thinking.messages.count_tokens(model="tiny", messages=CHAT).input_tokens
-    with_tools = thinking.messages.count_tokens(model="tiny", messages=CHAT, tools=TOOLS).input_tokens
-    assert with_tools > counts[0]
 
 
 @pytest.mark.parametrize(

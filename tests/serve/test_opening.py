@@ -39,11 +39,6 @@ def _hangups_as_usual() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def series(metrics: str) -> list[str]:
-    """Return names and labels of all series."""
-    return re.findall(r"^(\w+\{.*\}) ", metrics, re.MULTILINE)
-
-
 def check_not_ready(answer: Any) -> None:
     assert answer.status_code == 503
     assert (answer.json()["error"]["code"], answer.json()["error"]["message"]) == ("not_ready", WAITS_FOR)

@@ -123,30 +123,3 @@ def test_structured_output(thinking: Any) -> None:
     assert 0 <= json.loads(_create(thinking, text=form).output_text)["n"] <= 9
     vllm = {"structured_outputs": {"regex": "[0-9]{2}"}, "enable_thinking": False}
     assert re.fullmatch("[0-9]{2}", _create(thinking, extra_body=vllm).output_text)
-
-
-@pytest.mark.parametrize(
-    ("invalid", "param"),
-    [
-        ({"input": 5}, "input"),
-        ({"input": [{"type": "image_generation_call"}]}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input"),
-        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "1"}]}, "input"),
-        ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"instructions": 5}, "instructions"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"tools": [{"type": "function", "name": "a b"}]}, "tools"),
-        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "no"}}, "tool_choice"),
-        ({"text": 5}, "text"),
-        ({"text": {"format": {"type": "xml"}}}, "text"),
-        ({"reasoning": 5}, "reasoning"),
-        ({"reasoning": {"effort": "huge"}}, "reasoning"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_invalid_fields_are_rejected_by_name(reasoning_server: Server, invalid: dict[str, Any], param: str) -> None:
-    body = {"model": "tiny", "input": QUESTION, "max_output_tokens": 20, **invalid}
-    answer = reasoning_server.http.post("/v1/responses", json=body)
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"] == param, answer.text

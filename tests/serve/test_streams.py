@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from tests.serve.servers import Server, serving
-from tests.serve.test_answers import CHAT, QUESTIONS
+from tests.serve.test_answers import CHAT
 
 LONG: dict[str, Any] = {"strategy": "vanilla", "stop_at_eos": False}
 """One token per step, and no end before the last token."""
@@ -108,16 +108,6 @@ def test_drafts_have_step_and_winner(server: Server) -> None:
     assert any("░" in draft["draft"] for draft in drafts)
     assert all(0 <= draft["branch"] < draft["branches"] <= 3 for draft in drafts)
     assert max(draft["branches"] for draft in drafts) > 1
-
-
-def test_completions_stream(server: Server) -> None:
-    request_fields: Any = {"model": "tiny", "prompt": QUESTIONS[:2], "max_tokens": 32}
-    whole = server.client.completions.create(**request_fields)
-    texts = ["", ""]
-    for chunk in server.client.completions.create(**request_fields, stream=True):
-        assert chunk.object == "text_completion"
-        texts[chunk.choices[0].index] += chunk.choices[0].text
-    assert texts == [choice.text for choice in whole.choices]
 
 
 def test_waiting_streams_send_comments_and_end_with_done(server: Server) -> None:

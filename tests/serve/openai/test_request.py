@@ -78,9 +78,3 @@ def test_null_means_not_given() -> None:
     lopa_fields = {"max_new_tokens": None, "branches": None, "temperature": None, "seed": None}
     checked = request_from_body({**usual(CHATS), "lopa": lopa_fields}, CHATS, LIMITS)
     assert checked.options.values == {"max_new_tokens": 100, "branches": 1, "seed": None}
-
-
-def test_defaults_without_limits() -> None:
-    checked = request_from_body(usual(COMPLETIONS), COMPLETIONS, ServeLimits())
-    assert checked.options.values == {"max_new_tokens": 256}
-    assert (checked.deadline, checked.copies, checked.stream, checked.prompts) == (None, 1, None, ("x",))

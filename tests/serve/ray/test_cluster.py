@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from tests.chat_bundles import with_chat_template
-from tests.runtime.grammar.costly import COSTLY, USUAL
 
 from lopa.runtime import Decoder
 
@@ -155,39 +154,6 @@ def test_chat_and_completion_by_model(main: Any) -> None:
     assert (main.http.get("/health").status_code, main.http.get("/ready").status_code) == (200, 200)
 
 
-def test_structured_output_and_too_costly_grammars(main: Any) -> None:
-    found = main.http.post(COMPLETIONS, json=body(tokens=48, lopa=USUAL["object"])).json()
-    assert set(json.loads(found["choices"][0]["text"])) == {"name", "age"}
-    rejected = main.http.post(COMPLETIONS, json=body(lopa=COSTLY["patterns"]))
-    assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "lopa.json_schema")
-    assert "too complex" in rejected.json()["error"]["message"]
-
-
-def test_errors_equal_the_server_s(main: Any) -> None:
-    unknown = main.http.post(COMPLETIONS, json=body(model="nobody"))
-    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
-    assert main.http.get("/v1/models/nobody").status_code == 404
-    broken = main.http.post(COMPLETIONS, content=b"{")
-    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
-    invalid = main.http.post(COMPLETIONS, json=body(lopa={"branches": 0}))
-    assert (invalid.status_code, invalid.json()["error"]["param"]) == (400, "lopa.branches")
-    large = main.http.post(COMPLETIONS, content=b" " * (5 * 2**20))
-    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
-    assert main.http.get("/v1/completions").status_code == 405
-
-
-def test_equal_prompts_go_to_the_replica_that_caches_them(main: Any) -> None:
-    homes: dict[int, set[str]] = {}
-    for round_ in range(2):
-        for number in range(12):
-            answer = main.http.post(COMPLETIONS, json=body(number, 4, lopa={"attention": "block_causal"}))
-            homes.setdefault(number, set()).add(answer.headers["x-lopa-replica"])
-            used = answer.json()["usage"]
-            assert used["prompt_tokens_details"]["cached_tokens"] == round_ * used["prompt_tokens"]
-    assert {len(found) for found in homes.values()} == {1}
-    assert len(set.union(*homes.values())) == 2, "all prompts went to one replica"
-
-
 BLOCKS = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "stop_at_eos": False}
 
 
@@ -214,29 +180,10 @@ def test_conversations_stay_on_the_replica_that_has_their_blocks(main: Any) -> N
     assert len(set.union(*homes)) == 2, "all conversations went to one replica"
 
 
-def test_a_busy_replica_loses_its_conversations(main: Any) -> None:
-    sent = body(31, 4, lopa=BLOCKS)
-    home = main.http.post(COMPLETIONS, json=sent).headers["x-lopa-replica"]
-    assert main.http.post(COMPLETIONS, json=sent).headers["x-lopa-replica"] == home
-    busy = body(31, 700, lopa={**BLOCKS, **LONG, "branches": None})
-    streams = [Stream(main, busy) for _ in range(2)]
-    assert [stream.replica for stream in streams] == [home, home]
-    assert main.http.post(COMPLETIONS, json=sent).headers["x-lopa-replica"] != home
-    assert all(stream.end().whole for stream in streams)
-
-
 def test_other_prompts_go_to_the_least_busy_replica(main: Any) -> None:
     streams = [Stream(main, long_body(200)) for _ in range(4)]
     assert [stream.end().whole for stream in streams] == [True] * 4
     assert sorted(Counter(stream.replica for stream in streams).values()) == [2, 2]
-
-
-def test_client_disconnect_frees_its_slot(main: Any) -> None:
-    cancelled = sum(main.metrics("lopa_cancelled_total").values())
-    with main.http.stream("POST", COMPLETIONS, json=long_body(1900, stream=True)) as answer:
-        next(answer.iter_lines())
-    main.until_idle()
-    assert sum(main.metrics("lopa_cancelled_total").values()) - cancelled == 1
 
 
 def test_full_replicas_answer_429(main: Any, text_of: Callable[..., str]) -> None:

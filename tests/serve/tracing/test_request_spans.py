@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.serve.tracing.traced_server import WAIT, TracedServer, traced_server
 
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.serve.tracing.request_spans import RequestSpan, RequestSpans
-from lopa.serve.tracing.request_trace import RequestTrace
 
 PHASES = ["queue", "prefill", "decode"]
 COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "What is zebra plus 3?", "max_tokens": 40}
@@ -30,19 +27,6 @@ COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 def server(chat_bundle: Path) -> Iterator[TracedServer]:
     with traced_server(chat_bundle) as started:
         yield started
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[RequestTrace]:
-    """Return a list that receives the record of each request whose spans are written."""
-    found, end = list[RequestTrace](), RequestSpans.end
-
-    def record(spans: RequestSpans, request: RequestSpan, trace: RequestTrace, **given: Any) -> None:
-        found.append(trace)
-        end(spans, request, trace, **given)
-
-    monkeypatch.setattr(RequestSpans, "end", record)
-    return found
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -133,17 +117,6 @@ def test_spans_of_a_completion(server: TracedServer) -> None:
     assert (phases[-1].end_time or 0) <= after, "the same clock as the client's"
 
 
-def test_phases_last_as_long_as_the_engine_measured(server: TracedServer, traces: list[RequestTrace]) -> None:
-    server.http.post(COMPLETIONS, json=COMPLETION)
-    [[span, *phases]] = server.spans()
-    timing = traces[0].handles[0].timing
-    moments = [timing.queued, timing.admitted, timing.prefilled, timing.ended]
-    assert [duration(each) for each in phases] == pytest.approx(
-        [(end or 0) - (begin or 0) for begin, end in pairwise(moments)], abs=2e-9
-    )
-    assert duration(span) >= (timing.ended or 0) - (timing.queued or 0)
-
-
 def test_parent_is_the_client_s_span(server: TracedServer) -> None:
     trace, parent = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
     valid = f"00-{trace:032x}-{parent:016x}-01"
@@ -161,14 +134,6 @@ def test_parent_is_the_client_s_span(server: TracedServer) -> None:
         assert span.parent is None
     server.http.post(CHATS, json=CHAT, headers=[("traceparent", valid), ("traceparent", valid)])
     assert server.spans()[0][0].parent is None
-
-
-def test_spans_of_a_client_that_samples_nothing_are_not_written(server: TracedServer) -> None:
-    unsampled = f"00-{1:032x}-{1:016x}-00"
-    assert server.http.post(CHATS, json=CHAT, headers={"traceparent": unsampled}).status_code == 200
-    server.http.post(CHATS, json=CHAT)
-    [[span, *_]] = server.spans(1)
-    assert span.parent is None
 
 
 def test_stream_ends_its_span_and_reports_the_first_text(server: TracedServer) -> None:
@@ -254,16 +219,6 @@ def test_rejected_requests(server: TracedServer, body: dict[str, Any], status: i
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
     assert "gen_ai.response.id" not in attributes(span)
     assert "zebra" not in span.to_json()
-
-
-def test_full_queue(server: TracedServer) -> None:
-    running = [server.engine.submit("1", max_new_tokens=1500, strategy="vanilla", stop_at_eos=False) for _ in range(4)]
-    assert server.http.post(CHATS, json=CHAT).status_code == 429
-    [[span]] = server.spans()
-    assert (span.name, attributes(span)["error.type"]) == ("chat", "queue_full")
-    for handle in running:
-        handle.cancel()
-    until(lambda: server.engine.status.running + server.engine.status.waiting == 0)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -383,23 +338,6 @@ def test_calls_and_reasoning(text_bundle: Path, stream: bool) -> None:
         [[span, *phases]] = started.spans()
     assert attributes(span)["gen_ai.response.finish_reasons"] == ("tool_calls",)
     assert "zebra" not in "".join(each.to_json() for each in (span, *phases))
-
-
-def test_tokens_of_reasoning(text_bundle: Path) -> None:
-    body = {**CHAT, "chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 6}
-    with traced_server(text_bundle) as started:
-        usage = started.http.post(CHATS, json=body).json()["usage"]
-        [[span, *_]] = started.spans()
-    reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
-    assert reasoning > 0
-    assert attributes(span)["gen_ai.usage.reasoning.output_tokens"] == reasoning
-
-
-def test_counting_tokens_has_no_span(server: TracedServer) -> None:
-    body = {"model": "tiny", "messages": CHAT["messages"]}
-    assert server.http.post("/v1/messages/count_tokens", json=body).status_code == 200
-    server.http.post(COMPLETIONS, json=COMPLETION)
-    assert len(server.spans(1)) == 1
 
 
 def test_only_endpoints_that_answer_prompts_have_spans(server: TracedServer) -> None:

@@ -164,16 +164,6 @@ def test_variables_of_opentelemetry_suffice(chat_bundle: Path) -> None:
     assert (resource["service.name"], resource["deployment.environment.name"]) == ("zoo", "test")
 
 
-def test_sampler_of_the_environment(chat_bundle: Path) -> None:
-    with collecting() as collector:
-        variables = {**SOON, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_TRACES_SAMPLER": "always_off"}
-        with serving(chat_bundle, "--access-log", "--log-format", "json", variables=variables) as server:
-            assert server.http.post("/v1/completions", json=BODY).status_code == 200
-            _, output = server.stop()
-    assert collector.received == []
-    assert [json.loads(line)["trace_flags"] for line in output.splitlines() if ACCESS in line] in (["00"], ["02"])
-
-
 def test_last_spans_are_sent_at_the_end(chat_bundle: Path) -> None:
     with collecting() as collector:
         variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "600000"}

@@ -59,12 +59,6 @@ def test_stream_joins_to_the_answer_and_has_drafts(model: Loaded, reference_deco
     assert [bool(part["usage"]) for part in parts] == [False] * (len(parts) - 1) + [True]
 
 
-def test_no_drafts_by_default(model: Loaded) -> None:
-    parts = model.ask({"stream": True, "max_new_tokens": 64}, text_input=PROMPTS[0]).ended().parts
-    assert len(parts) > 1
-    assert not any(part["draft"] for part in parts)
-
-
 def test_twenty_concurrent_requests_get_their_own_answers(model: Loaded, reference_decoder: Decoder) -> None:
     options = json.dumps({"max_new_tokens": 32})
     senders = [model.ask(text_input=prompt, options=options) for prompt in PROMPTS]
@@ -114,12 +108,6 @@ def test_bad_input_is_rejected_by_name(
     assert sender.error.text.startswith(f"bad_request: {words}")
     assert "\n  expected: " in sender.error.text
     assert "\n  what to do: " in sender.error.text
-
-
-def test_too_long_prompt_has_the_server_s_error_code(model: Loaded) -> None:
-    sender = model.ask(text_input="1 " * 5000).ended()
-    assert sender.error is not None
-    assert sender.error.text.startswith("context_length_exceeded: text_input: ")
 
 
 def test_cancel_frees_the_slot_and_full_queue_is_reported(model: Loaded) -> None:
@@ -258,9 +246,3 @@ def test_log_probabilities_on_request(model: Loaded) -> None:
     caught = json.loads(part["logprobs"])
     assert len(caught["tokens"]) == len(caught["token_logprobs"]) == json.loads(part["usage"])["completion_tokens"]
     assert all(value <= 0 for value in caught["token_logprobs"])
-
-
-def test_deadline_returns_the_committed_text(model: Loaded) -> None:
-    (part,) = model.ask({"deadline": 0.2}, text_input=PROMPTS[0], options=long_options()).ended().parts
-    assert part["finish_reason"] == "length"
-    assert json.loads(part["usage"])["lopa"]["stop_reason"] == "time_limit"

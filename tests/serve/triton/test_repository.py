@@ -10,9 +10,8 @@ from tests.serve.triton.config_reader import config_of_text
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.serve.server_settings import ServerSettings
 from lopa.serve.triton import model_file
-from lopa.serve.triton.config_text import config_text, parameters_from_settings, settings_from_parameters
+from lopa.serve.triton.config_text import config_text
 from lopa.serve.triton.groups import InstanceGroup, devices_for_instance, groups_from_devices
 
 
@@ -135,16 +134,6 @@ def test_strings_are_escaped() -> None:
     text = config_text("m", [InstanceGroup("cpu", "KIND_CPU", "cpu", (), 1)], {"bundle": odd})
     assert config_of_text(text)["parameters"]["bundle"]["string_value"] == odd
     assert text.isprintable() or set(text) - {"\n", "ü"} <= set(map(chr, range(32, 127)))
-
-
-def test_settings_round_trip() -> None:
-    for settings in (
-        ServerSettings(),
-        ServerSettings(max_num_seqs=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
-        ServerSettings(max_branches=2, max_seconds=0.25, prefix_cache_tokens=0),
-    ):
-        assert settings_from_parameters(parameters_from_settings(settings)) == settings
-    assert settings_from_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).max_num_seqs == 5
 
 
 def test_instance_finds_its_devices() -> None:

@@ -4,12 +4,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.grammar.costly import COSTLY, USUAL
 from tests.serve.servers import WAIT
 from tests.serve.triton.test_model import PROMPTS, long_options
 from tests.serve.triton.tritonserver import PYTHON, TritonServer, tritonserver
@@ -81,19 +79,6 @@ def test_generate_stream_over_http(server: TritonServer, expected: list[str]) ->
     assert [part["finish_reason"] for part in parts] == [""] * (len(parts) - 1) + ["stop"]
 
 
-def test_structured_output_and_too_costly_grammars(server: TritonServer, expected: list[str]) -> None:
-    """Check grammars in Triton's own Python process, which is not a Python executable."""
-    options = json.dumps({"max_new_tokens": 48, **USUAL["object"]})
-    found = server.generate("wide", text_input=PROMPTS[0], options=options).json()
-    assert set(json.loads(found["text_output"])) == {"name", "age"}
-    with ThreadPoolExecutor(1) as thread:
-        costly = thread.submit(server.generate, "wide", text_input=PROMPTS[0], options=json.dumps(COSTLY["multiples"]))
-        answer = server.generate("wide", text_input=PROMPTS[0], **OPTIONS)
-        assert answer.json()["text_output"] == expected[0]
-        assert not costly.done()
-        assert "too complex" in costly.result().json()["error"]
-
-
 def test_concurrent_grpc_streams_get_their_own_answers(server: TritonServer, expected: list[str]) -> None:
     grpc_request = [
         {"inputs": {"text_input": prompt, "options": json.dumps(OPTIONS), "stream": number % 2 == 0}}
@@ -103,18 +88,6 @@ def test_concurrent_grpc_streams_get_their_own_answers(server: TritonServer, exp
     assert ["".join(part["text_output"] for part in each["parts"]) for each in found] == expected
     assert len(found[0]["parts"]) > 1 == len(found[1]["parts"])
     assert all(each["parts"][-1]["finish_reason"] for each in found)
-
-
-def test_twenty_concurrent_http_requests_get_their_own_answers(server: TritonServer, expected: list[str]) -> None:
-    with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda prompt: server.generate("wide", text_input=prompt, **OPTIONS), PROMPTS))
-    assert [answer.json()["text_output"] for answer in answers] == expected
-
-
-def test_chat(server: TritonServer, expected: list[str]) -> None:
-    question = PROMPTS[0].removeprefix("Question: ").removesuffix("\nAnswer:")
-    messages = json.dumps([{"role": "user", "content": question}])
-    assert server.generate("wide", messages=messages, **OPTIONS).json()["text_output"] == expected[0]
 
 
 def test_grpc_cancel_frees_the_slot(server: TritonServer) -> None:
@@ -152,19 +125,6 @@ def until_full(server: TritonServer) -> None:
         assert time.monotonic() < end
 
 
-def test_bad_input_is_reported_over_http_and_grpc(server: TritonServer) -> None:
-    answer = server.generate("wide", text_input="1", max_new_tokens=0)
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith("bad_request: max_new_tokens: invalid max_new_tokens 0\n  expected: ")
-    (event,) = server.stream("wide", text_input="1", options='{"max_tokens": 1}', stream=True)
-    assert event["error"].startswith("bad_request: options.max_tokens: unknown option 'max_tokens'")
-    (found,) = server.grpc("wide", {"inputs": {"text_input": "1"}, "parameters": {"branches": 0}})
-    assert "bad_request: branches: invalid branches 0" in found["error"]
-    assert not found["parts"]
-    assert server.generate("wide", text_input=["1", "2"]).status_code == 400  # rejected by Triton itself
-    assert server.generate("wide", text_input=PROMPTS[0], **OPTIONS).status_code == 200
-
-
 def test_examples_of_the_page(server: TritonServer, reference_decoder: Decoder) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
     curls = re.findall(r"^(curl .+/v2/.+)$", page, re.MULTILINE)
@@ -178,11 +138,6 @@ def test_examples_of_the_page(server: TritonServer, reference_decoder: Decoder) 
         assert "".join(json.loads(line)["text_output"] for line in lines) == whole.text
     (whole,) = reference_decoder.generate([prompt], reference_decoder.config(max_new_tokens=256, branches=4))
     assert server.run(str(PYTHON), "-c", programs[0], model="wide") == whole.text
-
-
-def test_triton_s_metrics_page(server: TritonServer) -> None:
-    page = server.http.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-    assert 'nv_inference_request_success{model="wide",version="1"}' in page
 
 
 def test_unload_while_decoding_and_load(server: TritonServer, expected: list[str], reference_decoder: Decoder) -> None:
