@@ -59,16 +59,6 @@ def sections_of(text: str) -> dict[str, list[str]]:
     return {title: found for title, found in zip(titles, flags, strict=True) if found}
 
 
-def test_help_of_generate_has_the_options_that_most_users_need() -> None:
-    sections = sections_of(shown("generate", "--help"))
-    titles = ["Input", "Output", "Device", "Length and sampling", "Speed and quality", "Structure", "Other"]
-    assert list(sections) == titles
-    for title, flag in zip(
-        titles, ("prompts", "output", "device", "max-new-tokens", "strategy", "json-schema", "help-all"), strict=True
-    ):
-        assert f"--{flag}" in sections[title]
-
-
 def test_all_help_of_generate_has_the_options_of_every_strategy() -> None:
     sections = sections_of(shown("generate", "--help-all"))
     for strategy in STRATEGIES.values():
@@ -107,12 +97,6 @@ def test_all_help_has_the_options_of_installed_strategies(monkeypatch: pytest.Mo
     assert re.search(r"--strategy-option votes=INT +Number of votes\.  \[default: 3\]", text)
 
 
-def test_without_arguments_it_shows_its_help() -> None:
-    done = lopa_export()
-    assert done.returncode == 2
-    assert "Decode:" in done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     ("typed", "meant"), [("inspct", "inspect"), ("generte", "generate"), ("bnech", "bench"), ("Chat", "chat")]
 )
@@ -126,14 +110,6 @@ def test_a_typo_gets_a_suggestion(typed: str, meant: str) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_every_shell(shell: str) -> None:
     assert "_LOPA_EXPORT_COMPLETE" in shown("completion", shell)
-
-
-def test_the_shell_is_the_users_or_the_requested_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert shown("completion") == shown("completion", "fish")
-    monkeypatch.setenv("SHELL", "/bin/tcsh")
-    refused = lopa_export("completion")
-    assert (refused.returncode, "lopa-export completion bash" in refused.stderr) == (2, True)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

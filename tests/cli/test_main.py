@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.cli.program.standard_streams import ESCAPED, open_streams
 from lopa.runtime.bundle import Bundle
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -120,12 +119,6 @@ def test_an_encoding_without_the_characters_gets_escapes(
     assert "Traceback" not in refused.stderr
     drafts = ended(*SCRIPT, "generate", tiny_bundle, PROMPT, "--drafts", **options)
     assert (drafts.returncode, "\\u2591" in drafts.stderr) == (0, True)
-
-
-def test_escapes_match_json() -> None:
-    open_streams()
-    text = "é😀\ud800"
-    assert json.loads('"' + text.encode("ascii", ESCAPED).decode() + '"') == text
 
 
 @pytest.mark.parametrize(

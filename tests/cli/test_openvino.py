@@ -37,21 +37,6 @@ def test_a_trace_is_that_of_cpu(tiny_bundle: Path, tmp_path: Path, options: tupl
     assert found == steps_of(paths["cpu"], lambda text: pytest.approx(float(text), abs=1e-4))
 
 
-def test_a_file_of_prompts_is_answered_as_on_cpu(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Several prompts run at once, on OpenVINO together with another device."""
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": PROMPT[:length]}) + "\n" for length in (200, 20, 60)))
-    answers = []
-    for devices in (["cpu"], ["numpy", DEVICE]):
-        named = [word for device in devices for word in ("--device", device)]
-        batch = ("--prompts", prompts, "--max-num-seqs", 3, "--branches", 2, "--max-new-tokens", 32)
-        done = lopa_export("generate", tiny_bundle, *batch, *named)
-        assert done.returncode == 0, done.stderr
-        answers.append([{**json.loads(line), "seconds": None} for line in done.stdout.splitlines()])
-    assert len(answers[0]) == 3
-    assert answers[0] == answers[1]
-
-
 def test_costs_branches_and_a_plan_of_the_device_chosen_by_auto(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,21 +278,3 @@ def test_a_failing_device_keeps_the_earlier_results(tiny_bundle: Path, tmp_path:
     resumed = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert [line["line"] for line in answers(output.read_text())] == [1, 2, 3, 4, 5, 6]
-
-
-def test_the_last_line_is_a_summary_of_the_batch(tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts = jsonl(tmp_path / "in.jsonl", GOOD, GOOD)
-    result = lopa_export(
-        "generate", tiny_bundle, "--prompts", prompts, "--seed", "random", "--output", tmp_path / "out.jsonl"
-    )
-    last = result.stderr.splitlines()[-1]
-    seeds = {line["seed"] for line in answers((tmp_path / "out.jsonl").read_text())}
-    assert last.startswith("2 prompts, 0 errors, 32 tokens, ")
-    assert "tokens per forward" in last
-    assert "tokens per second" in last
-    assert "1 branch: on a CPU" in last
-    assert len(seeds) == 1
-    assert f"seed {seeds.pop()}" in last
-    one = lopa_export("generate", tiny_bundle, PROMPT, *SHORT, "--branches", 2)
-    assert "2 branches: requested" in one.stderr
-    assert "seed" not in one.stderr

@@ -1,10 +1,8 @@
 """Answers to lines of OpenAI's batch files."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import lopa_export
 
 from lopa.cli.batch.openai_line import OpenAIAnswerFormat, identity_of_openai_answer, request_from_openai_line
 from lopa.cli.batch.prompt_lines import RawLine
@@ -41,31 +39,3 @@ def test_an_answer_names_its_line(tiny_bundle: Path) -> None:
     assert bad["response"]["body"]["error"]["param"] == "messages"
     for other in ({"id": "batch_req_x_y", "custom_id": ""}, {"id": 5}, {"line": 1}):
         assert identity_of_openai_answer(other) is None
-
-
-def test_an_invalid_length_is_reported_by_the_field_of_the_line(tiny_bundle: Path, tmp_path: Path) -> None:
-    bodies: list[dict[str, Any]] = [
-        {"prompt": "2 + 2", "max_tokens": 5000},
-        {"prompt": "2 + 2", "max_completion_tokens": 0},
-        {"prompt": [5] * 2045, "max_tokens": 8},
-        {"prompt": 5, "max_tokens": 8},
-        {"prompt": "2 + 2", "max_tokens": 8},
-    ]
-    (tmp_path / "in.jsonl").write_text(
-        "".join(
-            json.dumps({"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
-            for number, body in enumerate(bodies)
-        )
-    )
-    done = lopa_export("generate", tiny_bundle, "--prompts", tmp_path / "in.jsonl")
-    responses = [json.loads(line)["response"] for line in done.stdout.splitlines()]
-    assert [each["status_code"] for each in responses] == [400, 400, 400, 400, 200]
-    errors = [each["body"]["error"] for each in responses[:4]]
-    assert [error["param"] for error in errors] == ["max_tokens", "max_completion_tokens", "prompt", "prompt"]
-    assert [error["code"] for error in errors] == ["context_length_exceeded", None, "context_length_exceeded", None]
-    assert [error["message"].partition("\n")[0] for error in errors[:3]] == [
-        "max_tokens is 5000, but this model has 2048 positions for prompt and answer together (prompt: 5)",
-        "invalid max_completion_tokens 0",
-        "the prompt has 2045 tokens, but this model has 2048 positions for prompt and answer together (max_tokens: 8)",
-    ]
-    assert all("max_new_tokens" not in error["message"] for error in errors)

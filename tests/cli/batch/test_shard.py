@@ -70,12 +70,6 @@ def test_an_invalid_shard_is_rejected(text: str, tiny_bundle: Path, prompts: Pat
     assert f"{text!r} is not a shard: expected K/N with K from 1 to N" in done.stderr
 
 
-def test_a_shard_needs_a_file_of_prompts(tiny_bundle: Path) -> None:
-    done = lopa_export("generate", tiny_bundle, PROMPT, "--shard", "1/2")
-    assert done.returncode == 2
-    assert "--shard needs --prompts" in done.stderr
-
-
 def test_how_many_prompts_a_shard_has() -> None:
     for total in range(20):
         for count in range(1, 8):

@@ -98,14 +98,6 @@ def test_a_build_and_what_builds_again(
     assert len(runs(atc_calls)) == 3
 
 
-def another_plan(bundle: Path) -> None:
-    change_plan(bundle, buckets=[bucket(1, 4, 64, 64), bucket(1, 1, 96, 128)])
-
-
-def missing_weight(bundle: Path) -> None:
-    next((bundle / "engines" / "ascend-910B1" / "weight").iterdir()).unlink()
-
-
 def test_int8_is_an_om_for_each_bucket(planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path) -> None:
     folder = tmp_path / "amct"
     folder.mkdir()
@@ -164,27 +156,6 @@ def test_a_dry_run_and_the_files_its_commands_write(
     assert "differs from the current input" in errors
     assert ascend(elsewhere, *SOC, "--dry-run", "-o", target)[0] == 0  # replaces the earlier folder
     assert not list((target / "engine").iterdir())
-
-
-def test_a_build_folder_without_atc(
-    planned_bundle: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert ascend(planned_bundle, *SOC, "--dry-run", "-o", tmp_path / "build")[0] == 0
-    monkeypatch.setenv("PATH", str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, tmp_path / "build" / "run.py"], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("atc is not on PATH")
-
-
-def test_a_dry_run_for_int8_names_the_required_graph(planned_bundle: Path, ascend: Command, tmp_path: Path) -> None:
-    target = tmp_path / "build"
-    assert ascend(planned_bundle, *SOC, "--int8", "--dry-run", "-o", target)[0] == 0
-    commands = json.loads((target / "commands.json").read_text())["commands"]
-    assert len(commands) == 3
-    assert all("--model=model/portable_int8.onnx" in each for each in commands)
-    assert "Quantize model/portable.onnx with AMCT" in (target / "README.txt").read_text()
 
 
 @pytest.mark.parametrize("failure", atc_contract().failures[::9], ids=lambda failure: "-".join(failure.codes) or "opp")

@@ -155,15 +155,6 @@ def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: li
     assert "Traceback" not in done.stderr
 
 
-def test_an_unwritable_path_is_reported_before_decoding(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    done = lopa_export("plan", bundle, "-o", tmp_path / "taken")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"cannot write {tmp_path / 'taken'}" in done.stderr
-    assert "prompts" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
 def test_the_suggested_minimum_memory_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--step-log", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
     lower = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]

@@ -61,14 +61,6 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
 
 
-@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["nowhere", "-o", "x", "--dtype", "fp8"]])
-def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["onnx", *arguments])
-    assert ended.value.code == 2
-    assert "Usage:" in capsys.readouterr().err
-
-
 def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
     command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]

@@ -1,11 +1,9 @@
 """The portable dialect on the command line: export, verify, inspect, lint."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.make.test_verify import rewrite_graph
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.cli.main import main
@@ -60,18 +58,6 @@ def test_both_dialects_and_stages_in_one_bundle(tmp_path: Path, lopa_export: Com
     assert output.startswith(f"ok: {bundle / 'portable.onnx'}: ")
 
 
-def test_a_portable_bundle_generates_the_same_text(
-    tiny_portable: Path, tiny_bundle: Path, lopa_export: Command
-) -> None:
-    assert not (tiny_portable / "model.onnx").exists()
-    assert "version 1, portable dialect" in lopa_export("inspect", tiny_portable)[1]
-    prompt = "Question: Omar has 6 balloons and buys 3 more. How many balloons are there?"
-    texts = [lopa_export("generate", bundle, prompt, "--branches", "3")[:2] for bundle in (tiny_portable, tiny_bundle)]
-    assert texts[0] == texts[1]
-    assert texts[0][0] == 0
-    assert "balloons" in texts[0][1]
-
-
 def test_lint_of_a_standard_graph_names_the_violations(tiny_bundle: Path, lopa_export: Command) -> None:
     code, output, errors = lopa_export("inspect", tiny_bundle, "--lint")
     lines = output.splitlines()
@@ -83,27 +69,6 @@ def test_lint_of_a_standard_graph_names_the_violations(tiny_bundle: Path, lopa_e
     assert any(line.startswith("rank: Expand layers.0.attention/Expand (opset 23, 5 axes)") for line in lines)
     assert len(lines) == len(set(lines)) < 60
     assert "--dialect portable or both" in errors
-
-
-def test_lint_and_verify_of_an_altered_portable_graph(
-    tiny_portable: Path, tmp_path: Path, lopa_export: Command
-) -> None:
-    copy = Path(shutil.copytree(tiny_portable, tmp_path / "copy"))
-
-    def to_tanh(graph: object) -> int:
-        nodes = [node for node in graph.node if node.op_type == "Sigmoid"]  # type: ignore[attr-defined]
-        for node in nodes:
-            node.op_type = "Tanh"
-        return len(nodes)
-
-    rewrite_graph(copy, to_tanh, name="portable.onnx")
-    code, output, _ = lopa_export("inspect", copy, "--lint")
-    assert code == 1
-    assert output.startswith(
-        "operator to avoid: Tanh layers.0.mlp/Sigmoid (opset 17): ai.onnx::Tanh is registered, but"
-    )
-    assert output.endswith("(and 4 more)\n")
-    assert lopa_export("verify", copy)[0] == 1
 
 
 @pytest.mark.usefixtures("few_cases")
@@ -135,12 +100,3 @@ def test_quantization_in_bfloat16_and_the_portable_dialect_exclude_each_other(
     assert f"--quantize {kind} and --dtype bf16 with the portable dialect" in errors
     assert "what to do:" in errors
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [["inspect", "b", "--json", "--lint"], ["onnx", "c", "-o", "b", "--dialect", "x"]]
-)
-def test_bad_usage(arguments: list[str], lopa_export: Command) -> None:
-    code, _, errors = lopa_export(*arguments)
-    assert code == 2
-    assert "Usage:" in errors

@@ -184,15 +184,6 @@ def test_an_unwritable_file_is_reported_before_measuring(
     assert work not in done.stderr
 
 
-def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    (bundle / "costs.cpu.json").mkdir()
-    done = bench("costs", bundle, "--threads", 1)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"cannot write {bundle / 'costs.cpu.json'}" in done.stderr
-    assert "forwards" not in done.stderr
-
-
 def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "costs.cpu.json").write_text("old")
@@ -245,13 +236,6 @@ def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
-    done = bench_alone("speed", tiny_bundle, "--checkpoint", CHECKPOINT, refuse=("torch",))
-    assert done.returncode == 3
-    assert pip_install("export") in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
     done = bench("speed", tiny_bundle, "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
     assert done.returncode == 2
@@ -287,11 +271,3 @@ def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"{path} line 2: JSON is malformed" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) -> None:
-    path = tmp_path / "eval.jsonl"
-    path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
-    done = bench("quality", tiny_bundle, path, "--plot", tmp_path / "q.png")
-    assert done.returncode == 2
-    assert "has no prompt with a scoring" in done.stderr.replace("\n", " ")

@@ -116,15 +116,6 @@ def test_a_finished_run_accepts_more_strategies_and_prompts(
     assert [row["config"] for row in json.loads((output / REPORT).read_text())["rows"]] == ["vanilla"]
 
 
-def test_without_resume_everything_is_decoded_again(
-    tiny_bundle: Path, prompts: Path, tmp_path: Path, counted: Callable[..., list[None]]
-) -> None:
-    assert bench(tiny_bundle, prompts, tmp_path / "out").returncode == 0
-    made = counted()
-    assert bench(tiny_bundle, prompts, tmp_path / "out").returncode == 0
-    assert len(made) == 1 + 12
-
-
 CHANGES: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("prompts", "sha256"), "0" * 64, "outcomes of another file of prompts"),
     (("run", "bundle_sha256"), "0" * 64, "outcomes of another bundle"),

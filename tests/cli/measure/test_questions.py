@@ -7,9 +7,6 @@ import pytest
 from tests.cli.command import lopa_export
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.evaluation.data_sets import DATA_SETS
-from lopa.bench.evaluation.waiting_lines import TASKS
-from lopa.cli.measure.questions import command
 
 RECORD = {"question": "Two and three?", "answer": "#### 5"}
 
@@ -60,8 +57,3 @@ def test_bad_usage(arguments: tuple[str, ...], message: str, tmp_path: Path) -> 
     assert done.returncode == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_the_help_names_all() -> None:
-    text = command.help or ""
-    assert all(name in text for name in (*TASKS, *DATA_SETS))

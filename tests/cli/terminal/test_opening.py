@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import PROMPT, lopa_export
-from tests.slow_opening import EXITING, SlowOpening, slow_opening
+from tests.slow_opening import SlowOpening, slow_opening
 
 from lopa.cli.terminal import opening
 
@@ -114,17 +114,6 @@ def test_a_signal_restores_the_terminal(slow: SlowOpening, tiny_bundle: Path) ->
     os.close(master)
     assert "\x1b[?25h" in rest
     assert rest.endswith("interrupted\r\n")
-
-
-def test_an_error_of_the_opening_is_reported_as_usual(tmp_path: Path, tiny_bundle: Path) -> None:
-    slow = slow_opening(tmp_path, "MissingBackendError('device 7 is gone', expected='device 7', remedy='plug it in')")
-    with started(slow, "generate", tiny_bundle, subprocess.PIPE) as process:
-        assert process.stderr is not None
-        process.stderr.readline()
-        slow.permit()
-        _, errors = process.communicate(timeout=WAIT)
-    message = "error: device 7 is gone\n  expected: device 7\n  what to do: plug it in\n"
-    assert (process.returncode, errors) == (3, message + EXITING)
 
 
 def test_a_short_opening_prints_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
