@@ -50,7 +50,7 @@ test: $(VENV)/test-ready
 	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
 	$(PYTEST) -n 3 -m "not slow" $(COVERAGE:--cov=--cov --cov-report=)
 
-# Tests that take long for what they check: tuning, soak tests, agents of 20 turns, random large models.
+# Tests that take long for what they check: tuning, soak tests, random large models.
 test-slow: $(VENV)/test-ready
 	$(PYTEST) -n 3 -m slow
 

@@ -208,21 +208,6 @@ def test_the_page_of_http_has_every_error_code() -> None:
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ERROR_CODES)
 
 
-def test_generated_tables_match_the_code() -> None:
-    commands = reference.commands()
-    assert all(f"### {name}\n" in commands for name in COMMANDS)
-    assert "`--json-schema" not in commands, "decoding options have a table of their own"
-    assert "| `json_schema` |" in reference.decoding_options()
-    assert "| `POST /v1/chat/completions` |" in reference.http_routes()
-    assert "`repetition_penalty`" in reference.http_fields()
-    assert "| `QueueFullError` | `BadInputError` | 2 |" in reference.errors()
-    assert "| `lopa_requests_total` | counter |" in reference.metrics()
-    assert "| `queue` | 64 | Maximum number of waiting requests." in reference.ray_options()
-    assert "| `queue_limit` | 64 | Maximum number of waiting requests." in reference.triton_parameters()
-    page = reference.text_with_tables("# A\n\n<!-- generated: errors -->\n")
-    assert page == f"# A\n\n{reference.errors()}\n"
-
-
 def test_every_module_of_runtime_and_export_has_its_line() -> None:
     page = text_of(PROJECT / "ARCHITECTURE.md")
     tables = re.findall(r"^\| (`.+?`) \|", page, re.MULTILINE)
@@ -230,15 +215,6 @@ def test_every_module_of_runtime_and_export_has_its_line() -> None:
     layers = layers_by_container()
     modules = [each for package in ("lopa.runtime", "lopa.export") for layer in layers[package] for each in layer]
     assert sorted(named) == sorted(modules)
-
-
-def test_the_file_lists_of_the_architecture_page_are_in_order() -> None:
-    page = text_of(PROJECT / "ARCHITECTURE.md")
-    prompt, checkpoint = page.split("## From a ")[1:]
-    for walk, last in ((prompt, "cli/decode/answer_view.py"), (checkpoint, "export/verify/report.py")):
-        files = [path for path in A_LINK.findall(walk) if path.endswith(".py")]
-        assert len(files) >= 20
-        assert (files[0], files[-1]) == ("src/lopa/cli/main.py", f"src/lopa/{last}")
 
 
 def test_docstrings_cite_existing_sections_of_the_specification() -> None:

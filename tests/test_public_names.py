@@ -80,16 +80,3 @@ def test_names_for_type_checkers_match_the_loaded_ones() -> None:
     ]
     assert dict(imports) == lopa._MODULES
     assert sorted([*lopa._MODULES, "__version__"]) == sorted(lopa.__all__)
-
-
-def test_two_checkouts_on_the_path_do_not_merge(tmp_path: Path) -> None:
-    """Only the first one is found, because lopa is no namespace package."""
-    other = tmp_path / "src" / "lopa"
-    other.mkdir(parents=True)
-    (other / "__init__.py").write_text("")
-    (other / "elsewhere.py").write_text("")
-    code = "import lopa, importlib.util; print(len(lopa.__path__), importlib.util.find_spec('lopa.{}'))"
-    both = os.pathsep.join([str(PROJECT / "src"), str(tmp_path / "src")])
-    assert run(code.format("elsewhere"), both) == "1 None\n"
-    swapped = os.pathsep.join([str(tmp_path / "src"), str(PROJECT / "src")])
-    assert run(code.format("runtime"), swapped) == "1 None\n"

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chat_bundles import HERMES, with_added_tokens, with_chat_template
-from tests.runtime.text.chat_templates import TEMPLATES
+from tests.chat_bundles import HERMES, with_chat_template
 from tests.serve.servers import STOPPING, Server, serving
 
 from lopa.runtime import Decoder
@@ -42,19 +41,8 @@ def text_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def token_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the toy with Qwen3's tokens and a template in its style."""
-    return with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("tools") / "tokens", TEMPLATES["qwen"])
-
-
-@pytest.fixture(scope="session")
 def tool_server(text_bundle: Path) -> Iterator[Server]:
     yield from _running(text_bundle)
-
-
-@pytest.fixture(scope="session")
-def token_server(token_bundle: Path) -> Iterator[Server]:
-    yield from _running(token_bundle)
 
 
 def _running(bundle: Path) -> Iterator[Server]:

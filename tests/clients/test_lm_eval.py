@@ -120,35 +120,6 @@ def test_shots_stops_lengths_and_options_equal_the_decoder_s(
     )
 
 
-@pytest.mark.clients
-@no_python
-def test_samples_of_a_question_differ(server: Server, folder: Path) -> None:
-    options = ("--limit", "2", "--gen_kwargs", '{"do_sample": true, "temperature": 1.5, "max_gen_toks": 24}')
-    found, _ = samples([*lm_eval_command(server), *options], "tiny_repeated", folder)
-    assert all(len(set(texts)) == 3 for each in found for texts in each["resps"])
-
-
-@pytest.mark.clients
-@no_python
-@pytest.mark.parametrize(
-    ("task", "options", "message"),
-    [
-        ("tiny_likelihood", (), "Tokenizer is required for loglikelihood tasks"),
-        ("tiny_completions", ("--gen_kwargs", '{"num_beams": 4}'), "num_beams 4 is not supported"),
-        ("tiny_completions", ("--gen_kwargs", '{"max_gen_toks": 4000}'), "max_tokens is 4000"),
-    ],
-)
-def test_what_cannot_be_answered_ends_lm_eval(
-    task: str, options: tuple[str, ...], message: str, server: Server, folder: Path
-) -> None:
-    command = [*lm_eval_command(server), *options, "--tasks", task, "--limit", "2"]
-    command += ["--include_path", str(HERE / "lm_eval"), "--output_path", "out"]
-    done = run_client(command, folder, environment(folder))
-    assert done.returncode != 0, done.stdout
-    assert message in done.stdout
-    assert not (folder / "out").exists()
-
-
 OF_TASKS = """
 import json, pathlib, sys
 import lm_eval.tasks, yaml

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 import pytest
 from tests.cli.command import lopa_export
@@ -78,30 +77,6 @@ def test_answers_end_with_their_length(program: Path, tiny_bundle: Path) -> None
             found = decoder.generate(PROMPTS[0], strategy="d2f", max_new_tokens=length)
             expected = list(found.token_ids), found.steps
             assert answer(program, tiny_bundle, length, list(found.prompt_ids)) == expected
-
-
-def test_a_forward_equals_python_s_session(program: Path, tiny_bundle: Path) -> None:
-    ids = np.random.default_rng(0).integers(3, 1024, 50)
-    done = run(program, tiny_bundle, 0, *ids)
-    assert done.returncode == 0, done.stderr
-    rows = np.array([line.split() for line in done.stdout.splitlines()], np.float64)
-    session = onnxruntime.InferenceSession(tiny_bundle / "model.onnx")
-    caches = [each for each in session.get_inputs() if each.name.startswith("past_key_values.")]
-    inputs = {
-        "input_ids": ids[None, None],
-        "position_ids": np.arange(50)[None, None],
-        "window_mask": np.ones((1, 1, 50, 50), np.bool_),
-        "prefix_mask": np.zeros((1, 64), np.bool_),
-        "logits_index": np.arange(50)[None, None],
-        "temperature": np.ones(1, np.float32),
-        **{each.name: np.zeros((1, each.shape[1], 64, each.shape[3]), np.float32) for each in caches},
-    }
-    best, logprobs, entropy = session.run(["topk_ids", "topk_logprobs", "entropy"], inputs)
-    mask = json.loads((tiny_bundle / "manifest.json").read_text())["special_tokens"]["mask"]
-    choice = (best[0, 0, :, :1] == mask).astype(np.int64)
-    assert rows[:, 0].tolist() == np.take_along_axis(best[0, 0], choice, 1)[:, 0].tolist()
-    assert rows[:, 1] == pytest.approx(np.take_along_axis(logprobs[0, 0], choice, 1)[:, 0], abs=1e-6)
-    assert rows[:, 2] == pytest.approx(entropy[0, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize(

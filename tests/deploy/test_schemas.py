@@ -76,14 +76,6 @@ def test_kubernetes_resources_are_valid(kind: str, version: str, tmp_path: Path)
 
 
 @pytest.mark.release
-def test_unknown_kubernetes_fields_are_found(tmp_path: Path) -> None:
-    wrong = changed("Deployment", "spec.template.spec.containers.0.readinesProbe", {})
-    assert "readinesProbe" in faults_of_core(wrong, VERSIONS[1], tmp_path)
-    wrong = changed("HorizontalPodAutoscaler", "spec.maxReplicas", "8")
-    assert "maxReplicas" in faults_of_core(wrong, VERSIONS[1], tmp_path)
-
-
-@pytest.mark.release
 @pytest.mark.parametrize("kind", sorted(OF_KSERVE))
 def test_kserve_resources_are_valid(kind: str) -> None:
     assert faults_of_kserve(RESOURCES[kind]) == ""
@@ -116,19 +108,6 @@ def test_unknown_kserve_fields_are_found(kind: str, path: str, value: object, me
 @pytest.mark.parametrize("kind", sorted(OF_NPM))
 def test_the_gateway_and_the_monitor_are_valid(kind: str, tmp_path: Path) -> None:
     assert faults_of_npm(RESOURCES[kind], tmp_path) == ""
-
-
-@pytest.mark.release
-@pytest.mark.parametrize(
-    ("kind", "path", "value", "message"),
-    [
-        ("HTTPRoute", "spec.rules.0.timeouts.request", "660", "timeouts/request must match"),
-        ("HTTPRoute", "apiVersion", "gateway.networking.k8s.io/v2", "v2 is not"),
-        ("PodMonitor", "spec.podMetricsEndpoints.0.interval", 15, "interval must be string"),
-    ],
-)
-def test_invalid_fields_are_found(kind: str, path: str, value: object, message: str, tmp_path: Path) -> None:
-    assert message in faults_of_npm(changed(kind, path, value), tmp_path)
 
 
 @pytest.mark.release

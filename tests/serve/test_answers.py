@@ -139,26 +139,6 @@ def test_stop_strings_end_the_answer(server: Server) -> None:
         assert (choice.text, choice.finish_reason) == (whole[: whole.index(stop)], "stop")
 
 
-def test_log_probabilities_are_of_the_unmasking_step(server: Server, decoder: Decoder) -> None:
-    (expected,) = decoder.generate([QUESTIONS[0]], decoder.config(max_new_tokens=24, logprobs=True))
-    (plain,) = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=24, logprobs=0).choices
-    assert plain.logprobs is not None
-    assert expected.logprobs is not None
-    assert plain.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
-    assert plain.logprobs.tokens == [decoder.tokenizer.decode([each]) for each in expected.token_ids]
-    request_fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 24, "logprobs": True}
-    history = decoder.tokenizer.chat(CHAT)
-    (expected,) = decoder.generate([history], decoder.config(max_new_tokens=24, logprobs=True))
-    (chat,) = server.client.chat.completions.create(**request_fields).choices
-    assert chat.logprobs is not None
-    assert chat.logprobs.content is not None
-    assert expected.logprobs is not None
-    assert [each.logprob for each in chat.logprobs.content] == pytest.approx(expected.logprobs, abs=1e-4)
-    *_, last = server.client.chat.completions.create(**request_fields, stream=True)
-    assert last.choices[0].logprobs is not None
-    assert last.choices[0].logprobs.content == chat.logprobs.content, "a stream has them at its end"
-
-
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
 

@@ -6,24 +6,18 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import pytest
 import uvicorn
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serve.servers import WAIT, Server
-from tests.serve.test_streams import LONG
+from tests.serve.servers import Server
 from tools.checks.reference import text_with_tables
 
 from lopa.cli.decode.serve import command
 from lopa.serve.serve_limits import ServeLimits
-from lopa.serve.server_process import listening_socket
 from lopa.serve.server_settings import ServerSettings
 from lopa.serve.setting import settings_of
 
@@ -194,77 +188,3 @@ def test_prometheus_accepts_its_files(arguments: tuple[str, str]) -> None:
         [found("promtool"), "check", kind, DEPLOY / name], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@contextmanager
-def proxied(folder: Path, port: int) -> Iterator[str]:
-    """Run nginx with our file, on other ports and with a new certificate, in front of the server on `port`. Yield its
-    URL."""
-    nginx, openssl = found("nginx"), found("openssl")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    subprocess.run(
-        [*made, "-subj", "/CN=localhost", "-keyout", key, "-out", certificate], capture_output=True, check=True
-    )
-    with listening_socket("127.0.0.1", 0) as free:
-        own = free.getsockname()[1]
-    ours = NGINX
-    for old, new in (
-        ("listen 443 ssl", f"listen 127.0.0.1:{own} ssl"),
-        ("127.0.0.1:8000", f"127.0.0.1:{port}"),
-        ("/etc/lopa-export/tls/certificate.pem", str(certificate)),
-        ("/etc/lopa-export/tls/key.pem", str(key)),
-    ):
-        assert old in ours
-        ours = ours.replace(old, new)
-    temporary = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    main = folder / "nginx.conf"
-    main.write_text(
-        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{temporary}{ours}}}\n"
-    )
-    checked = subprocess.run([nginx, "-t", "-p", folder, "-c", main], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-    assert "warn" not in checked.stderr
-    process = subprocess.Popen([nginx, "-p", folder, "-c", main], stderr=subprocess.DEVNULL)
-    try:
-        url, end = f"https://127.0.0.1:{own}", time.monotonic() + WAIT
-        while True:
-            try:
-                assert httpx.get(f"{url}/ready", verify=False, trust_env=False).status_code == 200
-                break
-            except httpx.ConnectError:
-                assert time.monotonic() < end
-                assert process.poll() is None
-                time.sleep(0.02)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(WAIT)
-
-
-def test_nginx_passes_on_streams_errors_and_disconnects(server: Server, tmp_path: Path) -> None:
-    """Check that nginx passes on stream parts at once, the server's errors and client disconnects, and nothing else."""
-    with proxied(tmp_path, server.port) as url, httpx.Client(base_url=url, verify=False, trust_env=False) as client:
-        server.until_idle()
-        ended, cancelled = (server.metric(name) for name in ("lopa_steps_total", "lopa_cancelled_total"))
-        body = {"model": "tiny", "prompt": "1", "max_tokens": 1000, "lopa": LONG}
-        with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
-            assert answer.status_code == 200, answer.read()
-            lines = answer.iter_lines()  # keep a reference: the connection closes with it
-            assert next(lines) == ": keep-alive", "sent at once, since nginx does not buffer"
-            assert server.metric("lopa_requests_running") + server.metric("lopa_requests_waiting") == 1
-            assert server.metric("lopa_steps_total") == ended
-        server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 1)
-        with pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/completions", json=body, timeout=0.5)
-        server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
-        assert client.get("/metrics").status_code == 200, "127.0.0.1 is allowed"
-        assert client.get("/docs").status_code == 404
-        assert "nginx" in client.get("/v2").text
-        large = client.post("/v1/completions", content=b"1" * (ServeLimits().max_body + 1))
-        ours = server.http.post("/v1/completions", content=b"1" * (ServeLimits().max_body + 1))
-        assert large.status_code == ours.status_code == 413
-        assert large.json()["error"] == {**ours.json()["error"], "message": "request body exceeds 4 MiB"}

@@ -125,6 +125,26 @@ def test_thinking_is_a_block_of_its_own(thinking: Any) -> None:
     assert _create(thinking, messages=history).content
 
 
+def test_calls_and_results_go_back_as_they_came(client: Any) -> None:
+    messages = list(CHAT)
+    for turn in range(4):
+        choice = {"type": "any" if turn % 2 == 0 else "auto"}
+        answer = _create(client, messages=messages, tools=TOOLS, tool_choice=choice, extra_body={"temperature": 0.7})
+        messages.append({"role": "assistant", "content": [each.to_dict() for each in answer.content]})
+        results = [
+            {
+                "type": "tool_result",
+                "tool_use_id": each.id,
+                "content": [{"type": "text", "text": "7 C"}],
+                "is_error": False,
+            }
+            for each in answer.content
+            if each.type == "tool_use"
+        ]
+        assert results or turn % 2
+        messages.append({"role": "user", "content": [*results[::-1], {"type": "text", "text": "And now?"}]})
+
+
 def test_a_last_message_of_the_assistant_is_continued(thinking: Any, text_bundle: Path) -> None:
     begun = "Answer: 9 x"
     fields: dict[str, Any] = {"messages": [*CHAT, {"role": "assistant", "content": begun}], "max_tokens": 40}

@@ -287,26 +287,6 @@ def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
 
 
 @in_chromium
-def test_server_errors_are_shown_in_the_run(browser: Browser, server: Server) -> None:
-    page = Page(browser, server)
-    page.write("[name=branches]", "9")
-    page.run(QUESTIONS[0])
-    _, answered = page.ended()
-    error_text = browser.value("runs[0].part('status').innerText")
-    assert error_text.splitlines() == [
-        "Branches: 9 exceeds this server's limit.",
-        "Expected: At most 8.",
-        "What to do: Reduce it.",
-    ]
-    assert browser.value("runs[0].part('status').classList.contains('wrong')")
-    assert " forwards: " in answered
-    browser.value("runs[1].strategy.value = 'lopa'; runs[1].updateOptions(); runs[1].option('branches').value = ''")
-    page.write("#tokens", "1025")
-    page.run(QUESTIONS[0])
-    assert all("At most 1024" in statuses for statuses in page.ended())
-
-
-@in_chromium
 def test_api_keys_html_in_names_and_a_server_that_stops(browser: Browser, chat_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{KEY}\n")
     options = ("--model", "<b>tiny</b>", "--api-keys", tmp_path / "keys", "--drain", 0.1)

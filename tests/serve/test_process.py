@@ -20,7 +20,6 @@ from tests.cli.command import lopa_export
 from tests.serve.servers import STOPPING, Server, serving
 from tests.serve.test_answers import CHAT, QUESTIONS
 from tests.serve.test_streams import events, long_body
-from tools.checks.reference import metrics
 
 
 def start_stream(server: Server, body: dict[str, Any], lines: list[str]) -> threading.Thread:
@@ -119,19 +118,6 @@ def test_listens_on_loopback_only(server: Server) -> None:
     if not own_address.startswith("127."):
         with pytest.raises(OSError), socket.create_connection((own_address, server.port), timeout=2):  # noqa: PT011
             pass
-
-
-@pytest.mark.parametrize(
-    ("options", "output"),
-    [
-        (("--port", 70000), "--port"),
-        (("--api-keys", "nowhere"), "nowhere does not exist"),
-    ],
-)
-def test_invalid_options(tiny_bundle: Path, options: tuple[object, ...], output: str) -> None:
-    done = lopa_export("serve", tiny_bundle, *options)
-    assert done.returncode == 2
-    assert output in done.stderr
 
 
 def test_missing_extra_is_named(tiny_bundle: Path) -> None:
@@ -311,17 +297,6 @@ def test_endless_headers_are_rejected(server: Server) -> None:
     for length, status in ((60_000, b" 200 "), (70_000, b" 400 ")):
         line = b"GET /health?" + b"x" * length
         assert status in exchange(server, line + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-
-
-def test_page_lists_the_metrics(server: Server) -> None:
-    server.client.completions.create(model="tiny", prompt="2 + 2", max_tokens=4)
-    text = server.http.get("/metrics").text
-    documented = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE lopa_")}
-    named = {line.split()[1].strip("`") for line in metrics().splitlines() if line.startswith("| `lopa_")}
-    assert named == {name for name in documented if not name.endswith("_created")}
-    assert server.metric('lopa_requests_total{endpoint="completions",finish_reason="length"') > 0
-    for name in ("lopa_generated_tokens_total", "lopa_prompt_tokens_total", "lopa_request_seconds_count"):
-        assert server.metric(name) > 0
 
 
 def test_without_descriptors_accepting_pauses(chat_bundle: Path) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-
 from lopa.cli.batch.openai_line import OpenAIAnswerFormat, identity_of_openai_answer, request_from_openai_line
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.bundle import Bundle

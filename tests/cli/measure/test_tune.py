@@ -2,16 +2,14 @@
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.bench.comparison import candidates, decodes
+from lopa.bench.comparison import candidates
 from lopa.bench.comparison.candidates import Candidate
-from lopa.bench.comparison.ladder import PILOT_QUESTIONS
 from lopa.runtime.bundle import Bundle
 from lopa.tiny import EVAL
 
@@ -47,14 +45,6 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
-def figures(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return what does not depend on time of each outcome, by configuration, its options and prompt."""
-    return {
-        (each["config"], each["options"], each["prompt"]): {**each["outcome"], "seconds": None}
-        for each in report(folder)["outcomes"]
-    }
-
-
 def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, tmp_path: Path) -> None:
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     done = lopa_export(
@@ -82,40 +72,6 @@ def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, t
     assert "preset exact" in slow.stderr
     assert "preset" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
     assert "requests now decode with balanced" in done.stdout
-
-
-def test_a_run_continues_after_an_interrupt(
-    bundle: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", whole).returncode == 0
-    decode, made = decodes.Decodes._decode, list[None]()
-
-    def limited(*given: Any) -> Any:
-        if len(made) == 30:
-            raise KeyboardInterrupt
-        made.append(None)
-        return decode(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decodes.Decodes, "_decode", limited)
-        stopped = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut)
-    assert stopped.returncode not in (0, 2)
-    assert f"{cut} holds 29 outcomes: --resume continues after them" in stopped.stderr.replace("\n", " ")
-    assert [path.name for path in cut.iterdir()] == ["tune.outcomes.jsonl"]
-    kept = [json.loads(line) for line in (cut / "tune.outcomes.jsonl").read_text().splitlines()[1:]]
-    assert len(kept) == 29
-    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut, "--resume").returncode == 0
-    assert [path.name for path in cut.iterdir() if "outcomes" in path.name] == []
-    assert report(cut)["outcomes"][:29] == kept, "with their seconds, so none was decoded again"
-    decoded, again = figures(whole), figures(cut)
-    # Measured speeds decide which questions follow the first ones, which every configuration answers.
-    common = decoded.keys() & again.keys()
-    assert {each: decoded[each] for each in common} == {each: again[each] for each in common}
-    answered = Counter(config for config, _, _ in common)
-    exact = ["one token per step", *(f"one token per step, {drafts} drafts" for drafts in (1, 2, 3))]
-    assert all(answered[name] >= PILOT_QUESTIONS for name in ("defaults", *exact))
-    assert all(answered[name] >= 2 for name in (POOR.name, QUICK.name))
 
 
 def test_a_short_budget_keeps_the_defaults(bundle: Path, questions: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from langchain_openai import ChatOpenAI, OpenAI
 
@@ -52,29 +51,7 @@ def test_log_probabilities(chat: ChatOpenAI) -> None:
     assert len(answer.response_metadata["logprobs"]["content"]) == EXPECTED["whole"]["tokens"]
 
 
-def test_structured_output_by_a_schema(chat: ChatOpenAI) -> None:
-    number = {"type": "integer", "minimum": 0, "maximum": 9}
-    schema = {"title": "answer", "description": "a number", "type": "object", "properties": {"x": number}}
-    schema |= {"required": ["x"], "additionalProperties": False}
-    answer = chat.with_structured_output(schema, method="json_schema").invoke(EXPECTED["question"])
-    assert answer.keys() == {"x"}
-    assert answer["x"] in range(10)
-
-
 def test_text_model_completes() -> None:
     model = OpenAI(**SERVER, max_tokens=64, temperature=0)
     assert model.invoke(EXPECTED["prompts"][0]) == EXPECTED["completed"][0]["text"]
     assert "".join(model.stream(EXPECTED["prompts"][0])) == EXPECTED["completed"][0]["text"]
-
-
-def test_tools_are_rejected_by_name(chat: ChatOpenAI) -> None:
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    schema = {"title": "answer", "description": "a number", "type": "object", "properties": {"x": {"not": {}}}}
-    structured = chat.with_structured_output(schema, method="json_schema")
-    for refused, param in ((chat.bind_tools([add]), "tools"), (structured, "response_format")):
-        with pytest.raises(openai.BadRequestError) as error:
-            refused.invoke(EXPECTED["question"])
-        assert error.value.param == param

@@ -1,13 +1,8 @@
 """The choice of a replica: longest prefix, bounded load, bounded memory."""
 
 import random
-from itertools import pairwise
-from typing import Any
 
-from tests.serve.ray.test_affinity import MODELS
-
-from lopa.serve.openai.body_options import CHATS
-from lopa.serve.ray.affinity import PrefixRoutes, ranked_replicas, route_from_body
+from lopa.serve.ray.affinity import PrefixRoutes, ranked_replicas
 
 
 def test_the_replica_with_the_longest_prefix_is_found() -> None:
@@ -56,25 +51,3 @@ def test_without_a_prefix_the_least_busy_replicas_come_first() -> None:
     assert all([sorted(rank) for rank in ranks] == [["b", "c"], ["d"], ["a"]] for ranks in found)
     assert {ranks[0][0] for ranks in found} == {"b", "c"}
     assert ranked_replicas(None, {}, 4) == []
-
-
-def test_growing_chats_stay_and_spread() -> None:
-    """Simulate conversations in which only the ingress's keys and the number of unfinished requests are known."""
-    rng = random.Random(1)
-    routes: PrefixRoutes[int] = PrefixRoutes()
-    system = {"role": "system", "content": "You are helpful."}
-    chats: list[list[dict[str, Any]]] = [[system, {"role": "user", "content": f"task {each}"}] for each in range(12)]
-    homes: list[list[int]] = [[] for _ in chats]
-    unfinished: list[int] = []
-    for turn in range(10):
-        for number in rng.sample(range(len(chats)), len(chats)):
-            prefixes = route_from_body({"model": "causal", "messages": chats[number]}, CHATS, MODELS).prefixes
-            requests = {each: unfinished.count(each) for each in range(3)}
-            replica = ranked_replicas(routes.find(prefixes, requests), requests, max_excess=2)[0][0]
-            routes.record(prefixes, replica)
-            unfinished = [*unfinished[-3:], replica]
-            homes[number].append(replica)
-            chats[number] += [{"role": "assistant", "content": f"{turn}"}, {"role": "user", "content": "go on"}]
-    moves = sum(a != b for each in homes for a, b in pairwise(each))
-    assert moves < 0.3 * 12 * 9
-    assert {each[0] for each in homes} == {0, 1, 2}, "a common system prompt sent all chats to one replica"
