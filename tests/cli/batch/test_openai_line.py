@@ -34,9 +34,6 @@ def chat(**body: Any) -> dict[str, Any]:
     ("body", "options"),
     [
         ({"max_tokens": 5}, {"max_new_tokens": 5}),
-        ({"max_completion_tokens": 5, "max_tokens": 5}, {"max_new_tokens": 5}),
-        ({"temperature": 0.5, "top_p": 0.9, "seed": 3}, {"temperature": 0.5, "top_p": 0.9, "seed": 3}),
-        ({"stop": "x"}, {"stop": ["x"]}),
         ({"stop": ["x", "y"]}, {"stop": ["x", "y"]}),
         ({"stop": None, "temperature": None, "tools": None}, {}),
         ({"n": 1, "stream": False, "logit_bias": {}, "tools": [], "presence_penalty": 0.0}, {}),
@@ -52,14 +49,10 @@ def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dic
 @pytest.mark.parametrize(
     "body",
     [
-        {"n": "1"},
         {"stream": True},
         {"tools": [{"type": "function"}]},
-        {"best_of": 3},
         {"lopa": {"deadline": 5}},
         {"max_tokens": 5, "lopa": {"max_new_tokens": 6}},
-        {"lopa": {"max_tokens": 5}},
-        {"lopa": [1]},
     ],
 )
 def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) -> None:
@@ -72,14 +65,11 @@ def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) 
     "wrong",
     [
         {"url": "/v1/embeddings"},
-        {"url": ["/v1/completions"]},
         {"method": "GET"},
         {"body": "text"},
         {"custom_id": 5},
-        {"custom_id": None},
         {"extra": 1},
         {"body": {}},
-        {"body": {"prompt": 5}},
     ],
 )
 def test_lines_of_another_form_are_rejected(wrong: dict[str, Any]) -> None:

@@ -117,12 +117,9 @@ def test_a_template_is_checked_before_anything_is_written(
     [
         ((), "nothing to change"),
         (("--default", "gama=1"), "did you mean gamma=1?"),
-        (("--default", "branches"), "NAME=VALUE"),
-        (("--default", "gamma=much"), "a value of --gamma"),
         (("--default", "gamma=0.1", "--default", "gamma=0.2"), "--default gamma twice"),
         (("--default", "gamma=0.1"), "gamma 0.1 with strategy 'lopa'"),
         (("--unset", "branches"), "nothing to unset: the bundle is as exported"),
-        (("--chat-template", "nowhere.jinja"), "nowhere.jinja does not exist"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )

@@ -148,7 +148,6 @@ def test_revisions_and_locked(hub: HubServer, run: Run, tiny_bundle: Path, tmp_p
         (("org/none",), "the Hub has no repository org/none, or it is private", "check the spelling"),
         (("org/gated",), "org/gated is gated", "accept the terms at"),
         ((f"{BASE}@v9",), f"{BASE} has no revision 'v9'", "a branch, a tag or a commit"),
-        ((BASE, "--lora", "org/none"), "the Hub has no repository org/none", "check the spelling"),
     ],
 )
 def test_what_the_hub_refuses(
@@ -199,11 +198,8 @@ def test_a_file_with_another_digest_is_removed(hub: HubServer, run: Run, name: s
     [
         ("ETag", '"{tmp}/outside"', "the ETag"),
         ("X-Linked-Etag", '"../../../../outside"', "the ETag"),
-        ("ETag", '"0123"', "the ETag"),
         ("X-Repo-Commit", "../../../../../../outside", "the commit"),
-        ("X-Repo-Commit", "0" * 40, "the commit"),
         ("Location", "file://{tmp}/hub-home", "is not encrypted"),
-        ("Location", "http://192.0.2.1/model", "http://192.0.2.1/model is not encrypted"),
         ("X-Linked-Size", "3", "file should be of size 3 but has size"),
     ],
 )
@@ -222,14 +218,11 @@ def test_headers_that_are_not_the_hubs_are_refused_and_write_nothing(
     ("answers", "message"),
     [
         ({"": {"id": BASE, "sha": "../../../../outside"}}, "the revision has the commit '../../../../outside'"),
-        ({"": {"id": BASE}}, "the revision has the commit None"),
-        ({"/tree/{commit}": 5}, "answers otherwise than a Hub: 'int' object is not iterable"),
         ({"/tree/{commit}": [{"type": "file"}]}, "answers otherwise than a Hub: 'path' is missing"),
         (
             {"/tree/{commit}": [{"type": "file", "path": "C:a.json", "size": 1, "oid": "0" * 40}]},
             "Invalid filename",
         ),
-        ({"/tree/{commit}": [{"type": "file", "path": "a\0.json", "size": 1, "oid": "0" * 40}]}, "null byte"),
     ],
 )
 def test_lists_that_are_not_the_hubs_are_refused_by_what_is_wrong(

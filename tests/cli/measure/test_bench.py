@@ -167,11 +167,8 @@ def test_a_bundle_that_cannot_be_written_is_rejected_before_measuring(
     ("name", "arguments", "taken", "work"),
     [
         ("quality", (EVAL, "--limit", 1, "--output", "out"), "out/quality.md", "decodes"),
-        ("quality", (EVAL, "--limit", 1, "--plot", "q.png"), "q.png", "decodes"),
         ("speed", ("--checkpoint", CHECKPOINT, "--lora", ADAPTER, "--output", "out"), "out/speed.json", "prompts"),
         ("costs", ("--output", "out"), "out/costs.md", "forwards"),
-        ("cold", ("--output", "out"), "out/cold.json", "cold starts"),
-        ("scaling", ("--devices", "1", "--output", "out"), "out/scaling.md", "prompts"),
     ],
 )
 def test_an_unwritable_file_is_reported_before_measuring(
@@ -248,13 +245,10 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
     [
         ("quality", (EVAL, "--branches", 3), "No such option '--branches'"),
         ("costs", ("--device", "cpu:x"), "cpu:N or cpu:N-M"),
-        ("scaling", (), "Missing option '--devices'"),
         ("scaling", ("--devices", "1,0"), "--devices '1,0'"),
         ("scaling", ("--devices", "1,,2"), "distinct integers from 1"),
         ("scaling", ("--devices", "1,9999"), f"at most {len(available_cores())}, the cores"),
-        ("speed", (), "Missing option '--checkpoint'"),
         ("speed", ("--checkpoint", CHECKPOINT, "--device", "numpy"), "on the CPU"),
-        ("quality", (EVAL, "--limit", 0), "limit"),
     ],
 )
 def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...], message: str) -> None:

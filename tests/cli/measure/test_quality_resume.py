@@ -119,8 +119,6 @@ def test_a_finished_run_accepts_more_strategies_and_prompts(
 CHANGES: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("prompts", "sha256"), "0" * 64, "outcomes of another file of prompts"),
     (("run", "bundle_sha256"), "0" * 64, "outcomes of another bundle"),
-    (("run", "threads"), 7, "outcomes of another number of threads"),
-    (("run", "device"), "numpy", "outcomes of another device"),
     (("outcomes", 0, "outcome", "steps"), "many", "Expected `int`"),
     (("outcomes",), None, "has no outcomes"),
 ]

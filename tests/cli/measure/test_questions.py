@@ -41,15 +41,9 @@ def test_data_with_examples(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("copy", "data.jsonl"), "omit DATA"),
-        (("gsm8k",), "needs DATA"),
         (("copy", "--shots", "1"), "--shots is not an option of copy: omit it"),
-        (("copy", "--length", "1"), "length 1"),
-        (("mbpp", "data.jsonl", "--seed", "1"), "--seed is not an option of mbpp: omit it"),
         (("mbpp", "data.jsonl", "--shots", "3"), "--shots needs --shots-from"),
-        (("mbpp", "data.jsonl", "--last-number"), "--last-number is not an option of mbpp: omit it"),
         (("humaneval", "data.jsonl", "--chat", "--shots-from", "data.jsonl"), "omit --shots-from"),
-        (("sudoku",), "sudoku"),
-        (("gsm8k", "missing.jsonl"), "missing.jsonl"),
     ],
 )
 def test_bad_usage(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -40,9 +40,7 @@ def common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 def test_same_prompt_has_the_same_keys() -> None:
     others = [
         {"max_tokens": 5},
-        {"stream": True},
         {"temperature": 0.5},
-        {"seed": 3},
         {"lopa": {"branches": 2}},
         {"n": 2},
         {"tools": []},
@@ -56,7 +54,6 @@ def test_same_prompt_has_the_same_keys() -> None:
     "other",
     [
         {"prompt": "2 + 4"},
-        {"prompt": [2, 3]},
         {"prompt": ["2 + 3 + 4"]},
         {"cache_salt": "tenant"},
         {"tools": [{"type": "function", "function": {"name": "now"}}]},
@@ -123,11 +120,8 @@ def test_unknown_models_go_to_the_first_one(body: dict[str, Any]) -> None:
     [
         {"prompt": 2**200},
         {"prompt": "\ud800"},
-        {"prompt": None},
         {"prompt": [[], {}, 5]},
-        {"temperature": "hot"},
         {"lopa": 5},
-        {"lopa": {"attention": 7}},
         {"lopa": {"attention": ["full"]}},
         {"cache_salt": 5},
     ],

@@ -25,18 +25,11 @@ WITHOUT_LIBRARY = (
     [
         (None, {}, None),
         (None, {"OTEL_SERVICE_NAME": "x", BASE: "", TRACES: ""}, None),
-        (None, {BASE: URL}, TracesEndpoint(None, BASE)),
         (None, {BASE: URL, TRACES: f"{URL}/v1/traces"}, TracesEndpoint(None, TRACES)),
         (None, {TRACES: "https://[::1]:4318/x", BASE: "not read"}, TracesEndpoint(None, TRACES)),
-        (f"{URL}/v1/traces", {}, TracesEndpoint(f"{URL}/v1/traces", OPTION)),
         (URL, {BASE: "http://other", "OTEL_TRACES_EXPORTER": "none"}, TracesEndpoint(URL, OPTION)),
-        (URL, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, TracesEndpoint(URL, OPTION)),
         (None, {BASE: URL, "OTEL_SDK_DISABLED": " True"}, None),
-        (None, {BASE: URL, "OTEL_SDK_DISABLED": "false"}, TracesEndpoint(None, BASE)),
-        (None, {BASE: URL, "OTEL_TRACES_EXPORTER": "none"}, None),
         (None, {BASE: URL, "OTEL_TRACES_EXPORTER": "console, otlp"}, TracesEndpoint(None, BASE)),
-        (None, {"OTEL_TRACES_EXPORTER": "otlp"}, None),
-        (None, {"OTEL_TRACES_EXPORTER": "zipkin"}, None),
         (None, {BASE: URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, TracesEndpoint(None, BASE)),
         (
             None,
