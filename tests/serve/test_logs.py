@@ -5,7 +5,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -259,17 +258,6 @@ def test_empty_variable_of_a_protecting_option_is_an_error(
     assert done.returncode == 2
     assert f"the environment variable {variable} is empty" in done.stderr
     assert "is empty" not in lopa_export("serve", tmp_path, "--port", 0, f"--{option}", "FILE").stderr
-
-
-def test_help_lists_the_variable_of_every_option() -> None:
-    for option, is_complete in (("--help", False), ("--help-all", True)):
-        text = lopa_export("serve", option).stdout
-        flags = set(re.findall(r"^  (?:-\w, )?--([a-z-]+)", text, re.MULTILINE)) - {"help", "help-all"}
-        variables = set(re.findall(r"LOPA_SERVE__[A-Z_]*", "".join(text.split())))
-        expected = {f"LOPA_SERVE__{flag.upper().replace('-', '_')}" for flag in flags}
-        assert len(flags) > (20 if is_complete else 15)
-        assert expected <= variables
-        assert variables - expected <= {"LOPA_SERVE__", "LOPA_SERVE__BUNDLE"}
 
 
 def test_failure_to_start_is_in_the_json_log(tmp_path: Path) -> None:

@@ -230,6 +230,7 @@ def test_completions_return_the_best_candidates_and_the_token(scorer: Server, de
     assert plain.logprobs.top_logprobs is not None
     assert plain.logprobs.tokens is not None
     assert expected.top_logprobs is not None
+    assert plain.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
     drawn = 0
     for token, best, (candidate,) in zip(
         plain.logprobs.tokens, plain.logprobs.top_logprobs, expected.top_logprobs, strict=True

@@ -35,10 +35,11 @@ _FIRST = {"index", "id", "type", "function"}
 """Fields that clients need in the first delta of a call."""
 
 
-@pytest.fixture
-def client(tool_server: Server) -> Iterator[Any]:
+@pytest.fixture(params=["tool_server", "reasoning_server"])
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    server: Server = request.getfixturevalue(request.param)
     with openai.OpenAI(
-        base_url=f"{tool_server.url}/v1",
+        base_url=f"{server.url}/v1",
         api_key="none",
         max_retries=0,
         http_client=httpx.Client(timeout=WAIT, trust_env=False),
@@ -93,6 +94,9 @@ def test_whole_and_streamed_chats_are_equal(client: Any, fields: dict[str, Any])
         "calls": [(each.type, each.function.name, each.function.arguments) for each in calls],
     }
     assert streamed == _message(choice.message)
+    chosen = fields.get("tool_choice")
+    assert bool(calls) if chosen not in (None, "none") else chosen is None or not calls
+    assert not calls or choice.finish_reason == "tool_calls"
     if choice.finish_reason == "length":
         return  # the helper turns it into an error
     with client.chat.completions.stream(**body) as stream:

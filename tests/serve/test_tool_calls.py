@@ -88,30 +88,6 @@ def either_server(request: pytest.FixtureRequest) -> Server:
     return cast(Server, request.getfixturevalue(request.param))
 
 
-@pytest.mark.parametrize("choice", ["required", "get", "auto", "none"])
-def test_whole_and_streamed_answers_are_equal(either_server: Server, choice: str) -> None:
-    chosen: Any = {"type": "function", "function": {"name": "get"}} if choice == "get" else choice
-    fields = {"tools": TOOLS, "tool_choice": chosen, "temperature": 1.0, "seed": 1}
-    whole, streamed = _whole(either_server, **fields), _streamed(either_server, **fields)
-    message = whole["message"]
-    calls = _calls(message)
-    assert _calls({"tool_calls": streamed["calls"]}) == calls
-    assert (streamed["text"], streamed["reasoning"]) == (message["content"] or "", message.get("reasoning") or "")
-    assert streamed["finish"] == whole["finish_reason"]
-    _check_calls(calls)
-    ids = [each["id"] for each in message.get("tool_calls") or ()]
-    assert len(set(ids)) == len(ids)
-    if choice in ("required", "get"):
-        assert calls
-        assert whole["finish_reason"] == "tool_calls"
-        assert message["content"] is None
-    if choice == "get":
-        assert calls == [("get", "{}")]
-    if choice == "none":
-        assert not calls
-        assert isinstance(message["content"], str)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_is_cut_never_has_half_a_call(either_server: Server, stream: bool) -> None:
     for tokens in range(1, 80, 9):
@@ -150,45 +126,6 @@ def test_a_call_or_a_structured_answer(tool_server: Server) -> None:
             text = message["content"].rpartition("</think>")[2]
             jsonschema.validate(json.loads(text), schema)
     assert seen <= {"stop", "tool_calls"}
-
-
-def test_results_come_in_the_order_of_their_calls(text_bundle: Path, reasoning_server: Server) -> None:
-    calls = [
-        {"id": f"c{n}", "type": "function", "function": {"name": "get", "arguments": arguments}}
-        for n, arguments in enumerate(("{}", ""))
-    ]
-    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": f"result {n}"} for n in range(2)]
-    head = [*CHAT, {"role": "assistant", "content": None, "tool_calls": calls}]
-    counts = [
-        reasoning_server.http.post(
-            "/v1/chat/completions",
-            json={"model": "tiny", "messages": [*head, *order], "max_tokens": 24, "tools": TOOLS},
-        ).json()
-        for order in (results, results[::-1])
-    ]
-    assert counts[0]["usage"]["prompt_tokens"] == counts[1]["usage"]["prompt_tokens"]
-    assert counts[0]["choices"][0]["message"] == counts[1]["choices"][0]["message"]
-    for wrong in ({**results[0], "tool_call_id": "other"}, results[1]):
-        body = {"model": "tiny", "messages": [*head, wrong, results[1]], "max_tokens": 8}
-        answer = reasoning_server.http.post("/v1/chat/completions", json=body)
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
-        assert "message 2" in answer.json()["error"]["message"] or "message 3" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("arguments", ["{", "[1]", None, {}, {"a": 1}, '{"a": "\\ud800"}', "[" * 5000])
-def test_odd_arguments_in_the_history_are_no_failure(tool_server: Server, arguments: Any) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": arguments}}
-    messages = [
-        *CHAT,
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": "1"},
-    ]
-    answer = tool_server.http.post(
-        "/v1/chat/completions", json={"model": "tiny", "messages": messages, "max_tokens": 4, "tools": TOOLS}
-    )
-    assert answer.status_code in (200, 400), answer.text
-    if answer.status_code == 400:
-        assert answer.json()["error"]["param"] == "messages"
 
 
 def test_no_message_or_tool_forges_a_control_token(token_bundle: Path) -> None:

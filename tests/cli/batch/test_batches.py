@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -175,42 +173,6 @@ def test_prompts_from_standard_input_or_a_fifo_are_answered_one_by_one(tiny_bund
     assert [line["line"] for line in answers(piped.stdout)] == [2, 4]
 
 
-def test_special_outputs_are_written_and_not_replaced(tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts, fifo, target = jsonl(tmp_path / "in.jsonl", GOOD), tmp_path / "fifo", tmp_path / "target"
-    link = tmp_path / "link"
-    link.symlink_to("target")
-    os.mkfifo(fifo)
-    found: list[bytes] = []
-    reader = threading.Thread(target=lambda: found.append(fifo.read_bytes()))
-    reader.start()
-    result = lopa_export(
-        *("generate", tiny_bundle, "--prompts", prompts),
-        *("--output", fifo, "--step-log", link, "--timeline", "/dev/null"),
-    )
-    reader.join()
-    assert result.returncode == 0, result.stderr
-    assert json.loads(found[0])["line"] == 1
-    assert stat.S_ISFIFO(fifo.lstat().st_mode)
-    assert link.is_symlink()
-    assert len(target.read_text().splitlines()) > 2
-    assert Path("/dev/null").is_char_device()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["fifo", "in.jsonl", "link", "target"]
-
-
-@pytest.mark.parametrize("option", ["--output", "--step-log", "--timeline"])
-def test_an_unwritable_path_is_rejected_and_nothing_is_lost(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts = jsonl(tmp_path / "in.jsonl", GOOD)
-    before = jsonl(tmp_path / "before", "old")
-    others = [each for each in ("--output", "--step-log", "--timeline") if each != option]
-    (tmp_path / "loop").symlink_to("loop")
-    for path in (prompts / "x", tmp_path / "loop"):
-        result = lopa_export("generate", tiny_bundle, "--prompts", prompts, option, path, others[0], before)
-        assert (result.returncode, result.stdout) == (2, ""), path
-        assert "error: cannot write" in result.stderr
-        assert "Traceback" not in result.stderr
-        assert before.read_text() == "old\n"
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -246,15 +208,6 @@ def test_earlier_results_stay_until_the_first_new_one(bad: str, tiny_bundle: Pat
     )
     assert result.returncode == 2
     assert output.read_text() == "old\n"
-
-
-@pytest.mark.parametrize("option", ["--output", "--step-log", "--timeline"])
-def test_a_full_device_ends_the_run_with_one_message(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts = jsonl(tmp_path / "in.jsonl", *[GOOD] * 3)
-    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, option, "/dev/full")
-    assert result.returncode == 2
-    assert result.stderr.count("error: writing /dev/full failed: No space left on device") == 1
-    assert "Traceback" not in result.stderr
 
 
 def test_a_failing_device_keeps_the_earlier_results(tiny_bundle: Path, tmp_path: Path) -> None:

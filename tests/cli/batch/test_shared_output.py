@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,31 +81,6 @@ def test_the_second_process_does_not_remove_the_first_ones_new_file(tiny_bundle:
         process.communicate(60)
         assert process.returncode == 0
     assert len(answers(output.read_text())) == len(LINES)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_ended_leaves_no_lock(number: signal.Signals, tiny_bundle: Path, tmp_path: Path) -> None:
-    output, prompts = tmp_path / "out.jsonl", jsonl(tmp_path / "in.jsonl", *LINES)
-    with first_process(tiny_bundle, output) as (process, _):
-        process.send_signal(number)
-        process.communicate(60)
-        assert output.exists() == (number == signal.SIGKILL)
-        done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
-        assert done.returncode == 0, done.stderr
-    assert len(answers(output.read_text())) == len(LINES)
-
-
-def test_devices_and_fifos_need_no_lock(tiny_bundle: Path, tmp_path: Path) -> None:
-    prompts = jsonl(tmp_path / "in.jsonl", *LINES[:1])
-    with first_process(tiny_bundle, tmp_path / "out", "--step-log", "/dev/null") as (process, answer):
-        for name in ("/dev/null", "/dev/stdout"):
-            done = lopa_export(
-                "generate", tiny_bundle, "--prompts", prompts, "--output", name, "--step-log", "/dev/null"
-            )
-            assert done.returncode == 0, done.stderr
-        answer()
-        process.communicate(60)
-        assert process.returncode == 0
 
 
 def test_a_file_system_without_locks_gives_a_warning(

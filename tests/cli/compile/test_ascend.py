@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.export.ascend.test_process import ends
-from tests.runtime.ascend.graphs import altered_graph, quantized
 from tests.runtime.ascend.stand_in_om import read_om
 from tests.runtime.ascend.stand_in_toolkit import VERSION
 from tests.runtime.bundle.test_buckets import bucket
@@ -96,25 +95,6 @@ def test_a_build_and_what_builds_again(
         assert code == 0
         assert "up to date" not in output
     assert len(runs(atc_calls)) == 3
-
-
-def test_int8_is_an_om_for_each_bucket(planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "amct"
-    folder.mkdir()
-    shutil.copy(planned_bundle / "model.onnx.data", folder)
-    graph = altered_graph(planned_bundle / "portable.onnx", folder / "deploy.onnx", quantized)
-    code, output, errors = ascend(planned_bundle, *SOC, "--int8", "--int8-graph", graph)
-    assert code == 0, errors
-    assert "3 buckets, 3 OM" in output
-    engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
-    assert (engine.int8, engine.dynamic, engine.precision) == (True, False, "fp16")
-    assert [each.model for each in engine.buckets] == ["bucket-0.om", "bucket-1.om", "bucket-2.om"]
-    for each in engine.buckets:
-        dims = iter(each.dims)
-        filled = [[next(dims) if dim == -1 else dim for dim in value.dims] for value in engine.inputs]
-        om = read_om(planned_bundle / "engines" / "ascend-910B1" / each.model)
-        assert [value.dims for value in om.inputs] == filled
-        assert om.buckets == []
 
 
 def test_a_dry_run_and_the_files_its_commands_write(
@@ -248,17 +228,6 @@ def test_ctrl_c_ends_atc_and_leaves_nothing(planned_bundle: Path, atc_calls: Pat
     assert not (planned_bundle / "engines").exists()
 
 
-def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    process, numbers = started_build(planned_bundle)
-    process.kill()
-    for number in numbers:  # a killed process cannot end its children
-        os.kill(number, signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert not (planned_bundle / "engines" / "ascend-910B1").exists()
-    assert ascend(planned_bundle, *SOC)[0] == 0
-    assert [path.name for path in (planned_bundle / "engines").iterdir()] == ["ascend-910B1"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -277,16 +246,3 @@ def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, argum
     assert message in errors
     assert runs(atc_calls) == []
     assert not (planned_bundle / "engines").exists()
-
-
-def test_a_bundle_without_a_plan_or_a_portable_graph(
-    planned_bundle: Path, tiny_bundle: Path, atc_calls: Path, ascend: Command
-) -> None:
-    plan = planned_bundle / BUCKETS_NAME
-    code, _, errors = ascend(tiny_bundle, *SOC, "--buckets", plan)
-    assert code == 2
-    assert "--dialect portable" in errors or "made for weights" in errors
-    plan.unlink()
-    code, _, errors = ascend(planned_bundle, *SOC)
-    assert code == 2
-    assert f"lopa-export plan {planned_bundle}" in errors

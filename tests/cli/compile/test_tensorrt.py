@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.runtime.tensorrt.buckets import DEVICE, bucket, plan_file
+from tests.runtime.tensorrt.buckets import DEVICE, plan_file
 from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
@@ -61,14 +61,6 @@ def test_a_plan_at_another_place(bundle: Path, tmp_path: Path, capsys: pytest.Ca
     assert f"{bundle / 'shape_buckets.json'} does not exist" in capsys.readouterr().err
     assert run(bundle, "--buckets", tmp_path / "other.json", "--timing-cache", tmp_path / "t") == 0
     assert (tmp_path / "t").stat().st_size > 0
-
-
-@pytest.mark.usefixtures("machine")
-def test_buckets_that_do_not_cover_the_defaults(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan_file(Bundle.open(bundle), bundle / "shape_buckets.json", [bucket(1, 4, 96, 384, 1.0)])
-    assert run(bundle) == 2
-    assert "covers windows of 96 rows" in capsys.readouterr().err
-    assert not (bundle / "engines").exists()
 
 
 def test_without_tensorrt(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

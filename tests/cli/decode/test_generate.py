@@ -5,19 +5,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 from tests.runtime.decoding.test_branch_budget import costs_with
 
-from lopa.cli.decode.generate import BranchTally
 from lopa.cli.options.decoding_options import config_overrides
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.decoding.step import Step
 
 
 def test_the_prompt_is_an_argument_or_standard_input(tiny_bundle: Path) -> None:
@@ -134,14 +130,6 @@ def test_bad_usage_is_one_clear_message(tiny_bundle: Path, arguments: list[str],
     assert "Traceback" not in result.stderr
 
 
-def test_an_empty_prompt_and_one_that_is_too_long(tiny_bundle: Path) -> None:
-    empty = lopa_export("generate", tiny_bundle, "")
-    assert (empty.returncode, "an empty prompt" in empty.stderr) == (2, True)
-    long = lopa_export("generate", tiny_bundle, stdin="word " * 3000)
-    assert long.returncode == 2
-    assert "tokens, but this model has 2048 positions for prompt and answer" in long.stderr
-
-
 def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     one = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5)
@@ -206,13 +194,3 @@ def test_numbers_of_branches_chosen_per_step_are_reported(tiny_bundle: Path, tmp
         message = f"{min(counts)} to {max(counts)} branches per step, {sum(counts) / len(counts):.1f} on average: "
         assert message + "chosen step by step from the cost table of this device" in done.stderr
         assert "auto" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("branches", "message"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
-)
-def test_formatted_numbers_of_branches(branches: list[int], message: str) -> None:
-    tally = BranchTally()
-    for count in branches:
-        tally.add(cast(Step, SimpleNamespace(branches=range(count))))
-    assert tally.summary() == message

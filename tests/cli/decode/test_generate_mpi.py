@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.cli.command import lopa_export
 from tests.runtime.mpi.mpi_runs import job, needs_mpi
 
@@ -42,21 +41,6 @@ def test_a_bundle_missing_on_one_machine_ends_the_job(tiny_bundle: Path, tmp_pat
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert f"error: rank {lacking} of 2 on " in result.stderr
     assert f"{paths[lacking]} has no manifest.json" in result.stderr
-
-
-@needs_mpi
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--device", "mpi", "--branches", "auto"], 2, "costs.mpi.json does not exist"),
-        (["--device", "mpi:cuda"], 3, "CUDAExecutionProvider"),
-    ],
-)
-def test_bad_usage_ends_the_job(arguments: list[str], code: int, message: str, tiny_bundle: Path) -> None:
-    result = job((2, [*GENERATE, tiny_bundle, PROMPT, *arguments]))
-    assert (result.returncode, result.stdout) == (code, "")
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @needs_mpi

@@ -178,16 +178,6 @@ def another_step(graph: onnx.GraphProto) -> int:
     return len(found)
 
 
-def another_rope_theta(graph: onnx.GraphProto) -> int:
-    """Set theta to 10100 instead of 10000."""
-    found = [tensor for tensor in graph.initializer if tensor.name == "inverse_frequencies"]
-    for tensor in found:
-        count = tensor.dims[0]
-        frequencies = (10100.0 ** -(np.arange(count) / count)).astype(np.float32)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(frequencies, tensor.name))
-    return len(found)
-
-
 def another_epsilon(graph: onnx.GraphProto) -> int:
     """Set epsilon to 1e-5 instead of 1e-6, in the first layer only."""
     found = [attribute for node in graph.node for attribute in node.attribute if attribute.name == "epsilon"]
@@ -205,23 +195,13 @@ def causal_attention(graph: onnx.GraphProto) -> int:
     return 1
 
 
-@pytest.mark.parametrize("change", [another_rope_theta, another_epsilon, causal_attention])
+@pytest.mark.parametrize("change", [another_epsilon, causal_attention])
 def test_an_altered_graph_fails(altered: Path, verify: Verify, change: Callable[[onnx.GraphProto], int]) -> None:
     rewrite_graph(altered, change)
     code, output, errors = verify(altered)
     assert code == 1
     assert {("topk_logprobs", "numpy"), ("entropy", "numpy")} <= failed_rows(output)
     assert "outputs exceed the tolerance on cpu" in errors
-
-
-def test_another_checkpoint_fails(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
-    other = Path(shutil.copytree(CHECKPOINT, tmp_path / "base"))
-    content = bytearray((other / "model.safetensors").read_bytes())
-    content[-3] ^= 1
-    (other / "model.safetensors").write_bytes(content)
-    code, _, errors = verify(tiny_bundle, "--checkpoint", other, "--lora", ADAPTER)
-    assert code == 1
-    assert f"made from other files: {other / 'model.safetensors'} has another SHA-256" in errors
 
 
 def test_bad_usage(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:

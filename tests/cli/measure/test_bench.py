@@ -181,17 +181,6 @@ def test_an_unwritable_file_is_reported_before_measuring(
     assert work not in done.stderr
 
 
-def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    (bundle / "costs.cpu.json").write_text("old")
-    (bundle / "model.onnx").write_bytes(bytes(range(256)) * ((bundle / "model.onnx").stat().st_size // 256 + 1))
-    os.truncate(bundle / "model.onnx", (tiny_bundle / "model.onnx").stat().st_size)
-    done = bench("costs", bundle, "--threads", 1)
-    assert done.returncode == 2
-    assert "cannot open" in done.stderr
-    assert (bundle / "costs.cpu.json").read_text() == "old"
-
-
 def test_devices_are_measured(tiny_bundle: Path, tmp_path: Path) -> None:
     counts = [count for count in (1, 2) if count <= len(available_cores())]
     done = bench_alone(
@@ -233,13 +222,6 @@ def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = bench("speed", tiny_bundle, "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
-    assert done.returncode == 2
-    assert "--lora is missing" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -256,12 +238,3 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
-    path = tmp_path / "eval.jsonl"
-    path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\nnot json\n')
-    done = bench("quality", tiny_bundle, path, "--output", tmp_path / "out")
-    assert done.returncode == 2
-    assert f"{path} line 2: JSON is malformed" in done.stderr
-    assert not (tmp_path / "out").exists()

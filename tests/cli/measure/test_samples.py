@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
 from tests.cli.command import lopa_export
 
 from lopa.bench.comparison.variants import variants_from_text
-from lopa.bench.evaluation.waiting_lines import lines_of_task
 from lopa.runtime.decoder import Decoder
 
 SUM = "Question: Ivy has 3 shells and finds 4 more. How many shells has Ivy now?\nAnswer:"
@@ -34,26 +32,3 @@ def test_samples_of_every_configuration(tiny_bundle: Path, tmp_path: Path) -> No
     samples = [json.loads(line) for line in (out / "samples" / "threshold-0.9.jsonl").read_text().splitlines()]
     assert samples == [{"task_id": "A/1", "completion": whole.text}, {"task_id": "A/2", "completion": ""}]
     assert whole.text.startswith(" ")
-
-
-def test_no_samples_for_prompts_without_task_ids(tiny_bundle: Path, tmp_path: Path) -> None:
-    lines = [line | {"max_new_tokens": 8} for line in lines_of_task("shuffle", count=1, length=3, seed=0)]
-    path = write_lines(tmp_path / "set.jsonl", lines)
-    out, plot = tmp_path / "out", tmp_path / "plot.png"
-    options = ("--strategies", "drawn", "--output", out, "--plot", plot)
-    done = lopa_export("bench", "quality", tiny_bundle, path, *options)
-    assert done.returncode == 0, done.stderr
-    assert "bound %" in done.stdout
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
-    row = json.loads((out / "quality.json").read_text())["rows"][-1]
-    steps = row["measure"]["steps"]
-    assert row["options"]["tokens_per_step"] == 8
-    assert row["measure"]["limit"] == pytest.approx([2 / 9, 2 / 3, 1][min(steps, 3) - 1])
-
-
-def test_a_chat_for_a_bundle_without_a_template(tiny_bundle: Path, tmp_path: Path) -> None:
-    line = {"messages": [{"role": "user", "content": SUM}], "answer": "#### 7", "kind": "math"}
-    done = lopa_export("bench", "quality", tiny_bundle, write_lines(tmp_path / "set.jsonl", [line]))
-    assert done.returncode == 2
-    assert "no chat template" in done.stderr

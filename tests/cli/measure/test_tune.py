@@ -74,17 +74,6 @@ def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, t
     assert "requests now decode with balanced" in done.stdout
 
 
-def test_a_short_budget_keeps_the_defaults(bundle: Path, questions: Path, tmp_path: Path) -> None:
-    done = lopa_export(
-        "tune", bundle, "--eval", questions, "--threads", 1, "--budget", 0.001, "-o", tmp_path / "o", "--save"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "the time is over before all candidates were compared: --resume --budget MINUTES continues" in done.stderr
-    assert "nothing to save, the defaults stay" in done.stderr
-    assert not report(tmp_path / "o")["is_complete"]
-    assert not Bundle.open(bundle).manifest.presets
-
-
 def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     lines = [json.loads(line) for line in questions.read_text().splitlines()[:32]]

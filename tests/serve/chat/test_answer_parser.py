@@ -1,6 +1,5 @@
 """Answers split into reasoning, text and calls: every way to cut the text into events gives the same parts."""
 
-import random
 import re
 
 import pytest
@@ -100,38 +99,3 @@ def test_text_without_tools_is_not_searched_for_calls() -> None:
     assert _parts(_CALL, (), form) == (_CALL,)
     assert not form.is_plain
     assert AnswerForm().is_plain
-
-
-_PIECES = (
-    *(
-        "<tool_call>",
-        "</tool_call>",
-        "<think>",
-        "</think>",
-        "\n",
-        " ",
-        '"',
-        "\\",
-        "{",
-        "}",
-        "text",
-        "<",
-        "</to",
-        "ol_call>",
-    ),
-    *('{"name": "add", "arguments": {"a": 1}}', '{"name": "now"}', '"</tool_call>"', _CALL, "é"),
-)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_answers_do_not_depend_on_their_cuts(seed: int) -> None:
-    chance = random.Random(seed)
-    for _ in range(20):
-        text = "".join(chance.choices(_PIECES, k=chance.randrange(1, 14)))
-        form = _form(chance.choice(["none", "possible", "open"]), tokens=False)
-        whole = _parts(text, (), form)
-        for _ in range(4):
-            cuts = tuple(sorted(chance.sample(range(len(text) + 1), chance.randrange(min(6, len(text))))))
-            assert _parts(text, cuts, form) == whole, (text, cuts)
-        assert all(part in text for part in whole if isinstance(part, str))
-        assert all(part.text in text for part in whole if isinstance(part, ReasoningText))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.prompts import order_tool_results
+from lopa.serve.openai.prompts import messages_from_field, order_tool_results
 
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
 
@@ -37,7 +37,7 @@ def test_results_are_ordered(results: list[tuple[str | None, str]], expected: st
         _calls("z"),
         _result("z", "9"),
     ]
-    ordered = order_tool_results(messages)
+    ordered = messages_from_field(messages)
     assert "".join(each["content"] for each in ordered if each["role"] == "tool") == f"{expected}9"
     assert [each["role"] for each in ordered] == [each["role"] for each in messages]
 

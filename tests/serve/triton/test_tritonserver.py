@@ -79,17 +79,6 @@ def test_generate_stream_over_http(server: TritonServer, expected: list[str]) ->
     assert [part["finish_reason"] for part in parts] == [""] * (len(parts) - 1) + ["stop"]
 
 
-def test_concurrent_grpc_streams_get_their_own_answers(server: TritonServer, expected: list[str]) -> None:
-    grpc_request = [
-        {"inputs": {"text_input": prompt, "options": json.dumps(OPTIONS), "stream": number % 2 == 0}}
-        for number, prompt in enumerate(PROMPTS)
-    ]
-    found = server.grpc("wide", *grpc_request)
-    assert ["".join(part["text_output"] for part in each["parts"]) for each in found] == expected
-    assert len(found[0]["parts"]) > 1 == len(found[1]["parts"])
-    assert all(each["parts"][-1]["finish_reason"] for each in found)
-
-
 def test_grpc_cancel_frees_the_slot(server: TritonServer) -> None:
     inputs = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
     before = cancels(server)
@@ -180,22 +169,3 @@ def test_two_instances_and_a_moved_bundle(
         assert [each["parts"][0]["text_output"] for each in found] == [expected[0]] * 2
         assert server.output().count(" on cpu:0") == server.output().count(" on numpy") == 1
         assert server.stop() == 0
-
-
-def test_server_stopped_while_decoding(
-    triton_bundle: Path, write_model: Callable[..., Path], reference_decoder: Decoder, tmp_path: Path
-) -> None:
-    """Check that Triton finishes a running request before it stops."""
-    write_model(triton_bundle, tmp_path / "models", "--model", "tiny", "--link", "--threads", 1)
-    (whole,) = reference_decoder.generate(PROMPTS[:1], reference_decoder.config(**json.loads(long_options())))
-    inputs = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
-    with (
-        tritonserver(tmp_path / "models", tmp_path, "tiny") as server,
-        server.asking("tiny", {"inputs": inputs}) as client,
-    ):
-        assert client.stderr is not None
-        assert client.stderr.readline() == "running\n"
-        assert server.stop() == 0
-        (found,) = json.loads(client.communicate(timeout=WAIT)[0])
-    assert found["error"] is None
-    assert "".join(part["text_output"] for part in found["parts"]) == whole.text
