@@ -2,7 +2,6 @@
 
 import ast
 import base64
-import hashlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.chat_bundles import with_tokenizer_files
 from tests.serve.servers import serving
 
 from lopa.tiny import CHECKPOINT
@@ -185,16 +185,11 @@ def in_little_memory(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", HOSTILE_TOKENIZERS)
 def test_a_bundle_s_tokenizer_does_not_end_the_process(name: str, tiny_bundle: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    path, listed = copy / "tokenizer.json", copy / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), **HOSTILE_TOKENIZERS[name]}))
-    manifest = json.loads(listed.read_bytes())
-    (record,) = (each for each in manifest["files"] if each["path"] == path.name)
-    record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    listed.write_text(json.dumps(manifest))
+    changed = HOSTILE_TOKENIZERS[name]
+    copy = with_tokenizer_files(tiny_bundle, tmp_path / "bundle", lambda settings: settings, lambda own: own | changed)
     ran = in_little_memory("-m", "lopa.cli.main", "generate", copy, "2 + 3?", "--max-new-tokens", "8", "--threads", "1")
     assert ran.returncode == 2, (ran.returncode, ran.stderr[:500])
-    assert str(path) in ran.stderr
+    assert str(copy / "tokenizer.json") in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

@@ -51,6 +51,29 @@ def lopa_export(*arguments: object, stdin: str | bytes = "") -> subprocess.Compl
         return subprocess.CompletedProcess(command, end.value.code, _written(out), _written(err))
 
 
+def outcome(*arguments: object) -> tuple[int, str, str]:
+    """Return exit code, output and errors of a command."""
+    done = lopa_export(*arguments)
+    return done.returncode, done.stdout, done.stderr
+
+
+def without(*names: str, first: str = "") -> str:
+    """Return Python that runs `first` and lopa-export in a process in which these packages cannot be imported."""
+    return f"""
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {names!r}:
+            raise ModuleNotFoundError(f'{{name}} is refused', name=name)
+
+sys.meta_path.insert(0, Refuse())
+{first}
+from lopa.cli.main import main
+main()
+"""
+
+
 @contextmanager
 def _streams(*files: IO[bytes]) -> Iterator[None]:
     """Replace standard input, output and error by `files`, also for code that uses their numbers."""

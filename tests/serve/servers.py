@@ -5,11 +5,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.forked import ForkedProcess
@@ -31,6 +31,13 @@ INVALID = "Invalid HTTP request received."
 """Part of the log line about invalid HTTP."""
 
 
+def until(is_true: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT
+    while not is_true():
+        assert time.monotonic() < end, "the condition never became true"
+        time.sleep(0.02)
+
+
 class Server:
     """Process of `lopa-export serve`."""
 
@@ -45,6 +52,19 @@ class Server:
             base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=httpx.Client(timeout=WAIT, trust_env=False)
         )
 
+    @contextmanager
+    def strict_client(self, name: str) -> "Iterator[Any]":
+        """Yield OpenAI's or Anthropic's client. It validates every field of answers and events."""
+        path = "/v1" if name == "OpenAI" else ""
+        with getattr(pytest.importorskip(name.lower()), name)(
+            base_url=f"{self.url}{path}",
+            api_key="none",
+            max_retries=0,
+            http_client=pytest.importorskip("httpx2").Client(timeout=WAIT, trust_env=False),
+            _strict_response_validation=True,
+        ) as client:
+            yield client
+
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
@@ -58,11 +78,7 @@ class Server:
         """Wait until no request runs or waits."""
         self.until(lambda: self.metric("lopa_requests_running") + self.metric("lopa_requests_waiting") == 0)
 
-    def until(self, is_true: "object") -> None:
-        end = time.monotonic() + WAIT
-        while not is_true():  # type: ignore[operator]
-            assert time.monotonic() < end, "the condition never became true"
-            time.sleep(0.02)
+    until = staticmethod(until)
 
     def stop(self, number: int = 15) -> tuple[int, str]:
         """Stop the server. Return its exit code and its output since it was ready."""

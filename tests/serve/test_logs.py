@@ -8,15 +8,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import httpx2 as httpx
 import pytest
 from tests.cli.command import lopa_export
-from tests.serve.servers import INVALID, STOPPING, WAIT, Server, serving
+from tests.serve.servers import INVALID, STOPPING, WAIT, Server, serving, until
 
 from lopa.serve.logs import ACCESS, REQUEST_ID, log_to_descriptor
 
@@ -83,13 +82,6 @@ def test_lost_lines_are_counted_later(tmp_path: Path) -> None:
     lost, more = (json.loads(line) for line in path.read_text().splitlines())
     assert lost["message"] == "5 log lines could not be written"
     assert more["message"] == "more"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_every_json_line_is_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.servers import WAIT, Server
+from tests.serve.servers import Server
 
 from lopa.runtime import Decoder
 
 anthropic = pytest.importorskip("anthropic")
-httpx = pytest.importorskip("httpx2")
 pytest.importorskip("llguidance")
 CHAT: list[Any] = [{"role": "user", "content": "There are 9 baskets, and each holds 6 candies. How many candies?"}]
 TOOLS: list[Any] = [
@@ -30,22 +29,13 @@ TOOLS: list[Any] = [
 
 @pytest.fixture
 def client(tool_server: Server) -> Iterator[Any]:
-    yield from _client(tool_server)
+    with tool_server.strict_client("Anthropic") as made:
+        yield made
 
 
 @pytest.fixture
 def thinking(reasoning_server: Server) -> Iterator[Any]:
-    yield from _client(reasoning_server)
-
-
-def _client(server: Server) -> Iterator[Any]:
-    with anthropic.Anthropic(
-        base_url=server.url,
-        api_key="none",
-        max_retries=0,
-        http_client=httpx.Client(timeout=WAIT, trust_env=False),
-        _strict_response_validation=True,
-    ) as made:
+    with reasoning_server.strict_client("Anthropic") as made:
         yield made
 
 

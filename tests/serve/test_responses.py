@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.serve.servers import WAIT, Server
+from tests.serve.servers import Server
 
-openai = pytest.importorskip("openai")
-httpx = pytest.importorskip("httpx2")
 pytest.importorskip("llguidance")
 QUESTION = "There are 9 baskets, and each holds 6 candies. How many candies?"
 WEATHER: Any = {
@@ -30,22 +28,13 @@ OTHERS: list[Any] = [{"type": "web_search"}, {"type": "custom", "name": "shell"}
 
 @pytest.fixture
 def client(tool_server: Server) -> Iterator[Any]:
-    yield from _client(tool_server)
+    with tool_server.strict_client("OpenAI") as made:
+        yield made
 
 
 @pytest.fixture
 def thinking(reasoning_server: Server) -> Iterator[Any]:
-    yield from _client(reasoning_server)
-
-
-def _client(server: Server) -> Iterator[Any]:
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1",
-        api_key="none",
-        max_retries=0,
-        http_client=httpx.Client(timeout=WAIT, trust_env=False),
-        _strict_response_validation=True,
-    ) as made:
+    with reasoning_server.strict_client("OpenAI") as made:
         yield made
 
 

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.serve.servers import WAIT, Server
+from tests.serve.servers import Server
 
-openai = pytest.importorskip("openai")
-httpx = pytest.importorskip("httpx2")
 pytest.importorskip("llguidance")
 CHAT: list[Any] = [{"role": "user", "content": "There are 9 baskets, and each holds 6 candies. How many candies?"}]
 WEATHER: Any = {
@@ -38,13 +36,7 @@ _FIRST = {"index", "id", "type", "function"}
 @pytest.fixture(params=["tool_server", "reasoning_server"])
 def client(request: pytest.FixtureRequest) -> Iterator[Any]:
     server: Server = request.getfixturevalue(request.param)
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1",
-        api_key="none",
-        max_retries=0,
-        http_client=httpx.Client(timeout=WAIT, trust_env=False),
-        _strict_response_validation=True,
-    ) as made:
+    with server.strict_client("OpenAI") as made:
         yield made
 
 

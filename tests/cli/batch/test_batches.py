@@ -2,13 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_bundles import with_chat_template
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 from tests.runtime.strategy.failing import FAILING, register_failing_strategies
 
@@ -29,15 +29,8 @@ def answers(text: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     """Return the tiny bundle with a chat template, which it lacks otherwise."""
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "chat"))
-    settings = json.loads((bundle / "tokenizer_config.json").read_bytes())
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-    (bundle / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
-    for record in manifest["files"]:
-        record["size"] = (bundle / record["path"]).stat().st_size
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-    return bundle
+    return with_chat_template(tiny_bundle, tmp_path / "chat", template)
 
 
 def test_a_line_may_have_an_id_and_options_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:

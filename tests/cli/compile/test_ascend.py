@@ -7,36 +7,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cli.command import outcome
 from tests.export.ascend.test_process import ends
 from tests.runtime.ascend.stand_in_om import read_om
 from tests.runtime.ascend.stand_in_toolkit import VERSION
 from tests.runtime.bundle.test_buckets import bucket
 
-from lopa.cli.main import main
 from lopa.export.ascend.contract import atc_contract
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketPlan
 
-Command = Callable[..., tuple[int, str, str]]
 SOC = ("--soc-version", "Ascend910B1")
-
-
-@pytest.fixture
-def ascend(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Return a function that runs lopa-export ascend and returns its exit code, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(["ascend", *map(str, arguments)])
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, *capsys.readouterr()
-
-    return run
+ascend = partial(outcome, "ascend")
 
 
 def runs(calls: Path) -> list[list[str]]:
@@ -53,9 +40,7 @@ def files_of(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_a_build_and_what_builds_again(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_build_and_what_builds_again(planned_bundle: Path, atc_calls: Path) -> None:
     manifest = (planned_bundle / "manifest.json").read_bytes()
     code, output, errors = ascend(planned_bundle, *SOC)
     assert code == 0, errors
@@ -77,9 +62,7 @@ def test_a_build_and_what_builds_again(
     assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
     assert (folder / "atc.log").read_text().splitlines()[-1] == "ATC run success, welcome to the next use."
     assert (planned_bundle / "manifest.json").read_bytes() == manifest
-    with pytest.raises(SystemExit):
-        main(["inspect", str(planned_bundle)])
-    shown = capsys.readouterr().out
+    shown = outcome("inspect", planned_bundle)[1]
     assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, matches the weights" in shown
     before = (folder / "engine.json").read_bytes()
     code, output, errors = ascend(planned_bundle, *SOC)
@@ -97,9 +80,7 @@ def test_a_build_and_what_builds_again(
     assert len(runs(atc_calls)) == 3
 
 
-def test_a_dry_run_and_the_files_its_commands_write(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path
-) -> None:
+def test_a_dry_run_and_the_files_its_commands_write(planned_bundle: Path, atc_calls: Path, tmp_path: Path) -> None:
     elsewhere, target = tmp_path / "elsewhere", tmp_path / "build"
     shutil.copytree(planned_bundle, elsewhere)
     assert ascend(planned_bundle, *SOC)[0] == 0
@@ -140,7 +121,7 @@ def test_a_dry_run_and_the_files_its_commands_write(
 
 @pytest.mark.parametrize("failure", atc_contract().failures[::9], ids=lambda failure: "-".join(failure.codes) or "opp")
 def test_a_known_failure_is_explained(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, failure: object
+    planned_bundle: Path, atc_calls: Path, monkeypatch: pytest.MonkeyPatch, failure: object
 ) -> None:
     code_line = failure.codes[0] if failure.codes else "opp version mismatch"  # type: ignore[attr-defined]
     monkeypatch.setenv("STAND_IN_ATC_FAIL", f"{code_line}: words")
@@ -158,7 +139,7 @@ def test_a_known_failure_is_explained(
 
 
 def test_unknown_failures_of_atc(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    planned_bundle: Path, atc_calls: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An existing engine stays, and the next successful build removes the remains of the failed one."""
     assert ascend(planned_bundle, *SOC)[0] == 0
@@ -183,9 +164,7 @@ def test_unknown_failures_of_atc(
     assert [path.name for path in (planned_bundle / "engines").iterdir()] == ["ascend-910B1"]
 
 
-def test_atc_missing_or_not_executable(
-    planned_bundle: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_atc_missing_or_not_executable(planned_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code, _, errors = ascend(planned_bundle, *SOC)
@@ -240,7 +219,7 @@ def test_ctrl_c_ends_atc_and_leaves_nothing(planned_bundle: Path, atc_calls: Pat
         ([*SOC, "--dry-run", "--built", "x"], "choose one"),
     ],
 )
-def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, arguments: list[str], message: str) -> None:
+def test_bad_input(planned_bundle: Path, atc_calls: Path, arguments: list[str], message: str) -> None:
     code, output, errors = ascend(planned_bundle, *arguments)
     assert (code, output) == (2, "")
     assert message in errors

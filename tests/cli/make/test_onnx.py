@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import without
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.python_path import python_path
 
@@ -14,19 +15,6 @@ from lopa.runtime.install_hint import pip_install
 from lopa.tiny import CHECKPOINT
 
 ROOT = Path(__file__).parents[3]
-
-WITHOUT_TORCH = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "onnx", "onnxscript", "onnx_ir", "transformers", "safetensors"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-from lopa.cli.main import main
-main(sys.argv[1:])
-"""
 
 
 def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,8 +50,9 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    program = without("torch", "onnx", "onnxscript", "onnx_ir", "transformers", "safetensors")
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
-    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -140,11 +140,6 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "hub cache": (_hub_cache, ("has no config.json", "snapshots/0a1b2c")),
     "no config": (_without("config.json"), ("no config has no config.json", HUB)),
     "a bundle": (_bundle, ("is a bundle, not a checkpoint", "exported from")),
-    "pointer of weights": (
-        _pointers(SINGLE_NAME),
-        (f"{SINGLE_NAME} is a Git LFS pointer without the content", "git lfs pull"),
-    ),
-    "pointer of the config": (_pointers("config.json"), ("config.json is a Git LFS pointer", "git lfs pull")),
     "pointers": (
         _pointers("config.json", "tokenizer.json", SINGLE_NAME),
         ("config.json and 2 more files are Git LFS pointers", "git lfs pull"),
@@ -160,17 +155,12 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
         lambda folder: _small(folder) / SINGLE_NAME,
         ("is a single safetensors file", "pass its folder, which has the other files", "one safetensors file"),
     ),
-    "one pickled file": (_alone("pytorch_model.bin"), ("is a file of pickled weights", "save_pretrained")),
     "another file": (lambda folder: _small(folder) / "config.json", ("is not a folder", "folder that contains it")),
     "pickled": (
         _file("pytorch_model-00001-of-00002.bin"),
         ("has pickled weights only (pytorch_model-00001-of-00002.bin)", "save_pretrained(NEW)"),
     ),
     "no weights": (_without(SINGLE_NAME), ("has neither model.safetensors nor model.safetensors.index.json", "copy")),
-    "other names": (
-        _file("consolidated.safetensors"),
-        ("only consolidated.safetensors", "names that transformers uses"),
-    ),
     "missing shards": (
         _without_shards,
         ("model-00001-of-00003.safetensors does not exist, nor do 1 more", "all 3 shards", "hf download"),
@@ -192,8 +182,6 @@ ADAPTERS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "lora: missing": (lambda folder: folder, ("does not exist", "check the path")),
     "lora: empty": (_empty, ("is an empty folder", "adapter_config.json and adapter_model.safetensors")),
     "lora: checkpoint": (_small, ("is a checkpoint, not an adapter", "pass it as the checkpoint")),
-    "lora: its file": (lambda _: ADAPTER / "adapter_model.safetensors", ("is a single safetensors file", str(ADAPTER))),
-    "lora: no config": (lambda folder: _alone("notes.txt")(folder) and folder, ("has no adapter_config.json", "path")),
     "lora: pickled": (
         lambda folder: _alone("adapter_config.json")(folder) and folder,
         ("has no adapter_model.safetensors", "safe_serialization=True"),
@@ -220,8 +208,6 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
             if name in ADAPTERS
             else ["verify", tiny_bundle, "--checkpoint", given[1], "--lora", ADAPTER]
         )
-    for name in MEASURED:
-        commands[f"bench: {name}"] = ["bench", "speed", tiny_bundle, "--checkpoint", commands[name][1]]
     (place / "file").write_text("x")
     commands["options: stages"] = ["onnx", base, "-o", output, "--stages", 3]
     commands["options: quantize"] = ["onnx", base, "-o", output, "--quantize", "int8", "--quantize-exclude", "no.such"]
@@ -245,8 +231,6 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
 
 VERIFIED = ("empty folder", "pointers", "adapter", "adapter inside", "gguf file", "pickled", "lora: checkpoint")
 """Mistakes that `verify --checkpoint` reports in the same words."""
-MEASURED = ("adapter", "wrong shape")
-"""Mistakes that `bench speed` reports in the same words."""
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, *ADAPTERS])
@@ -257,11 +241,6 @@ def test_each_mistake_is_rejected_before_torch_is_imported(refusals: Mapping[str
 @pytest.mark.parametrize("name", VERIFIED)
 def test_verify_reports_the_same_errors(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
     _check(refusals[f"verify: {name}"], {**CHECKPOINTS, **ADAPTERS}[name][1])
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_bench_reports_the_same_errors(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
-    _check(refusals[f"bench: {name}"], CHECKPOINTS[name][1])
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.make.test_verify import Verify, verify
-
-__all__ = ["verify"]
-
+from tests.cli.make.test_verify import verify
 
 pytestmark = pytest.mark.usefixtures("few_cases")
 
@@ -19,7 +16,7 @@ def files(folder: Path) -> set[str]:
 SAVED = {"inputs.json", "outputs.json", "compare.py", "rule.json", "trt-shapes.txt"}
 
 
-def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path) -> None:
     folder = tmp_path / "some" / "cases"
     code, output, errors = verify(tiny_bundle, "--save-cases", folder)
     assert code == 0
@@ -33,7 +30,7 @@ def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path, verify: Verify)
     assert files(folder) == SAVED
 
 
-def test_an_altered_file_saves_nothing(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+def test_an_altered_file_saves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
     altered = Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
     content = bytearray((altered / "model.onnx.data").read_bytes())
     content[999] ^= 4
@@ -43,7 +40,7 @@ def test_an_altered_file_saves_nothing(tiny_bundle: Path, tmp_path: Path, verify
 
 
 def test_without_polygraphy_the_error_names_the_extra(
-    tiny_bundle: Path, tmp_path: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     code, output, errors = verify(tiny_bundle, "--save-cases", tmp_path / "cases")

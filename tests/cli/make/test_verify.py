@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,9 +14,9 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
+from tests.cli.command import outcome, without
 from tests.python_path import python_path
 
-from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
@@ -24,21 +25,7 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ("--checkpoint", str(CHECKPOINT), "--lora", str(ADAPTER))
-Verify = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
-    """Return a function that runs the command and returns its exit code, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(["verify", *map(str, arguments)])
-        code = caught.value.code
-        assert isinstance(code, int)
-        return code, *capsys.readouterr()
-
-    return run
+verify = partial(outcome, "verify")
 
 
 @pytest.fixture
@@ -77,7 +64,7 @@ def failed_rows(output: str) -> set[tuple[str, str]]:
     return {(row[0].rpartition(".")[2], row[1]) for row in rows}
 
 
-def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
+def test_a_right_bundle_passes(tiny_bundle: Path) -> None:
     code, output, errors = verify(tiny_bundle, *SOURCE)
     lines = output.splitlines()
     assert code == 0
@@ -95,7 +82,7 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer_config.json"])
-def test_a_flipped_bit_fails(altered: Path, verify: Verify, name: str) -> None:
+def test_a_flipped_bit_fails(altered: Path, name: str) -> None:
     content = bytearray((altered / name).read_bytes())
     content[len(content) // 3] ^= 4
     (altered / name).write_bytes(content)
@@ -106,7 +93,7 @@ def test_a_flipped_bit_fails(altered: Path, verify: Verify, name: str) -> None:
 
 
 @pytest.mark.usefixtures("few_cases")
-def test_altered_weights_with_a_rewritten_digest_fail(altered: Path, verify: Verify) -> None:
+def test_altered_weights_with_a_rewritten_digest_fail(altered: Path) -> None:
     record = Bundle.open(altered).manifest.tensors["layers.3.mlp.down.weight"]
     weights = np.memmap(altered / "model.onnx.data", np.uint8, mode="r+")
     tensor = weights[record.offset : record.offset + record.length].view(record.dtype)
@@ -130,7 +117,7 @@ def altered_integers(tiny_quantized: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("few_cases")
-def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -> None:
+def test_a_right_quantized_bundle_passes(tiny_quantized: Path) -> None:
     code, output, _ = verify(tiny_quantized, *SOURCE)
     lines = output.splitlines()
     assert code == 0
@@ -146,7 +133,7 @@ def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -
 
 
 @pytest.mark.usefixtures("few_cases")
-def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> None:
+def test_an_altered_integer_fails(altered_integers: Path) -> None:
     """The change is too small to affect an output, so verify must compare the integers themselves."""
     record = Bundle.open(altered_integers).manifest.tensors["layers.3.mlp.down.weight"]
     data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
@@ -163,7 +150,7 @@ def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> Non
 
 @pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_activations_in_coarser_steps_fail(altered_integers: Path, verify: Verify) -> None:
+def test_activations_in_coarser_steps_fail(altered_integers: Path) -> None:
     rewrite_graph(altered_integers, another_step)
     code, output, _ = verify(altered_integers)
     assert code == 1
@@ -196,7 +183,7 @@ def causal_attention(graph: onnx.GraphProto) -> int:
 
 
 @pytest.mark.parametrize("change", [another_epsilon, causal_attention])
-def test_an_altered_graph_fails(altered: Path, verify: Verify, change: Callable[[onnx.GraphProto], int]) -> None:
+def test_an_altered_graph_fails(altered: Path, change: Callable[[onnx.GraphProto], int]) -> None:
     rewrite_graph(altered, change)
     code, output, errors = verify(altered)
     assert code == 1
@@ -204,7 +191,7 @@ def test_an_altered_graph_fails(altered: Path, verify: Verify, change: Callable[
     assert "outputs exceed the tolerance on cpu" in errors
 
 
-def test_bad_usage(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+def test_bad_usage(tiny_bundle: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((tmp_path,), "has no manifest.json"),
         ((tiny_bundle, "--checkpoint", CHECKPOINT), "add --lora DIR"),
@@ -220,17 +207,7 @@ def test_bad_usage(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
 
 @pytest.mark.parametrize(("arguments", "code"), [((), 0), (SOURCE, 3)])
 def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str, ...], code: int) -> None:
-    program = (
-        "import sys\n"
-        "heavy = ('torch', 'transformers', 'safetensors', 'onnx', 'onnxscript', 'polygraphy')\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in heavy:\n"
-        "            raise ModuleNotFoundError(f'{name} is refused', name=name)\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        "from lopa.cli.main import main\n"
-        "main()\n"
-    )
+    program = without("torch", "transformers", "safetensors", "onnx", "onnxscript", "polygraphy")
     result = subprocess.run(
         [sys.executable, "-c", program, "verify", str(tiny_bundle), *arguments],
         env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.command import lopa_export
+from tests.cli.command import lopa_export, without
 from tests.python_path import python_path
 
 from lopa.runtime.bundle import Bundle
@@ -41,18 +41,7 @@ def bench_alone(*arguments: object, refuse: tuple[str, ...] = (), first: str = "
 
     `first` is Python to run before the command, in the same process.
     """
-    program = (
-        "import sys\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] in {refuse!r}:\n"
-        "            raise ModuleNotFoundError(f'{name} is refused', name=name)\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        f"{first}\n"
-        "from lopa.cli.main import main\n"
-        "main()\n"
-    )
-    words = [sys.executable, "-c", program, "bench", *map(str, arguments)]
+    words = [sys.executable, "-c", without(*refuse, first=first), "bench", *map(str, arguments)]
     return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
 
 

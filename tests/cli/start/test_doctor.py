@@ -75,7 +75,6 @@ def test_a_runtime_installation_lists_its_uses_and_misses_nothing(
             (*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
             "runtime, serve, grammar",
         ),
-        ((*RUNTIME, "starlette", "uvicorn", "matplotlib"), "runtime, plot"),
         (
             (*RUNTIME, "torch", "transformers", "peft", "safetensors", "onnx", "onnx-ir", "onnxscript"),
             "runtime, export",

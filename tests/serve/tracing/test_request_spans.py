@@ -12,6 +12,7 @@ import httpx2 as httpx
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.serve.servers import until
 from tests.serve.tracing.traced_server import WAIT, TracedServer, traced_server
 
 from lopa.runtime.requests.handle import RequestHandle
@@ -362,10 +363,3 @@ def test_pipelined_requests_have_spans_of_their_own(server: TracedServer) -> Non
     assert [len(spans) for spans in found] == [4, 1, 4]
     assert [attributes(spans[0]).get("error.type") for spans in found] == [None, "bad_request", None]
     assert len({spans[0].context.trace_id for spans in found if spans[0].context is not None}) == 3
-
-
-def until(is_true: Any) -> None:
-    end = time.monotonic() + WAIT
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.01)

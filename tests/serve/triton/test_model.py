@@ -3,14 +3,13 @@
 import json
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runtime.grammar.costly import COSTLY
-from tests.serve.servers import WAIT
+from tests.serve.servers import until
 from tests.serve.triton.conftest import MAX_NUM_SEQS, QUEUE
 from tests.serve.triton.stand_in import Loaded, TritonError, TritonModelException
 
@@ -25,13 +24,6 @@ PROMPTS = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8
 def long_options() -> str:
     """Return the options of an answer that takes seconds: every step computes all positions."""
     return json.dumps({"strategy": "dream", "max_new_tokens": 512})
-
-
-def until(predicate: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT
-    while not predicate():
-        assert time.monotonic() < end, "the condition never became true"
-        time.sleep(0.01)
 
 
 def test_answer_equals_the_decoder_s(model: Loaded, reference_decoder: Decoder) -> None:
