@@ -73,29 +73,6 @@ def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) 
     assert sum(len(step["unmasked"]) for step in steps) > 20
 
 
-def test_a_timeline_of_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
-    file = tmp_path / "timeline.json"
-    given = ("generate", tiny_staged, PROMPT, "--branches", 4, "--threads", 1)
-    whole = lopa_export(*given)
-    result = lopa_export(*given, "--device", "cpu+cpu", "--timeline", file)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == whole.stdout
-    events = json.loads(file.read_text())["traceEvents"]
-    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    lanes: dict[str, list[tuple[int, str]]] = {names[tid]: [] for tid in sorted(names)}
-    for event in events:
-        if event["ph"] == "X":
-            lanes[names[event["tid"]]].append((event["args"]["step"], event["args"]["work"]))
-    steps = range(1, int(result.stderr.split(" steps")[0].split()[-1]) + 1)
-    assert list(lanes) == ["host", "cpu+cpu, stage 0", "cpu+cpu, stage 1"]
-    phases = ["windows", "forward", "select", "spawn", "commit"]
-    assert lanes["host"] == [(step, phase) for step in steps for phase in phases]
-    first, second = (lanes[f"cpu+cpu, stage {number}"] for number in (0, 1))
-    assert first == second
-    assert first[:3] == [(1, "micro-batch 0"), (2, "micro-batch 0"), (2, "micro-batch 1")]
-    assert {step for step, _ in first} == set(steps)
-
-
 def test_a_pipeline_needs_a_bundle_of_as_many_stages(tiny_staged: Path, tmp_path: Path) -> None:
     result = lopa_export("generate", tiny_staged, PROMPT, "--device", "cpu+cpu+cpu", "--timeline", tmp_path / "t.json")
     assert result.returncode == 2

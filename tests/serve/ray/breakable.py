@@ -6,7 +6,6 @@ from typing import Any
 
 from lopa.runtime.sessions import onnxruntime_session
 from lopa.serve.ray.bundle_replica import BundleReplica
-from lopa.serve.ray.open_bundle import OpenedBundle
 
 FOLDER = "LOPA_RAY_TESTS"
 
@@ -29,18 +28,3 @@ class BreakableReplica(BundleReplica):
         onnxruntime_session.HostSession = Failing  # type: ignore[misc]
         await super().__init__(*args)
         file_of(self._name).write_text(str(os.getpid()))
-
-
-class OutOfMemoryReplica(BundleReplica):
-    """Replica without memory for its bundle."""
-
-    def open(self, model: str) -> OpenedBundle:
-        raise MemoryError(f"no memory for {model}")
-
-
-class KilledReplica(BundleReplica):
-    """Replica whose process is killed while it opens its bundle, as by the kernel's out-of-memory killer."""
-
-    def open(self, model: str) -> OpenedBundle:  # noqa: ARG002
-        os.kill(os.getpid(), 9)
-        raise AssertionError("the process was killed")

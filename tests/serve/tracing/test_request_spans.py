@@ -326,19 +326,6 @@ def test_other_protocols(server: TracedServer, path: str, body: dict[str, Any], 
     assert (span.name, attributes(span)["error.type"]) == ("chat", "bad_request")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_calls_and_reasoning(text_bundle: Path, stream: bool) -> None:
-    tool = {"type": "function", "function": {"name": "zebra", "parameters": {"properties": {"a": {"enum": ["gnu"]}}}}}
-    body = {**CHAT, "max_tokens": 120, "tools": [tool], "tool_choice": "required", "stream": stream}
-    with traced_server(text_bundle) as started:
-        answer = started.http.post(CHATS, json=body)
-        assert "zebra" in answer.text
-        assert "tool_calls" in answer.text
-        [[span, *phases]] = started.spans()
-    assert attributes(span)["gen_ai.response.finish_reasons"] == ("tool_calls",)
-    assert "zebra" not in "".join(each.to_json() for each in (span, *phases))
-
-
 def test_only_endpoints_that_answer_prompts_have_spans(server: TracedServer) -> None:
     for method, path in (("GET", "/health"), ("GET", "/metrics"), ("GET", "/v1/models"), ("POST", "/v1/nothing")):
         server.http.request(method, path)
