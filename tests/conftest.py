@@ -98,18 +98,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("no_cover")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the time of the tests that use the real TensorRT for RTX compiler. It should stay below two minutes."""
-    reports = [report for group in terminalreporter.stats.values() for report in group]
-    ours = [each for each in reports if isinstance(each, pytest.TestReport) and "tensorrt_rtx" in each.keywords]
-    called = [each.duration for each in ours if each.when == "call"]
-    if called:
-        shared = sum(each.duration for each in ours if each.when == "setup")
-        terminalreporter.write_line(
-            f"tensorrt_rtx: {len(called)} tests took {sum(called):.1f} s, and their shared fixtures {shared:.1f} s"
-        )
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let this process's exports use kept traces (tests/export/kept_traces.py), including session fixtures' exports."""

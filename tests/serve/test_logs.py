@@ -52,13 +52,6 @@ def answers(client: httpx.Client, count: int) -> list[int]:
     return [client.post("/v1/completions", json=BODY if number % 2 else {}).status_code for number in range(count)]
 
 
-def test_full_disk_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None:
-    with FULL.open("wb") as full, logging_to(chat_bundle, full) as (process, client):
-        assert answers(client, 4) == [400, 200] * 2
-        process.terminate()
-        assert process.wait(WAIT) == 0
-
-
 def test_blocked_pipe_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None:
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from tests.serve.chromium import Browser, chromium, in_chromium
-from tests.serve.servers import OPENING, Server, serving
+from tests.serve.servers import Server, serving
 from tests.serve.test_answers import QUESTIONS
 from tests.serve.test_streams import events
-from tests.slow_opening import slow_opening
 
 from lopa.runtime import Decoder
 
@@ -202,22 +201,6 @@ def test_two_runs_side_by_side(browser: Browser, server: Server) -> None:
         assert max(len(branches) for branches, _, _ in rows) == (4 if number == 0 else 1)
     assert browser.complaints == []
     assert all(address.startswith((server.url, "data:")) for address in browser.requested), browser.requested
-
-
-@in_chromium
-def test_page_shows_what_the_server_opens_and_then_the_model(
-    browser: Browser, chat_bundle: Path, tmp_path: Path
-) -> None:
-    slow = slow_opening(tmp_path)
-    with serving(chat_bundle, program=slow.program, line=OPENING) as server:
-        page = Page(browser, server)
-        assert browser.value("byId('problem').innerText") == "Not ready: opening tiny on cpu."
-        page.run(QUESTIONS[0])
-        assert page.ended() == ["Not ready: opening tiny on cpu."] * 2
-        slow.permit()
-        browser.until("byId('model').textContent === ': tiny' && byId('problem').hidden")
-        page.run(QUESTIONS[0])
-        assert all(" forwards: " in status for status in page.ended())
 
 
 @in_chromium

@@ -107,17 +107,6 @@ def test_values_of_other_types_are_refused(value: Any) -> None:
                 from_ray(name, value)
 
 
-def test_null_is_a_text_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of keys may have this name; without its keys, everybody could use the server."""
-    monkeypatch.chdir(tmp_path)
-    Path("null").write_text("sk-1\n")
-    for settings in (from_command("api_keys", "null"), from_ray("api_keys", "null")):
-        assert settings.api_keys is not None
-        assert settings.api_keys.resolve() == tmp_path / "null"
-    for name in ("max_tokens", "threads", "max_num_seqs"):
-        refusal(from_ray, name, "null")
-
-
 @pytest.mark.parametrize(
     ("written", "meant"), [("max_num_seq", "max_num_seqs"), ("queue_limt", "queue_limit"), ("bundel", "bundle")]
 )

@@ -10,7 +10,6 @@ from tests.runtime.bundle.test_costs import costs_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file
-from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.sessions.session import open_session
 
@@ -152,11 +151,3 @@ def test_the_suggested_minimum_memory_is_enough(bundle: Path, trace: Path, tmp_p
     done = lopa_export(*arguments, lower)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["bucket_bytes"] <= float(lower) * 2**30
-
-
-def test_costs_of_another_device_are_rejected(bundle: Path, trace: Path, tmp_path: Path) -> None:
-    costs = tmp_path / costs_name("cpu")
-    costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
-    done = lopa_export("plan", bundle, "--step-log", trace, "--costs", costs, "--device", "tensorrt:0")
-    assert done.returncode == 2
-    assert "measured for device cpu" in done.stderr

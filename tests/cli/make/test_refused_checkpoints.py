@@ -166,10 +166,6 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
         ("model-00001-of-00003.safetensors does not exist, nor do 1 more", "all 3 shards", "hf download"),
     ),
     "missing index": (_without_index, ("but no model.safetensors.index.json", "download the index")),
-    "unknown architecture": (
-        _config(model_type="gpt2", architectures=["GPT2LMHeadModel"]),
-        ("model_type 'gpt2'", "one of the families dream"),
-    ),
     "setting": (_config(use_sliding_window=True), ("use_sliding_window = True", "not supported")),
     "wrong shape": (
         _weights({"model.norm.weight": torch.zeros(33)}),
