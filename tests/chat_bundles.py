@@ -11,6 +11,15 @@ FIRST_FREE_ID = 975
 """First id of the toy's vocabulary that its tokenizer leaves unused."""
 MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>")
 """Added tokens of Qwen3's tokenizer that answers show."""
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 6}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+"""JSON schema of the arguments of a tool."""
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+"""JSON schema of a tool without arguments."""
 HERMES = """{%- if tools %}# Tools
 <tools>{% for tool in tools %}
 {{ tool | tojson }}{% endfor %}

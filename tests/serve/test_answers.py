@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -112,21 +111,6 @@ def test_sampled_copies_have_distinct_seeds(server: Server, decoder: Decoder) ->
     assert len(set(expected[:3])) == 3
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == sum(len(decoder.tokenizer.encode(each, add_bos=True)) for each in prompts)
-
-
-def test_greedy_copies_are_decoded_once(server: Server) -> None:
-    server.until_idle()
-    before = server.metric("lopa_round_seconds_count")
-    one = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=32)
-    three = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=32, n=3)
-    assert one.usage is not None
-    expected = 2 * (one.usage.model_extra or {})["lopa"]["steps"]
-    end = time.monotonic() + 10.0
-    while (found := server.metric("lopa_round_seconds_count") - before) < expected and time.monotonic() < end:
-        time.sleep(0.01)  # a round is reported after its results
-    assert found == expected
-    assert server.metric('lopa_round_rows_total{kind="real"') > 0
-    assert [choice.text for choice in three.choices] == 3 * [one.choices[0].text]
 
 
 def test_stop_strings_end_the_answer(server: Server) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_bundles import CITY, NOTHING
 from tests.serve.servers import Server
 
 from lopa.runtime import Decoder
@@ -14,16 +15,8 @@ anthropic = pytest.importorskip("anthropic")
 pytest.importorskip("llguidance")
 CHAT: list[Any] = [{"role": "user", "content": "There are 9 baskets, and each holds 6 candies. How many candies?"}]
 TOOLS: list[Any] = [
-    {
-        "name": "get_weather",
-        "description": "Weather of a city",
-        "input_schema": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 6}},
-            "required": ["city"],
-        },
-    },
-    {"name": "now", "input_schema": {"type": "object", "properties": {}}},
+    {"name": "get_weather", "description": "Weather of a city", "input_schema": CITY},
+    {"name": "now", "input_schema": NOTHING},
 ]
 
 

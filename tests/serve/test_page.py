@@ -106,6 +106,7 @@ def test_drafts_have_confidences_and_unmasked_counts(server: Server) -> None:
         assert len(each["confidences"]) == each["branches"]
         assert each["branch"] == each["confidences"].index(max(each["confidences"]))
         assert each["unmasked"] + each["draft"].count("░") in (16, 32, 44), "complete blocks"
+    assert [each["step"] for each in drafts] == sorted({each["step"] for each in drafts})
     assert sorted({each["unmasked"] for each in drafts}) == [each["unmasked"] for each in drafts]
     assert drafts[-1]["unmasked"] == end["tokens"] == 44
 

@@ -6,22 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.chat_bundles import CITY
 from tests.serve.servers import Server
 
 pytest.importorskip("llguidance")
 QUESTION = "There are 9 baskets, and each holds 6 candies. How many candies?"
-WEATHER: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Weather of a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 6}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
+WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": CITY, "strict": True}
 OTHERS: list[Any] = [{"type": "web_search"}, {"type": "custom", "name": "shell"}]
 """Tools that clients such as Codex offer, and that this server leaves out."""
 

@@ -93,23 +93,6 @@ def test_deltas_never_change_with_remasking(server: Server, options: dict[str, A
     assert drafts
 
 
-def test_drafts_have_step_and_winner(server: Server) -> None:
-    body = long_body(24, stream=True, stream_options={"include_drafts": True}, lopa={"branches": 3})
-    drafts, text, seen = [], "", []
-    with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-        for chunk in events(answer.iter_lines()):
-            choice = chunk["choices"][0]
-            text += choice["delta"].get("content", "")
-            if "draft" in choice.get("lopa", {}):
-                drafts.append(choice["lopa"])
-                seen.append(text)
-    assert [draft["step"] for draft in drafts] == sorted({draft["step"] for draft in drafts})
-    assert all(draft["draft"].startswith(before) for draft, before in zip(drafts, seen, strict=True))
-    assert any("░" in draft["draft"] for draft in drafts)
-    assert all(0 <= draft["branch"] < draft["branches"] <= 3 for draft in drafts)
-    assert max(draft["branches"] for draft in drafts) > 1
-
-
 def test_waiting_streams_send_comments_and_end_with_done(server: Server) -> None:
     with ExitStack() as opened:
         for _ in range(4):

@@ -4,31 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.chat_bundles import CITY, NOTHING
 from tests.serve.servers import Server
 
 pytest.importorskip("llguidance")
 CHAT: list[Any] = [{"role": "user", "content": "There are 9 baskets, and each holds 6 candies. How many candies?"}]
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 6}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-        "strict": True,
-    },
-}
-NOW: Any = {
-    "type": "function",
-    "function": {
-        "name": "now",
-        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
-        "strict": True,
-    },
-}
+WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}
+NOW: Any = {"type": "function", "function": {"name": "now", "parameters": NOTHING, "strict": True}}
 _FIRST = {"index", "id", "type", "function"}
 """Fields that clients need in the first delta of a call."""
 
