@@ -191,11 +191,7 @@ def test_settings_from_the_environment(chat_bundle: Path) -> None:
         "LOPA_MAX_TOKENS": "3",  # another prefix
         "LOPA_SERVE_MAX_BRANCHES": "2",
         "LOPA_SERVE_SERVICE_HOST": "10.0.0.1",  # variables of a Kubernetes service of this name
-        "LOPA_SERVE_SERVICE_PORT": "80",
-        "LOPA_SERVE_SERVICE_PORT_HTTP": "80",
         "LOPA_SERVE_PORT": "tcp://10.0.0.1:80",
-        "LOPA_SERVE_PORT_80_TCP": "tcp://10.0.0.1:80",
-        "LOPA_SERVE_PORT_80_TCP_ADDR": "10.0.0.1",
     }
     with serving(chat_bundle, variables=variables) as server:
         warnings = sorted(line for line in server.head if "warning" in line)

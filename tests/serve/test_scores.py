@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -178,19 +177,10 @@ def test_a_deadline_a_missing_model_and_a_wrong_method(scorer: Server) -> None:
     assert scorer.http.post("/v1/score", content=b"[1]").json()["error"]["code"] == "invalid_json"
 
 
-def test_scores_are_counted_and_full_servers_reject_them(scorer: Server) -> None:
+def test_scores_are_counted(scorer: Server) -> None:
     before = scorer.metric('lopa_requests_total{endpoint="score",finish_reason="stop"')
     assert post(scorer, "/v1/score", prompt=PROMPT, choices=CHOICES).status_code == 200
     assert scorer.metric('lopa_requests_total{endpoint="score",finish_reason="stop"') == before + 1
-    slow = {"max_tokens": 1024, "lopa": {"strategy": "vanilla", "stop_at_eos": False, "deadline": 8}}
-    with ThreadPoolExecutor(4) as threads:
-        for number in range(4):
-            threads.submit(post, scorer, "/v1/completions", prompt=f"{number}", **slow)
-        scorer.until(lambda: scorer.metric("lopa_requests_running") + scorer.metric("lopa_requests_waiting") == 4)
-        full = post(scorer, "/v1/score", prompt=PROMPT, choices=CHOICES)
-        assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
-        assert full.headers["retry-after"]
-    scorer.until_idle()
 
 
 # Best candidates

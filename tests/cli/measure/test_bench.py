@@ -141,17 +141,6 @@ def test_a_stopped_measurement_keeps_a_complete_table(
     assert extra == ({"costs.cpu.json"} if kept else set())
 
 
-def test_a_bundle_that_cannot_be_written_is_rejected_before_measuring(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root may write everywhere
-    done = bench("costs", bundle, "--threads", 1)
-    assert done.returncode == 2
-    assert f"{bundle} cannot be written" in done.stderr
-    assert "forwards" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "taken", "work"),
     [

@@ -42,10 +42,6 @@ _NASTY = {
     ),
     "text behind": (f"{_CALL}\nDone.", [_ADD, "Done."]),
     "half a mark": ("1 <tool_cal 2", ["1 <tool_cal 2"]),
-    "a name that begins another": (
-        '<tool_call>{"name": "ad", "arguments": {}}</tool_call>',
-        ['<tool_call>{"name": "ad", "arguments": {}}</tool_call>'],
-    ),
     "nothing": ("", []),
 }
 
