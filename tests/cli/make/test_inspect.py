@@ -1,16 +1,13 @@
 """lopa-export inspect: the contents of a bundle, and errors for folders that are no bundle."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from tests.cli.command import lopa_export
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.quantized_form import cpu_form
 
 
 def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
@@ -36,17 +33,6 @@ def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
 def test_inspect_shows_rotary_inputs(tiny_portable: Path, tiny_bundle: Path) -> None:
     assert "\nangles      inputs of the portable graph\n" in lopa_export("inspect", tiny_portable).stdout
     assert "\nangles " not in lopa_export("inspect", tiny_bundle).stdout
-
-
-@pytest.mark.parametrize("form", ["packed", "auto"])
-def test_inspect_shows_the_form_of_quantized_matrices(
-    tiny_quantized: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOPA_WEIGHTS", form)
-    expected = form if form == "packed" else cpu_form(Bundle.open(tiny_quantized))
-    (line,) = re.findall("^quantized +(.*)$", lopa_export("inspect", tiny_quantized).stdout, re.MULTILINE)
-    assert line.startswith("36 matrices to int")
-    assert line.endswith(f", {expected} on this machine")
 
 
 def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> None:
