@@ -139,3 +139,11 @@ def test_bash_completes_commands_options_folders_and_devices(tmp_path: Path) -> 
     assert completed("lopa-export generate --max-ne") == ["--max-new-tokens"]
     assert completed("lopa-export generate bundle --device c") == ["cpu", "cuda:0", "cuda:0:tf32"]
     assert "dirnames" in completed("lopa-export generate bun")
+
+
+def test_the_shell_is_the_users_or_the_requested_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert shown("completion") == shown("completion", "fish")
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    refused = lopa_export("completion")
+    assert (refused.returncode, "lopa-export completion bash" in refused.stderr) == (2, True)

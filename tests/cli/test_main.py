@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from tests.cli.command import lopa_export
 
+from lopa.cli.program.standard_streams import ESCAPED, open_streams
 from lopa.runtime.bundle import Bundle
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -230,3 +231,9 @@ def test_little_is_imported_before_there_is_something_to_do() -> None:
         )
         done = ended(sys.executable, "-c", code, stdout=subprocess.PIPE)
         assert done.returncode == 0, done.stderr
+
+
+def test_escapes_match_json() -> None:
+    open_streams()
+    text = "é😀\ud800"
+    assert json.loads('"' + text.encode("ascii", ESCAPED).decode() + '"') == text

@@ -11,7 +11,6 @@ import onnxruntime
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.runtime import Decoder
 from lopa.tiny import EVAL
 
 SOURCES = Path(__file__).resolve().parents[2] / "deploy" / "cpp"
@@ -68,15 +67,6 @@ def test_answers_equal_generate(program: Path, tiny_bundle: Path, tmp_path: Path
     assert len(expected) == len(PROMPTS)
     for line in expected:
         assert answer(program, tiny_bundle, length, line["prompt_ids"]) == (line["token_ids"], line["steps"])
-
-
-def test_answers_end_with_their_length(program: Path, tiny_bundle: Path) -> None:
-    """Lengths within a block, of whole blocks, and beyond, with and without an end of text."""
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        for length in (1, 7, 32, 33, 64):
-            found = decoder.generate(PROMPTS[0], strategy="d2f", max_new_tokens=length)
-            expected = list(found.token_ids), found.steps
-            assert answer(program, tiny_bundle, length, list(found.prompt_ids)) == expected
 
 
 @pytest.mark.parametrize(

@@ -181,3 +181,17 @@ def test_kubectl_builds_a_folder(folder: Path) -> None:
         if kind == "Deployment":
             assert each["spec"]["template"]["spec"]["containers"][0]["image"].endswith(f"/lopa-export:{__version__}")
             assert ("replicas" in each["spec"]) == (folder.name != "autoscaling")
+
+
+def test_route_timeout_exceeds_the_server_s() -> None:
+    (rule,) = read("gateway/route.yaml")["spec"]["rules"]
+    limit = container_options(POD["spec"]["containers"][0])["max_seconds"]
+    assert float(rule["timeouts"]["request"].removesuffix("s")) > limit
+
+
+def test_kserve_metric_names_the_served_model() -> None:
+    """Check the model name: KServe replaces {{.Name}} of the runtime with the service's name."""
+    service = read("kserve/service.yaml")
+    assert container_options(RUNTIME["spec"]["containers"][0])["model"] == "{{.Name}}"
+    query = service["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]["metric"]["query"]
+    assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]

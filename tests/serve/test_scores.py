@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from tests.chat_bundles import with_chat_template
 from tests.serve.conftest import TEMPLATE
@@ -242,3 +243,16 @@ def test_a_part_of_a_character_has_no_bytes(scorer: Server, decoder: Decoder) ->
     assert choice["message"]["content"] == "\N{SNOWMAN}"
     assert all(each["bytes"] is None for each in choice["logprobs"]["content"])
     assert all(math.isfinite(each["logprob"]) for each in choice["logprobs"]["content"])
+
+
+def test_a_client_that_leaves_frees_its_place(scorer: Server) -> None:
+    """512 windows take many forwards, and the client waits for a small part of them."""
+    cancelled = scorer.metric("lopa_cancelled_total")
+    with pytest.raises(httpx2.TimeoutException):
+        scorer.http.post(
+            "/v1/score",
+            json={"model": "tiny", "prompt": [5] * 1400, "choices": [list(range(10, 520))]},
+            timeout=0.7,
+        )
+    scorer.until_idle()
+    assert scorer.metric("lopa_cancelled_total") == cancelled + 1

@@ -75,3 +75,9 @@ def test_how_many_prompts_a_shard_has() -> None:
         for count in range(1, 8):
             assert sum(Shard(number, count).size(total) or 0 for number in range(1, count + 1)) == total
     assert Shard(2, 3).size(None) is None
+
+
+def test_a_shard_needs_a_file_of_prompts(tiny_bundle: Path) -> None:
+    done = lopa_export("generate", tiny_bundle, PROMPT, "--shard", "1/2")
+    assert done.returncode == 2
+    assert "--shard needs --prompts" in done.stderr

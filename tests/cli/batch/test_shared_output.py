@@ -91,3 +91,16 @@ def test_a_file_system_without_locks_gives_a_warning(
     done = lopa_export("--quiet", "generate", tiny_bundle, "--prompts", prompts, "--output", output)
     assert done.returncode == 0
     assert done.stderr == (f"warning: this file system has no locks: make sure that no other process writes {output}\n")
+
+
+def test_devices_and_fifos_need_no_lock(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", *LINES[:1])
+    with first_process(tiny_bundle, tmp_path / "out", "--step-log", "/dev/null") as (process, answer):
+        for name in ("/dev/null", "/dev/stdout"):
+            done = lopa_export(
+                "generate", tiny_bundle, "--prompts", prompts, "--output", name, "--step-log", "/dev/null"
+            )
+            assert done.returncode == 0, done.stderr
+        answer()
+        process.communicate(60)
+        assert process.returncode == 0

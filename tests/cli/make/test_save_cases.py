@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.make.test_verify import verify
+from tests.cli.make.test_verify import another_epsilon, rewrite_graph, verify
 
 pytestmark = pytest.mark.usefixtures("few_cases")
 
@@ -47,3 +47,12 @@ def test_without_polygraphy_the_error_names_the_extra(
     assert (code, output) == (3, "")
     assert "polygraphy is not installed" in errors
     assert files(tmp_path) == set()
+
+
+def test_a_wrong_graph_has_its_cases(tiny_bundle: Path, tmp_path: Path) -> None:
+    altered = Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
+    rewrite_graph(altered, another_epsilon)
+    code, output, _ = verify(altered, "--save-cases", tmp_path / "cases")
+    assert code == 1
+    assert f"{tmp_path / 'cases'}: cases with numpy" in output
+    assert files(tmp_path / "cases") == SAVED

@@ -203,3 +203,4 @@ def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str
         assert pip_install("export") in result.stderr
     else:
         assert "cpu agrees with the references in 36 cases" in result.stdout
+        assert "The weights were not compared with a checkpoint" in result.stdout

@@ -216,3 +216,12 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (bundle / "costs.cpu.json").mkdir()
+    done = bench("costs", bundle, "--threads", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot write {bundle / 'costs.cpu.json'}" in done.stderr
+    assert "forwards" not in done.stderr

@@ -34,21 +34,11 @@ def test_stream_joins_to_the_answer(chat: ChatOpenAI) -> None:
     assert "".join(str(chunk.content) for chunk in chunks) == EXPECTED["whole"]["text"]
 
 
-def test_batch_keeps_its_order(chat: ChatOpenAI) -> None:
-    answers = chat.batch(EXPECTED["questions"], {"max_concurrency": 2})
-    assert [answer.content for answer in answers] == [each["text"] for each in EXPECTED["completed"]]
-
-
 def test_lopa_options_in_extra_body() -> None:
     chat = ChatOpenAI(**SERVER, max_tokens=64, extra_body={"lopa": {"branches": 4}})
     answer = chat.invoke(EXPECTED["question"])
     assert answer.content == EXPECTED["branched"]["text"]
     assert answer.response_metadata["token_usage"]["lopa"]["steps"] == EXPECTED["branched"]["steps"]
-
-
-def test_log_probabilities(chat: ChatOpenAI) -> None:
-    answer = chat.bind(logprobs=True).invoke(EXPECTED["question"])
-    assert len(answer.response_metadata["logprobs"]["content"]) == EXPECTED["whole"]["tokens"]
 
 
 def test_text_model_completes() -> None:

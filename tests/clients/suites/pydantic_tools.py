@@ -175,16 +175,6 @@ async def test_structured_output_by_a_tool_after_calls(protocol: str) -> None:
     assert len(parts_of_type(answer.all_messages(), ToolCallPart)) == len(done) + 1
 
 
-async def test_structured_output_is_streamed(protocol: str) -> None:
-    settings: Any = {"max_tokens": 80, "temperature": 0.0, **QUIET[protocol]}
-    agent = Agent(MODELS[protocol](), output_type=Answer, model_settings=settings)
-    whole = (await agent.run(QUESTION)).output
-    async with agent.run_stream(QUESTION) as streamed:
-        parts = [part async for part in streamed.stream_output(debounce_by=None)]
-    assert isinstance(whole, Answer)
-    assert parts[-1] == whole
-
-
 async def test_structured_output_by_a_schema(protocol: str) -> None:
     settings: Any = {"max_tokens": 80, "temperature": 0.0, **QUIET[protocol]}
     agent = Agent(MODELS[protocol](), output_type=NativeOutput(Answer), model_settings=settings)

@@ -343,3 +343,24 @@ def test_client_disconnect_cancels_the_request(server: Server, stream: bool, ver
     server.until_idle()
     assert server.metric("lopa_cancelled_total") - cancelled == 1
     assert server.metric("lopa_steps_total") - steps < 990
+
+
+def test_half_closed_client_gets_all_pipelined_answers(server: Server) -> None:
+    ready = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with open_connection(server) as client:
+        client.sendall(completion_request(10) + ready + completion_request(5) + ready + b"POST /v1/comp")
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as received:
+            assert [next_answer(received)[0] for _ in range(4)] == [200] * 4
+            assert received.read() == b""
+
+
+def test_client_disconnect_cancels_pipelined_requests(server: Server) -> None:
+    server.until_idle()
+    cancelled = server.metric("lopa_cancelled_total")
+    with open_connection(server) as client:
+        client.sendall(completion_request(1000) + completion_request(5))
+        server.until(lambda: server.metric("lopa_requests_running") == 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.until_idle()
+    assert server.metric("lopa_cancelled_total") - cancelled == 1

@@ -143,17 +143,6 @@ def test_answers_equal_the_decoder_s(main: Any, text_of: Callable[..., str]) -> 
     assert run_concurrently(4, ask) == [(text_of(number), text_of(number)) for number in range(4)]
 
 
-def test_chat_and_completion_by_model(main: Any) -> None:
-    chat_messages = [{"role": "user", "content": prompt(9).removesuffix("\nAnswer:")}]
-    for name, status in (("chat", 200), ("tiny", 400)):  # tiny has no chat template
-        answer = main.http.post(CHATS, json={"model": name, "messages": chat_messages, "max_tokens": 24})
-        assert answer.status_code == status
-    names = [each["id"] for each in main.http.get("/v1/models").json()["data"]]
-    assert names == ["tiny", "chat"]
-    assert main.http.get("/v1/models/chat").json()["id"] == "chat"
-    assert (main.http.get("/health").status_code, main.http.get("/ready").status_code) == (200, 200)
-
-
 BLOCKS = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "stop_at_eos": False}
 
 
@@ -178,20 +167,6 @@ def test_conversations_stay_on_the_replica_that_has_their_blocks(main: Any) -> N
             messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": f"And {turn}?"}]
     assert {len(found) for found in homes} == {1}
     assert len(set.union(*homes)) == 2, "all conversations went to one replica"
-
-
-def test_full_replicas_answer_429(main: Any, text_of: Callable[..., str]) -> None:
-    answers = run_concurrently(40, lambda _: main.http.post(COMPLETIONS, json=long_body(60)))
-    statuses = Counter(answer.status_code for answer in answers)
-    assert set(statuses) == {200, 429}
-    assert statuses[200] >= 2 * (2 + 2)
-    expected = text_of(9, 60, **LONG)
-    for answer in answers:
-        if answer.status_code == 200:
-            assert answer.json()["choices"][0]["text"] == expected
-        else:
-            assert answer.json()["error"]["code"] == "queue_full"
-            assert answer.headers["retry-after"] == "1"
 
 
 def test_replica_killed_while_answering(main: Any, text_of: Callable[..., str]) -> None:

@@ -193,3 +193,10 @@ def test_error_within_a_complete_answer_cuts_it() -> None:
 def test_client_disconnect_ends_the_answer() -> None:
     got, ends = asyncio.run(relay_answers([[START, part(b"a", True)]], leave=True))
     assert (len(got), ends) == (2, 1)
+
+
+def test_error_after_an_answer_is_ignored() -> None:
+    assert asyncio.run(relay_answers([[START, part(b"a", False)], ValueError("late")])) == (
+        [START, part(b"a", False)],
+        1,
+    )

@@ -312,7 +312,12 @@ def test_other_protocols(server: TracedServer, path: str, body: dict[str, Any], 
 
 
 def test_only_endpoints_that_answer_prompts_have_spans(server: TracedServer) -> None:
-    for method, path in (("GET", "/health"), ("GET", "/metrics"), ("GET", "/v1/models"), ("POST", "/v1/nothing")):
+    for method, path in (
+        ("GET", "/health"),
+        ("GET", "/metrics"),
+        ("GET", "/v1/models"),
+        ("POST", "/v1/messages/count_tokens"),
+    ):
         server.http.request(method, path)
     server.http.get(COMPLETIONS)
     server.http.post(COMPLETIONS, json=COMPLETION)
@@ -335,3 +340,13 @@ def test_pipelined_requests_have_spans_of_their_own(server: TracedServer) -> Non
     assert [len(spans) for spans in found] == [4, 1, 4]
     assert [attributes(spans[0]).get("error.type") for spans in found] == [None, "bad_request", None]
     assert len({spans[0].context.trace_id for spans in found if spans[0].context is not None}) == 3
+
+
+def test_tokens_of_reasoning(text_bundle: Path) -> None:
+    body = {**CHAT, "chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 6}
+    with traced_server(text_bundle) as started:
+        usage = started.http.post(CHATS, json=body).json()["usage"]
+        [[span, *_]] = started.spans()
+    reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
+    assert reasoning > 0
+    assert attributes(span)["gen_ai.usage.reasoning.output_tokens"] == reasoning

@@ -89,3 +89,11 @@ def test_server_without_traces_imports_no_library_of_them(chat_bundle: Path) -> 
     )
     with serving(chat_bundle, program=("-c", program)) as server:
         assert server.stop() == (0, f"{STOPPING}\nloaded []\n")
+
+
+def test_setting_that_the_sdk_refuses_is_an_error(chat_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
+    command = [sys.executable, "-m", "lopa.cli.main", "serve", chat_bundle, "--port", "0", OPTION, URL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "OpenTelemetry refuses its settings: max_queue_size" in done.stderr

@@ -97,16 +97,6 @@ def test_disconnect_of_a_non_streamed_request_frees_the_slot(server: TritonServe
     assert cancels(server) == before + 1
 
 
-def test_disconnect_of_an_http_stream_frees_the_slot(server: TritonServer) -> None:
-    body = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
-    before = cancels(server)
-    with server.http.stream("POST", "/v2/models/narrow/generate_stream", json=body) as answer:
-        next(answer.iter_lines())
-        until_full(server)
-    assert until_free(server)["text_output"]
-    assert cancels(server) == before + 1
-
-
 def until_full(server: TritonServer) -> None:
     """Wait until the model is full, with invalid requests that take no slot."""
     end = time.monotonic() + WAIT
