@@ -100,26 +100,6 @@ def test_answers_and_scores_equal_the_benchmark_s(path: str, server: Server, exp
     assert results_file["results"][task]["exact_match,last-number"] == expected.score
 
 
-@pytest.mark.clients
-@no_python
-def test_shots_stops_lengths_and_options_equal_the_decoder_s(
-    server: Server, decoder: Decoder, items: list[EvalItem], folder: Path
-) -> None:
-    options = ("--num_fewshot", "1", "--limit", "6", "--gen_kwargs", '{"until": [" the"], "max_gen_toks": 40}')
-    found, _ = samples([*lm_eval_command(server), *options], "tiny_completions", folder)
-    assert len(found) == 6
-    config = decoder.config(strategy="lopa", branches=4, max_new_tokens=40, stop=(" the",))
-    for each, item in zip(found, items, strict=False):
-        prompt = each["arguments"]["gen_args_0"]["arg_0"]
-        assert prompt.endswith(item.prompt)
-        assert len(prompt) > len(item.prompt) + 20, "an example precedes it"
-        (result,) = decoder.generate([prompt], config)
-        assert each["resps"] == [[result.text]]
-    assert any(len(decoder.tokenizer.encode(each["resps"][0][0], add_bos=False)) < 39 for each in found), (
-        "at least one answer stopped"
-    )
-
-
 OF_TASKS = """
 import json, pathlib, sys
 import lm_eval.tasks, yaml

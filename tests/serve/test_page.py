@@ -256,21 +256,6 @@ def test_a_text_with_holes_is_shown_with_its_given_text(
 
 
 @in_chromium
-def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
-    page = Page(browser, server)
-    browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.updateOptions(); })")
-    page.write("#tokens", "1000")
-    page.run(QUESTIONS[0])
-    browser.until("runs.every((each) => each.step > 2)")
-    cancelled = server.metric("lopa_cancelled_total")
-    page.focus("#stop")
-    browser.press(*SPACE, text=" ")
-    assert page.ended() == ["Stopped.", "Stopped."]
-    server.until_idle()
-    server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
-
-
-@in_chromium
 def test_api_keys_html_in_names_and_a_server_that_stops(browser: Browser, chat_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{KEY}\n")
     options = ("--model", "<b>tiny</b>", "--api-keys", tmp_path / "keys", "--drain", 0.1)

@@ -159,34 +159,6 @@ def test_an_unwritable_file_is_reported_before_measuring(
     assert work not in done.stderr
 
 
-def test_devices_are_measured(tiny_bundle: Path, tmp_path: Path) -> None:
-    counts = [count for count in (1, 2) if count <= len(available_cores())]
-    done = bench_alone(
-        *("scaling", tiny_bundle, "--devices", counts[-1]),
-        *("--limit", 1, "--branches", 4, "--output", tmp_path),
-        refuse=("torch", "onnx", "transformers", "matplotlib"),
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "scaling.json").read_bytes())
-    assert [each["devices"] for each in report["measured"]] == counts
-    assert report["other_tokens"] == []
-    assert report["settings"]["branches"] == 4
-    for each in report["measured"]:
-        assert 0 < each["parts"]["engine"] < each["step"]
-    assert done.stdout == (tmp_path / "scaling.md").read_text() + "\n"
-
-
-def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.cli.measure.cold.STARTS", 2)
-    done = bench("cold", tiny_bundle, "--threads", 1, "--output", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "import to first forward" in done.stdout
-    report = json.loads((tmp_path / "cold.json").read_bytes())
-    assert len(report["starts"]) == 2
-    for start in report["starts"]:
-        assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
-
-
 def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     tiny_bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
