@@ -1,7 +1,6 @@
 """Calls of a decoder and an engine: one prompt or several, options by name, text instead of events."""
 
 import asyncio
-import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,10 +25,6 @@ from lopa import (
 )
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
-WITH_OPTIONS = [
-    *(getattr(Decoder, name) for name in ("config", "generate", "iter_generate", "prepare", "stream", "stream_text")),
-    *(getattr(Engine, name) for name in ("prepare", "submit", "submit_many")),
-]
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +126,6 @@ def test_the_keyword_arguments_are_the_fields_of_the_config() -> None:
     hints = get_type_hints(GenerationConfig.__init__)
     assert get_type_hints(GenerationOptions) == {field.name: hints[field.name] for field in fields(GenerationConfig)}
     assert not GenerationOptions.__required_keys__
-
-
-@pytest.mark.parametrize("call", WITH_OPTIONS, ids=lambda call: call.__qualname__)
-def test_functions_with_options_are_typed(call: Any) -> None:
-    (options,) = (each for each in inspect.signature(call).parameters.values() if each.kind is each.VAR_KEYWORD)
-    assert options.annotation.__args__ == (GenerationOptions,)
 
 
 CALLS = """

@@ -2,15 +2,10 @@
 
 import importlib
 import re
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.command import PROMPT
 
-from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.device_families import FAMILIES, find_device, full_device_name, is_on_processor, parse_device
@@ -20,12 +15,6 @@ from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.runtime.sessions.session import forward_from_bundle, open_session
 
 OPTIONS = merged_options(GenerationConfig())
-TOY_SESSION = """
-from lopa.runtime.sessions import numpy_session
-
-def open_session(bundle, device, *, threads):
-    return numpy_session.open_session(bundle, device, threads=threads)
-"""
 
 
 @pytest.mark.parametrize(
@@ -107,48 +96,3 @@ def test_a_device_without_stages_is_rejected_as_a_stage(tiny_staged: Path) -> No
     with pytest.raises(BadInputError, match="device 'numpy' cannot be a stage") as caught:
         forward_from_bundle(bundle, part, "numpy", threads=None)
     assert "cpu, openvino, cuda" in caught.value.expected
-
-
-def test_the_page_of_devices_has_each_family() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "devices.md").read_text(encoding="utf-8")
-    rows = {}
-    for names, device, caches, branches in re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE):
-        first, *others = re.findall(r"`([^` ]+)`", names)
-        rows[first.partition(":")[0]] = (first, others, device, caches, branches)
-    assert list(rows) == list(FAMILIES)
-    for name, (first, others, device, caches, branches) in rows.items():
-        family = FAMILIES[name]
-        assert all(parse_device(each.replace("N", "0") if name != "openvino" else each) for each in (first, *others))
-        assert device.startswith(family.description), name
-        assert caches == family.caches
-        default = branch_choice(OPTIONS, [family.examples[0]]).number
-        assert branches.startswith(str(default)), name
-
-
-@pytest.fixture
-def toy_modules(tmp_path: Path) -> Path:
-    (tmp_path / "toy_session.py").write_text(TOY_SESSION)
-    return tmp_path
-
-
-@pytest.fixture
-def toy(toy_modules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(toy_modules)
-    made_up = replace(FAMILIES["numpy"], name="toy", syntax="toy", examples=("toy",), session_module="toy_session")
-    monkeypatch.setitem(FAMILIES, "toy", made_up)
-    yield
-    sys.modules.pop("toy_session", None)
-
-
-@pytest.mark.usefixtures("toy")
-def test_an_artificial_family_decodes(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for device in ("numpy", "toy"):
-        with Decoder.open(tiny_bundle, [device]) as decoder:
-            assert decoder.session.device == device
-            (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16))
-            assert decoder.resolve(decoder.config()).branches.number == 1
-            results.append(result.token_ids)
-    assert results[0] == results[1]
-    monkeypatch.setitem(FAMILIES, "toy", replace(FAMILIES["toy"], processor_suffix=None))
-    assert branch_choice(OPTIONS, ["toy"]).number == 4

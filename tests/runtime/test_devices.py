@@ -14,7 +14,6 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
@@ -108,19 +107,6 @@ def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[in
     alone.close()
 
 
-@linux
-def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cores: list[int]) -> None:
-    prompt = "Question: Tom has 3 apples and buys 4 more. How many apples does he have?\nAnswer:"
-    results = []
-    for devices in (["cpu"], [f"cpu:{core}" for core in cores], [f"cpu:{cores[0]}", "numpy"]):
-        with Decoder.open(tiny_bundle, devices, threads=1) as decoder:
-            config = decoder.config(branches=5, attention="full", max_new_tokens=48)
-            (result,) = decoder.generate([prompt], config)
-            assert decoder.session.device == ",".join(devices)
-            results.append((result.token_ids, result.steps, result.text))
-    assert results[1:] == results[:1] * 2
-
-
 def test_sessions_are_closed_when_a_device_is_missing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Session] = []
 
@@ -134,16 +120,3 @@ def test_sessions_are_closed_when_a_device_is_missing(tiny_bundle: Path, monkeyp
     (first,) = opened
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         sequential(first).forward(random_batch(np.random.default_rng(0), [1], 1, 4, 1))
-
-
-@pytest.mark.parametrize(
-    ("devices", "message"),
-    [
-        (["cpu:0", "cpu:0"], "twice"),
-        (["cpu:99999"], "no core 99999"),
-        ("cpu", "devices 'cpu'"),
-    ],
-)
-def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, message: str) -> None:
-    with pytest.raises(BadInputError, match=message):
-        Decoder.open(tiny_bundle, devices)

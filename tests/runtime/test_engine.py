@@ -1,6 +1,5 @@
 """The engine on a bundle: batch mates do not change results, and every request ends."""
 
-import asyncio
 import dataclasses
 import threading
 import time
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.outcomes import outcomes
 from tests.runtime.requests.batch_mates import (
     WAIT,
     CountingSession,
@@ -26,15 +24,12 @@ from lopa.runtime import (
     BadInputError,
     Decoder,
     DecoderClosedError,
-    DoneEvent,
-    DraftEvent,
     Engine,
     EngineClosedError,
     EngineFailedError,
     GenerationConfig,
     GenerationResult,
     QueueFullError,
-    TextEvent,
 )
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
@@ -58,50 +53,6 @@ def test_a_random_mix_gives_the_results_of_single_requests(decoder: Decoder, see
             for index, handle in zip(order, handles, strict=True):
                 result = result_of(handle)
                 assert result == with_stored_prompt(expected[index], result)
-
-
-@pytest.mark.parametrize("speculative", [False, True])
-def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], speculative: bool) -> None:
-    """Draws are equal even if the round that caches the prompt's rows is skipped."""
-    own = {
-        "strategy": "threshold",
-        "attention": "block_causal",
-        "sub_block": 8,
-        "cache": "sub_block",
-        "speculative": speculative,
-    }
-    config = decoder.config(**own, temperature=1.5, top_p=0.9, max_new_tokens=24, seed=3)
-    expected = alone(decoder, prompt, config)
-    with Engine(decoder, max_num_seqs=2) as engine:
-        first, second = (result_of(engine.submit(prompt, config)) for _ in range(2))
-    assert first == expected
-    assert second.cached_tokens > 0
-    assert second == with_stored_prompt(expected, second)
-    assert second.steps == expected.steps - 1
-
-
-def test_events_match_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(max_new_tokens=40)
-    *expected, _ = decoder.stream(prompt, config, drafts=True)
-    newest = [event for event in expected if isinstance(event, DraftEvent)][-1]
-
-    def check(events: list[Any]) -> None:
-        assert isinstance(events.pop(), DoneEvent)
-        left = iter(expected)
-        assert all(event in left for event in events)  # in order; replaced drafts are missing
-        assert [e for e in events if type(e) is TextEvent] == [e for e in expected if type(e) is TextEvent]
-        assert newest in events
-
-    with Engine(decoder, max_num_seqs=2) as engine:
-        company = engine.submit(prompt[:-1], config)
-        handle = engine.submit(prompt, config, drafts=True)
-        check(list(handle))
-        company.result(WAIT)
-
-        async def read() -> list[Any]:
-            return [event async for event in engine.submit(prompt, config, drafts=True)]
-
-        check(asyncio.run(read()))
 
 
 def test_a_request_joins_while_others_run_and_leaves_before_them(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -293,20 +244,4 @@ def test_prompts_decoded_together_share_forwards_and_keep_their_order(
     assert together == one == [alone(decoder, each, config) for each in prompts]
     assert max(map(len, session.forwards)) == 4
     assert len(session.forwards) < separate
-    assert not decoder.session._caches  # type: ignore[attr-defined]
-
-
-def test_a_bad_prompt_in_a_batch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    config = decoder.config(max_new_tokens=8)
-    found = list(outcomes(decoder, [prompt, [], prompt], config, max_num_seqs=2))
-    assert [isinstance(each, BadInputError) for each in found] == [False, True, False]
-    results = decoder.iter_generate([prompt, [], prompt], config, max_num_seqs=2)
-    assert next(results).tokens > 0
-    with pytest.raises(BadInputError, match="an empty prompt"):
-        next(results)
-    with pytest.raises(BadInputError, match="max_num_seqs 0"):
-        next(decoder.iter_generate([prompt], max_num_seqs=0))
-    unfinished = decoder.iter_generate([prompt] * 3, decoder.config(), max_num_seqs=2)
-    next(unfinished)
-    unfinished.close()
     assert not decoder.session._caches  # type: ignore[attr-defined]

@@ -17,7 +17,6 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.generation_config import may_share_rows
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.row_sharing import FasterSharing
 from lopa.runtime.state.packed_rows import PackedRows
@@ -66,24 +65,6 @@ def test_model_sizes_decide_without_a_table(tiny_bundle: Path) -> None:
     assert limits[1] < limits[0], "integers speed up products, not attention"
 
 
-@pytest.mark.parametrize(
-    ("devices", "may"),
-    [
-        (["cpu"], True),
-        (["cpu:0-3"], True),
-        (["numpy"], True),
-        (["cpu:0", "cpu:1"], False),
-        (["cpu:0+cpu:1"], False),
-        (["cuda:0"], False),
-        (["tensorrt:0"], False),
-        (["mpi"], False),
-        (["eager"], False),
-    ],
-)
-def test_devices_that_share_rows_by_default(devices: list[str], *, may: bool) -> None:
-    assert may_share_rows(devices) is may
-
-
 def decoded(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Any, list[Step]]:
     steps: list[Step] = []
     *_, last = decoder.stream(prompt, decoder.config(**options), on_step=steps.append)
@@ -118,13 +99,6 @@ def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, promp
     assert counts["broken"] == counts["none"], "an unusable table counts as none"
     rows = {name: sum(step.rows.input_ids.size for step in steps) for name, (_, steps) in found.items()}
     assert rows["yes"] < 0.95 * rows["no"]
-
-
-def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None = None) -> list[int]:
-    callback = None if steps is None else steps.append
-    *_, last = decoder.stream(prompt, config, on_step=callback)
-    assert isinstance(last, DoneEvent)
-    return list(last.result.token_ids)
 
 
 @pytest.mark.parametrize(

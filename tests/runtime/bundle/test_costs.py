@@ -102,27 +102,6 @@ def test_invalid_table_raises(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "threads", "options"),
-    [
-        ("cpu", 1, "--device cpu --threads 1"),
-        ("cpu:0,cpu:1", 2, "--device cpu:0 --device cpu:1 --threads 2"),
-        ("cpu:0+cpu:1", None, "--device cpu:0+cpu:1"),
-    ],
-)
-@pytest.mark.parametrize("content", [None, "[[["])
-def test_remedy_is_a_command_for_this_bundle_device_and_threads(
-    bundle: Bundle, tmp_path: Path, device: str, threads: int | None, options: str, content: str | None
-) -> None:
-    named = Bundle(Path(shutil.copytree(bundle.path, tmp_path / "a bundle")), bundle.manifest)
-    if content is not None:
-        (named.path / costs_name(device)).write_text(content)
-    with pytest.raises(BadInputError) as caught:
-        costs_from_bundle(named, device, threads)
-    assert caught.value.remedy.startswith(f"measure one: lopa-export bench costs '{named.path}' {options} (")
-    assert "again" not in caught.value.remedy
-
-
-@pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("branches", value) for value in (0, -1, 2**31, 10**30, 1.5)),

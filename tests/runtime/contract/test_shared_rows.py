@@ -1,18 +1,14 @@
 """Detection of rows that are equal on every branch, compared with what an engine computes."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runtime.random_windows import assert_close, block_causal_mask, full_mask, random_batch
-from tests.runtime.sequential import sequential
+from tests.runtime.random_windows import block_causal_mask, full_mask, random_batch
 
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.contract.packed_batch import PackedBatch, packed_batch
-from lopa.runtime.sessions.session import open_session
 
 
 def batch_with_equal_starts(seed: int, equal: int, *, branches: int = 3) -> WindowBatch:
@@ -66,17 +62,3 @@ def test_windows_of_other_lengths_may_share_rows(lengths: list[int], *, shared: 
         sampled_rows=np.zeros(1, np.int64),
     )
     assert rows_are_shared(batch, 0, 4) is shared
-
-
-def test_engine_computes_equal_values_for_shared_rows_only(tiny_bundle: Path) -> None:
-    batch = batch_with_equal_starts(5, 8)
-    session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
-    sequential(session).forward(batch)
-    first, *others = (sequential(session).read_rows(9, branch, 8) for branch in range(3))
-    for other in others:
-        for found, expected in zip(other.layers, first.layers, strict=True):
-            assert_close(found, expected)
-    sequential(session).forward(replace(batch, window_mask=full_mask((2, 3, 12))))
-    seen = [sequential(session).read_rows(9, branch, 8).layers[-1] for branch in range(2)]
-    session.close()
-    assert np.abs(seen[0] - seen[1]).max() > 1e-3

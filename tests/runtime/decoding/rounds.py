@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from lopa.runtime.contract import Int64, Statistics
+from lopa.runtime.contract import Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.round import Scores
-from lopa.runtime.requests.running_loop import columns_from_statistics
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates, RoundView
@@ -30,9 +29,3 @@ def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Score
     )
     view = RoundView((positions,), (candidates,), winner=0)
     return Scores((branch,), packed, rows, view, confidences=(0.0,), step=1)
-
-
-def columns_of_forward(packed: PackedRows, recorded: Statistics) -> RowStatistics:
-    """Return the columns [C] of `packed` from the statistics [M, ...] of a forward of its rows alone."""
-    (columns,) = columns_from_statistics(recorded, [packed])
-    return columns

@@ -1,20 +1,16 @@
 """Whole decodes with grammars on the tiny model, checked independently of llguidance."""
 
 import json
-import random
 import re
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
-from tools.random_schemas import random_schema
 
-from lopa.runtime import Decoder, Engine
+from lopa.runtime import Decoder
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import GrammarRefusedError
-from lopa.runtime.requests.request import Request
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.strategy import STRATEGIES
 
@@ -47,19 +43,6 @@ def test_every_strategy_satisfies_the_schema(decoder: Decoder, prompt: tuple[int
         assert len(result.token_ids) <= 48
 
 
-def test_random_schemas(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    rng, ended = random.Random(4), 0
-    while ended < 8:
-        schema = random_schema(rng, depth=2)
-        options = {"branches": rng.choice([1, 4]), "skip_threshold": rng.choice([0.3, 0.9]), "block_size": 16}
-        try:
-            result = generate_with_schema(decoder, prompt, json_schema=schema, max_new_tokens=64, **options)
-        except GrammarRefusedError:
-            continue
-        assert valid(result, schema)
-        ended += 1
-
-
 def test_forbidden_tokens_behind_a_gap_are_remasked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     remasked: list[int] = []
     config = decoder.config(regex=" (zq|qz){8} candies", strategy="d2f", skip_threshold=0.05, max_new_tokens=48)
@@ -90,16 +73,3 @@ def test_a_tight_length_limit_is_enough(decoder: Decoder, prompt: tuple[int, ...
     for strategy in ("lopa", "vanilla"):
         result = generate_with_schema(decoder, prompt, json_schema=SCHEMA, max_new_tokens=min, strategy=strategy)
         assert valid(result, SCHEMA)
-
-
-def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
-    lark = 'start: "a" "b"+ "!"'
-    grammars: list[dict[str, Any]] = [{"json_schema": SCHEMA}, {"regex": "[0-9]{2} candies"}, {}, {"grammar": lark}]
-    with Engine.open(tiny_bundle, threads=1, max_num_seqs=4) as engine:
-        configs = [engine.decoder.config(max_new_tokens=32, branches=2, **grammar) for grammar in grammars]
-        handles = engine.submit_many([Request(prompt, config) for config in configs])
-        together = [handle.result(60).text for handle in handles]
-        alone = [engine.submit(prompt, config).result(60).text for config in configs]
-    assert together == alone
-    assert re.fullmatch("[0-9]{2} candies", together[1])
-    assert re.fullmatch("ab+!", together[3])

@@ -1,27 +1,19 @@
 """Whole decodes that remask: random statistics compared with a plain version of the rule, then the tiny model."""
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lone_decode import LoneDecode
 from tests.params import params_of
-from tests.runtime.requests.batch_mates import alone
 
-from lopa.cli.files.step_log import record_from_step
-from lopa.runtime import Decoder, DraftEvent, GenerationResult, Request, TextEvent
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.branch import Block, Branch
 from lopa.runtime.state.layout import max_rows
 from lopa.runtime.state.packed_rows import PackedRows
-from lopa.tiny import EVAL
 
 MASK, END, VOCABULARY, PROMPT = 2, 0, 40, 5
 NO_DEVICE: Any = SimpleNamespace(device="none", commit=lambda *_: None, shorten=lambda *_: None)
@@ -173,51 +165,3 @@ def test_random_decodes_follow_the_rule_and_end(
     for place in range(len(streamed)):
         if place not in lookaheads:
             assert logprobs[place] == np.float32(logprob_of[PROMPT + place])
-
-
-@pytest.fixture(scope="module")
-def prompts(decoder: Decoder) -> list[list[int]]:
-    texts = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8").splitlines()[:3]]
-    return [decoder.tokenizer.encode(text, add_bos=True) for text in texts]
-
-
-EAGER: dict[str, Any] = {"skip_threshold": 0.5, "remask_threshold": 0.9, "max_new_tokens": 64}
-"""Options that unmask many tokens at once and remask most of them."""
-CONFIGS: list[dict[str, Any]] = [
-    {"strategy": "d2f", "attention": "full"},
-    {"strategy": "wino"},
-    {"strategy": "lopa", "branches": 3, "attention": "full", "deduplicate_rows": False},
-    {"strategy": "lopa", "branches": 3, "attention": "block_causal", "deduplicate_rows": True},
-    {"strategy": "threshold", "temperature": 0.7, "logprobs": True, "stop": ("####",)},
-]
-
-
-@pytest.fixture(scope="module")
-def submitted(decoder: Decoder, prompts: list[list[int]]) -> list[Request]:
-    return [Request(prompt, decoder.config(**EAGER | own)) for own in CONFIGS for prompt in prompts]
-
-
-@pytest.fixture(scope="module")
-def expected(decoder: Decoder, submitted: list[Request]) -> list[GenerationResult]:
-    return [alone(decoder, each.prompt, each.config) for each in submitted]
-
-
-def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted: list[Request]) -> None:
-    for each in submitted:
-        steps: list[Step] = []
-        events = list(decoder.stream(each.prompt, each.config, drafts=True, on_step=steps.append))
-        text = "".join(event.text for event in events if isinstance(event, TextEvent))
-        last = events[-1]
-        assert isinstance(last, DoneEvent)
-        assert text == last.result.text
-        records = [record_from_step(step) for step in steps]
-        assert [each.get("remasked", []) for each in records] == [step.remasked.tolist() for step in steps]
-        if not each.config.stop:  # an end of text may end the answer earlier
-            assert sum(len(step.remasked) for step in steps) > 0
-            unmasked = [event.unmasked for event in events if isinstance(event, DraftEvent)]
-            filled = [
-                len(step.unmasked.positions) + (step.branches[step.winner].lookahead is not None) for step in steps
-            ]
-            back = [len(step.remasked) for step in steps]
-            if each.config.strategy != "lopa" and not params_of(each.config).drop_after_eos:
-                assert np.diff(unmasked).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]

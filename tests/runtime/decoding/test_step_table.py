@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lopa.runtime import Decoder, Step, step_table
@@ -45,21 +44,6 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
         of_winner = table["branch"][rows & table["unmasked"]]
         assert len(of_winner) >= len(step.unmasked)
         assert options.get("speculative") or set(of_winner) <= {step.winner}
-
-
-def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    steps: list[Step] = []
-    config = decoder.config(strategy="lopa", branches=3, logprobs=True, max_new_tokens=40)
-    *_, done = decoder.stream(prompt, config, on_step=steps.append)
-    table = step_table(steps)
-    probability_of = dict(
-        zip(table["position"][table["unmasked"]], table["probability"][table["unmasked"]], strict=True)
-    )
-    assert any(step.branches[step.winner].lookahead for step in steps)
-    logprobs = done.result.logprobs  # type: ignore[union-attr]
-    np.testing.assert_allclose(
-        [probability_of[len(prompt) + place] for place in range(len(logprobs))], np.exp(logprobs), rtol=1e-5
-    )
 
 
 def test_no_steps_give_an_empty_table() -> None:

@@ -1,14 +1,12 @@
 """A grammar can name an added token such as <tool_call>, which differs from text that spells it."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.chat_bundles import FIRST_FREE_ID, with_added_tokens
 from tests.runtime.text.chat_templates import TEMPLATES
 
-from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -115,18 +113,3 @@ def test_required_length_of_a_call_is_reported(marked: Vocabulary) -> None:
         state_after_text(CALLS, marked, 6)
     need = int(str(caught.value.remedy).split()[3])
     assert state_after_text(CALLS, marked, need)
-
-
-def test_answer_contains_the_required_call(bundle: Path) -> None:
-    with Decoder.open(bundle, threads=1) as decoder:
-        grammar = CALLS.replace('TEXT call ("\\n" call)*', "call").replace("[0-9]+", "[0-9]{1,3}")
-        options: list[dict[str, Any]] = [{}, {"branches": 3}, {"temperature": 1.0, "seed": 1}, {"strategy": "vanilla"}]
-        for option in options:
-            config = decoder.config(max_new_tokens=32, grammar=grammar, **option)
-            (result,) = decoder.generate(["Question: 2 + 3?\nAnswer:"], config)
-            assert result.token_ids[0] == token("<tool_call>")
-            head, tail = '<tool_call>\n{"n": ', "}\n</tool_call>"
-            assert result.text.startswith(head), option
-            assert result.text.endswith(tail)
-            assert result.text.removeprefix(head).removesuffix(tail).isdigit()
-            assert result.stop_reason == "eos"

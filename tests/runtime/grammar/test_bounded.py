@@ -5,8 +5,6 @@ from itertools import product
 
 import pytest
 
-from lopa.runtime import Decoder
-from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
@@ -57,14 +55,3 @@ def test_answer_within_free_text_is_found(vocabulary: Vocabulary, expression: st
         matcher_from_request(request_from_config(GenerationConfig(regex=expression), 0), vocabulary), 24
     )
     assert re.fullmatch(expression, state.ending.decode())
-
-
-def test_long_text_with_a_fixed_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    expression = r"(?s:.{1,400})\n#### [0-9]{1,4}"
-    for options in ({}, {"strategy": "d2f", "skip_threshold": 0.3}, {"temperature": 1.0, "block_size": 8}):
-        config = decoder.config(regex=expression, max_new_tokens=60, **options)
-        (result,) = decoder.generate([prompt], config)
-        assert re.fullmatch(expression, result.text)
-        assert result.stop_reason == "eos"
-    with pytest.raises(GrammarRefusedError, match=r"takes \d tokens with its end-of-text; max_new_tokens is 3"):
-        decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3))

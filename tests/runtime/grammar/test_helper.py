@@ -142,30 +142,6 @@ def test_grammar_too_costly_for_this_process_is_rejected(tiny_bundle: Path) -> N
         helper.close()
 
 
-def test_cheap_grammars_overtake_costly_ones(patient: GrammarHelper) -> None:
-    """Prepare two grammars that outlast this test and another meanwhile; both stop when they are cancelled."""
-    stop = threading.Event()
-    ends: list[BaseException] = []
-
-    def ask(name: str) -> None:
-        with pytest.raises(PreparationStoppedError) as stopped:
-            patient.prepare(request_of(COSTLY[name]), lambda: not stop.is_set())
-        ends.append(stopped.value)
-
-    patient.start()
-    threads = [threading.Thread(target=ask, args=(name,)) for name in ("multiples", "patterns")]
-    for thread in threads:
-        thread.start()
-    until(lambda: len(children(process_of(patient))) == 2)
-    assert patient.prepare(request_of(USUAL["object"]), wanted).ending
-    assert not ends
-    stop.set()
-    for thread in threads:
-        thread.join(WAIT)
-    assert len(ends) == 2
-    until(lambda: not children(process_of(patient)))
-
-
 def test_concurrency_is_limited(tiny_bundle: Path) -> None:
     helper = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34, processes=1))
     stop = threading.Event()
@@ -187,14 +163,6 @@ def test_concurrency_is_limited(tiny_bundle: Path) -> None:
         stop.set()
         thread.join(WAIT)
         helper.close()
-
-
-def test_crashed_helper_is_restarted(patient: GrammarHelper) -> None:
-    patient.start()
-    first = process_of(patient)
-    os.kill(first, signal.SIGKILL)
-    assert patient.prepare(request_of(USUAL["object"]), wanted).ending
-    assert process_of(patient) != first
 
 
 def test_early_socket_close_is_logged(patient: GrammarHelper, caplog: pytest.LogCaptureFixture) -> None:

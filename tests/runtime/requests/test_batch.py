@@ -2,21 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime.contract import TOP_K, Statistics
-from lopa.runtime.contract.packed_batch import PackedBatch, PaddedBatch, check_packed, padded_batch
-from lopa.runtime.decoder import Decoder
-from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prefix_tree import PrefixTree
-from lopa.runtime.requests.request import Request
-from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.contract.packed_batch import PackedBatch, check_packed
 from lopa.runtime.requests.running_loop import MAX_PADDING, batch_from_rows, columns_from_statistics, groups_from_rows
 from lopa.runtime.state.packed_rows import PackedRows
 
@@ -106,53 +98,3 @@ def echo(batch: PackedBatch) -> Statistics:
     sampled = batch.input_ids[batch.sampled_rows]
     ids = np.repeat(sampled[:, None], TOP_K, axis=-1)
     return Statistics(ids, ids.astype(np.float32), sampled.astype(np.float32), ids.astype(np.float32))
-
-
-def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    garbage = np.random.default_rng(6)
-    padded = 0
-
-    def batch_with_garbage(packed: PackedBatch) -> PaddedBatch:
-        nonlocal padded
-        result = padded_batch(packed)
-        batch = result.batch
-        cells = np.ones(batch.input_ids.shape, np.bool_)
-        for slot, number, length in zip(packed.slots, packed.window_numbers, packed.lengths, strict=True):
-            cells[slot, number, :length] = False
-        padded += int(cells.sum())
-        index = batch.logits_index
-        if result.places is not None:
-            index = garbage.integers(0, cells.shape[2], index.shape)
-            index.reshape(-1)[result.places] = batch.logits_index.reshape(-1)[result.places]
-        given = dataclasses.replace(
-            batch,
-            input_ids=np.where(cells, garbage.integers(0, 900, cells.shape), batch.input_ids),
-            position_ids=np.where(cells, garbage.integers(0, 2000, cells.shape), batch.position_ids),
-            logits_index=index,
-        )
-        return dataclasses.replace(result, batch=given)
-
-    monkeypatch.setattr("lopa.runtime.sessions.host_session.padded_batch", batch_with_garbage)
-    rng = np.random.default_rng(5)
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        for _ in range(3):
-            submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
-            pool = RequestPool(
-                decoder.session,
-                decoder.bundle.manifest,
-                decoder.tokenizer,
-                PrefixTree(0),
-                max_padding=float("inf"),
-            )
-            jobs = [decoder._job(Request(prompt, config)) for prompt, config in submitted]
-            for job in jobs:
-                pool.add(job)
-            while len(pool):
-                pool.step()
-            for job, (prompt, config) in zip(jobs, submitted, strict=True):
-                *_, last = decoder.stream(prompt, config)
-                assert isinstance(last, DoneEvent)
-                assert dataclasses.replace(job.handle.result(0), seconds=0) == dataclasses.replace(
-                    last.result, seconds=0
-                )
-    assert padded > 1000

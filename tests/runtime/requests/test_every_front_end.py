@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.chat_bundles import HERMES, with_added_tokens
@@ -402,23 +401,6 @@ def test_one_complete_request_has_no_options_beside_it(bench: Bench, call: Any, 
             with pytest.raises(BadInputError, match=f"^{name} beside a {kind}"):
                 call(engine, given, *arguments, **options)
         assert call(engine, given) is not None
-
-
-def test_options_of_several_prompts_are_for_those_without_their_own(bench: Bench) -> None:
-    own = Request(TEXT, bench.decoder.config(max_new_tokens=4))
-    lengths = [result.tokens for result in bench.decoder.generate([own, TEXT], max_new_tokens=2)]
-    assert lengths == [4, 2]
-
-
-def test_values_of_other_types_are_named(bench: Bench) -> None:
-    wrong: Any = np.array([1, 2])
-    with pytest.raises(BadInputError, match="invalid gamma array"):
-        bench.decoder.config(strategy="eb", gamma=wrong)
-    with pytest.raises(BadInputError, match=r"invalid prompts array\(5\)"):
-        bench.decoder.generate(np.array(5))
-    with Engine(bench.decoder) as engine:
-        (answer,) = answers_to_rows(engine, [{"prompt": "a", "lopa": {1: 2, "temprature": 1}}], {})
-    assert "unknown option 'temprature', 1" in answer["error"]
 
 
 REGEX, CHOICES = {"regex": "[0-9]{1,4}"}, {"choices": ["54", "15"]}

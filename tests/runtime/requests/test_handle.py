@@ -185,20 +185,3 @@ def test_random_readers_miss_nothing_but_drafts_that_were_replaced() -> None:
         assert [each for each in seen if isinstance(each, TextEvent)] == [e for e in put if isinstance(e, TextEvent)]
         drafts = [each for each in put if isinstance(each, DraftEvent)]
         assert not drafts or drafts[-1] in seen
-
-
-def test_awaiting_a_result_wakes_only_at_the_end() -> None:
-    async def main() -> int:
-        handle, loop = RequestHandle(), asyncio.get_running_loop()
-        woken: list[object] = []
-        wake = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda call, *rest: woken.append(call) or wake(call, *rest)  # type: ignore
-        waiting = asyncio.ensure_future(handle)
-        await asyncio.sleep(0)
-        for event in EVENTS:
-            handle.put_events([event])
-        assert await waiting is RESULT
-        return len(woken)
-
-    assert len(EVENTS) > 1
-    assert asyncio.run(main()) == 1

@@ -1,7 +1,6 @@
 """Submitting several requests: all or none, and copies that share a decode but end separately."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from tests.runtime.requests.batch_mates import (
@@ -209,28 +208,3 @@ def test_several_places_need_one_free_place(decoder: Decoder, prompt: tuple[int,
             engine.submit(prompt, config)
         gate.open()
         assert all(handle.result(WAIT).tokens for handle in (*running, *taken))
-
-
-@pytest.mark.parametrize(
-    ("prompts", "options", "received"),
-    [
-        ("text", {}, "prompts 'text'"),
-        (b"text", {}, "prompts b'text'"),
-        (None, {}, "prompts None"),
-        ({"prompt": "text"}, {}, "prompts"),
-        ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: invalid prompt ids"),
-        ([5, 6], {}, "in prompt 0, counted from 0: prompt 5 is a number"),
-        ([Request([5], {"branches": 3})], {}, "a config of type dict"),  # type: ignore[arg-type]
-        ([[5]], {"config": 3}, "a config of type int"),
-        ([[5]], {"deadline": -1}, "deadline -1"),
-        ([[5]], {"deadline": float("nan")}, "deadline nan"),
-        ([[5]], {"drafts": "yes"}, "drafts 'yes'"),
-        ([[5]], {"on_step": 5}, "on_step 5"),
-    ],
-)
-def test_bad_lists_are_rejected(decoder: Decoder, prompts: Any, options: dict[str, Any], received: str) -> None:
-    with Engine(decoder) as engine:
-        with pytest.raises(BadInputError, match=received):
-            engine.submit_many(prompts, **options)
-        assert engine.drain(WAIT)
-        assert engine.status.rounds == 0

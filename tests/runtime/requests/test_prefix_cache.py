@@ -1,20 +1,17 @@
 """The prefix cache of a pool: unchanged results with less work, whatever is shared, cancelled or evicted."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, alone, result_of, with_stored_prompt
+from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
 from tools.random_configs import random_prompt
 
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.step import Step
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.request import MAX_CACHE_SALT, Request
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
@@ -22,40 +19,6 @@ from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 BLOCKS: dict[str, Any] = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
 """Options with which any model counts blocks from position 0."""
-
-
-@pytest.mark.parametrize("config", [{"branches": 3}, {"strategy": "d2f", "temperature": 0.8}, {"block_size": 8}])
-def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path, config: dict[str, object]) -> None:
-    rng = np.random.default_rng(2)
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        options = decoder.config(attention="block_causal", max_new_tokens=40, **config)
-        for _ in range(4):
-            prompt = random_prompt(rng, decoder)
-            alone_steps, steps = [], []
-            list(decoder.stream(prompt, options, on_step=alone_steps.append))
-            alone, first, again = _results(decoder, prompt, options, steps)
-            assert dataclasses.replace(first, seconds=0) == alone
-            assert dataclasses.replace(again, seconds=0) == alone
-            mine = steps[len(steps) // 2 :]
-            assert len(mine) == len(alone_steps)
-            assert (mine[0].rows.prefix, mine[0].rows.commit) == (len(prompt), 0)
-            saved = alone_steps[0].rows.input_ids.size - mine[0].rows.input_ids.size
-            assert saved == len(prompt)
-            assert [step.unmasked.tokens.tolist() for step in mine] == [s.unmasked.tokens.tolist() for s in alone_steps]
-
-
-def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: list[Step]) -> list[object]:
-    """Return the results of the request alone, in a new pool, and in the same pool again."""
-    *_, last = decoder.stream(prompt, config)  # type: ignore[arg-type]
-    results: list[object] = [dataclasses.replace(last.result, seconds=0)]  # type: ignore[union-attr]
-    pool = decoder._pool()
-    for _ in range(2):
-        job = decoder._job(Request(prompt, config), on_step=steps.append)
-        pool.add(job)
-        while len(pool):
-            pool.step()
-        results.append(job.handle.result(0))
-    return results
 
 
 class CountingRows(WrappedSession):
@@ -130,24 +93,6 @@ def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundl
                     for config, alone_result in zip(configs, expected, strict=True):
                         assert found[config] == with_stored_prompt(alone_result, found[config])
                 assert engine.status.prefix_hits > 2 * (len(configs) - 2)
-
-
-def test_salts_separate_requests(tiny_bundle: Path) -> None:
-    rng = np.random.default_rng(7)
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        prompt = (*random_prompt(rng, decoder), *range(5, 20))
-        for alignment in ("absolute", "prompt"):
-            config = decoder.config(**{**BLOCKS, "alignment": alignment}, max_new_tokens=4)
-            with Engine(decoder) as engine:
-                reused = [
-                    engine.submit_many([Request(prompt, config, salt)])[0].result(WAIT).cached_tokens
-                    for salt in (None, "a", "b", "a", None)
-                ]
-                copies = engine.submit_many([Request(prompt, config, salt) for salt in ("c", "d", "c")])
-                shared = [handle.result(WAIT).cached_tokens for handle in copies]
-            assert reused[:3] == [0, 0, 0]
-            assert reused[3] == reused[4] > 0
-            assert shared == [0, 0, 0]
 
 
 @pytest.mark.parametrize("salt", ["", "x" * (MAX_CACHE_SALT + 1), 5, b"x"])

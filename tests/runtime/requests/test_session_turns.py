@@ -232,22 +232,6 @@ def test_a_decoder_that_is_closed_during_a_round_ends_after_it(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("kind", [SystemExit, StopIteration])
-def test_any_exception_of_on_step_ends_only_its_request(
-    decoder: Decoder, prompts: Any, answers: Any, kind: type[BaseException]
-) -> None:
-    def fail(_: Step) -> None:
-        raise kind
-
-    with Engine(decoder) as engine:
-        good = [engine.submit(each, **OPTIONS) for each in prompts[:2]]
-        bad = engine.submit(prompts[2], on_step=fail, **OPTIONS)
-        with pytest.raises(kind):
-            bad.result(WAIT)
-        assert [each.result(WAIT).token_ids for each in good] == answers[:2]
-        assert not engine.closed
-
-
 @pytest.mark.parametrize("where", ["on_step", "observer"])
 def test_an_engine_cannot_close_itself(decoder: Decoder, prompt: tuple[int, ...], where: str) -> None:
     raised: list[BadInputError] = []

@@ -11,9 +11,8 @@ import pytest
 from tests.params import params_of
 from tests.runtime.strategy.agreement import params_with, steps_of
 
-from lopa.runtime import BadInputError, Decoder, Engine, StrategyFailedError
+from lopa.runtime import BadInputError, Decoder, StrategyFailedError
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy import STRATEGIES, Candidates, EditView, RemaskView, Strategy, installed, register_strategy
 from lopa.runtime.strategy.installed import checked_strategy
 from lopa.runtime.strategy.strategies import no_threshold
@@ -247,18 +246,6 @@ def test_a_memory_that_raises_is_named(decoder: Decoder, prompt: tuple[int, ...]
 
     with pytest.raises(StrategyFailedError, match="strategy mine: before of its memory raised Boom"):
         steps_with(decoder, prompt, mine(rescore=rescore))
-
-
-def test_a_failing_strategy_ends_only_its_request(decoder: Decoder) -> None:
-    mine(branch_confidence=boom)
-    expected = decoder.generate("1", max_new_tokens=16)
-    with Engine(decoder, max_num_seqs=3) as engine:
-        handles = [
-            engine.submit("1", GenerationConfig(max_new_tokens=16, strategy=each)) for each in ("lopa", "mine", "lopa")
-        ]
-        assert [handles[i].result().token_ids for i in (0, 2)] == [expected.token_ids] * 2
-        with pytest.raises(StrategyFailedError, match="strategy mine: branch_confidence raised Boom"):
-            handles[1].result()
 
 
 def test_a_signal_handlers_exception_stays_the_callers(decoder: Decoder, prompt: tuple[int, ...]) -> None:

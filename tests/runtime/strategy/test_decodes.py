@@ -1,43 +1,15 @@
 """Whole decodes: memory follows the winner, and batches, streams and engines change no token."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import pytest
 from tests.params import branch_of, context_of
 from tests.runtime.decoding.rounds import scores_of
-from tests.runtime.requests.batch_mates import alone, result_of
 
-from lopa.runtime import Decoder, Engine, Request
 from lopa.runtime.decoding.round import spawn, unmask
 from lopa.runtime.state.pipeline import next_anchor
 from lopa.runtime.strategy.memories import Credit
 from lopa.runtime.strategy.strategy import Candidates
-
-STRATEGIES: list[dict[str, Any]] = [
-    {"strategy": "eb", "branches": 3, "gamma": 0.4},
-    {"strategy": "dream", "alg": "origin", "steps": 12, "temperature": 0.5, "top_p": 0.9, "seed": 4},
-    {"strategy": "dream", "alg": "topk_margin", "alg_temp": 0.3, "steps": 12},
-    {"strategy": "klass"},
-    {"strategy": "credit"},
-]
-
-
-@pytest.mark.parametrize("options", STRATEGIES, ids=lambda options: "-".join(map(str, options.values())))
-def test_batches_streams_and_engines_give_the_same_tokens(
-    decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any]
-) -> None:
-    prompts = [prompt, prompt[:9], prompt[:20]]
-    configs = [decoder.config(max_new_tokens=new, **options) for new in (24, 17, 40)]
-    expected = [alone(decoder, each, config) for each, config in zip(prompts, configs, strict=True)]
-    assert all(each.tokens for each in expected)
-    submitted = [Request(each, config) for each, config in zip(prompts, configs, strict=True)]
-    together = decoder.generate(submitted, max_num_seqs=3)
-    assert [each.token_ids for each in together] == [each.token_ids for each in expected]
-    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
-        handles = [engine.submit(each, config) for each, config in zip(prompts, configs, strict=True)]
-        assert [result_of(each).token_ids for each in handles] == [each.token_ids for each in expected]
 
 
 def test_the_memory_follows_the_winner_and_its_rows() -> None:

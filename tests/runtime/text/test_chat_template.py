@@ -121,35 +121,6 @@ def test_hostile_templates_end_early() -> None:
     assert len(outcomes) == len(hostile_templates.TEMPLATES) > 65
 
 
-@pytest.mark.parametrize(
-    ("expression", "own"),
-    [
-        ("'<' ~ c ~ '>'", "<>"),
-        ("['<', c] | join('|')", "<|"),
-        ("'-'.join(['<', c, '>'])", "<-->"),
-        ("'<C>'.replace('C', c)", "<>"),
-        ("c.replace('o', '|')", "|"),
-        ("c.split('o')[0] ~ '.'", "."),
-        ("c[1:] ~ c[0] ~ c[-1] ~ '!'", "!"),
-        ("c | upper | lower | title ~ '.'", "."),
-        ("c | list | join", ""),
-        ("c | tojson", ""),
-        ("c | indent(2, true) ~ '.'", "  ."),
-        ("messages | map(attribute='content') | join", ""),
-        ("(c ~ '\n' ~ c).splitlines() | join('+')", "+"),
-        ("c | default('x') | trim | safe", ""),
-        ("{'word': 'x'}[c] ~ {'word': 'y'}.get(c)", "xy"),
-    ],
-)
-def test_origin_of_every_character(expression: str, own: str) -> None:
-    template = "{% set c = messages[0].content %}{{ " + expression + " }}"
-    text = chat_text(template, [{"role": "user", "content": "word"}])
-    assert len(text.marks) == len(text.text)
-    assert (
-        "".join(letter for letter, mark in zip(text.text, text.marks, strict=True) if not mark).split() == own.split()
-    )
-
-
 def test_white_space_next_to_a_message_is_the_message_s() -> None:
     text = chat_text("<a b> \n{{ messages[0].content }}\n <c d>", [{"role": "user", "content": "x y"}])
     assert text.marks == b"".join([bytes(5), b"\1" * 7, bytes(5)])

@@ -65,32 +65,6 @@ def test_beginning_of_text_is_added_once(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("", add_bos=True) == [BOS]
 
 
-def test_truncation_and_padding_are_ignored(tiny_bundle: Path, tmp_path: Path) -> None:
-    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
-    content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
-    content["padding"] = {
-        **{"strategy": {"Fixed": 90}, "direction": "Right", "pad_to_multiple_of": None},
-        **{"pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>"},
-    }
-    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
-    ids = Tokenizer.open(bundle).encode("one two three four five six", add_bos=False)
-    assert ids == Tokenizer.open(Bundle.open(tiny_bundle)).encode("one two three four five six", add_bos=False)
-    assert len(ids) > 4
-
-
-def test_post_processor_adds_no_tokens(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Check that only add_bos decides about a beginning-of-text, although many files add one."""
-    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
-    content["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "B", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"B": {"id": "B", "ids": [BOS], "tokens": ["<|beginoftext|>"]}},
-    }
-    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
-    assert BOS not in Tokenizer.open(bundle).encode("Hello", add_bos=False)
-
-
 def test_invalid_unicode(tokenizer: Tokenizer) -> None:
     with pytest.raises(BadInputError, match="not valid Unicode"):
         tokenizer.encode("caf\udce9", add_bos=True)
@@ -132,25 +106,6 @@ def test_no_template(tiny_bundle: Path, tmp_path: Path, settings: dict[str, Any]
     with pytest.raises(BadInputError, match="no chat template") as caught:
         found.chat(MESSAGES)
     assert caught.value.exit_code == 2
-
-
-def _normalizer(content: dict[str, Any]) -> None:
-    content["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
-
-
-def _without_special(content: dict[str, Any]) -> None:
-    content["added_tokens"] = []
-    content["model"]["vocab"] = {text: token for text, token in content["model"]["vocab"].items() if token > MASK}
-
-
-@pytest.mark.parametrize("change", [_normalizer, _without_special, lambda content: content.pop("model")])
-def test_file_that_makes_the_library_fail(tiny_bundle: Path, tmp_path: Path, change: Any) -> None:
-    """Check files that make the library fail; the first panics, which is not an Exception."""
-    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
-    change(content)
-    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
-    with pytest.raises(BadInputError, match=r"tokenizer\.json"):
-        Tokenizer.open(bundle)
 
 
 @pytest.mark.parametrize(

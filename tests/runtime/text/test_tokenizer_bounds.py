@@ -11,7 +11,7 @@ import tokenizers
 from tests.runtime.bundle.test_opened_once import sign
 from tests.runtime.text import hostile_tokenizers
 from tests.runtime.text.test_tokenizer import changed_bundle
-from tests.runtime.text.tokenizer_kinds import KINDS, LINES, NMT, charsmap, precompiled
+from tests.runtime.text.tokenizer_kinds import KINDS, LINES, charsmap, precompiled
 from tokenizers.normalizers import Replace
 
 from lopa.runtime.decoder import Decoder
@@ -70,11 +70,6 @@ def test_a_tokenizer_that_draws_its_tokens_is_rejected() -> None:
     with pytest.raises(BadInputError, match=r"a model with dropout 0\.5"):
         opened({**TINY, "model": {**TINY["model"], "dropout": 0.5}})
     assert opened({**TINY, "model": {**TINY["model"], "dropout": 0.0}})
-
-
-def test_sentencepiece_table_is_applied() -> None:
-    tokenizer = opened({**TINY, "normalizer": precompiled(NMT)})
-    assert tokenizer.decode(tokenizer.encode("ﬁn ①\u00a0x", add_bos=False)) == "fin 1 x"
 
 
 def test_duplicate_fields_are_read_once() -> None:
