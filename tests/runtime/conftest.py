@@ -8,7 +8,9 @@ import pytest
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
 
 
@@ -36,6 +38,13 @@ def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
 def prompt(decoder: Decoder) -> tuple[int, ...]:
     text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
     return tuple(decoder.tokenizer.encode(text, add_bos=True))
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tiny_bundle: Path) -> Vocabulary:
+    """Return the embedded model's tokens as grammars see them."""
+    bundle = Bundle.open(tiny_bundle)
+    return vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
 
 
 @pytest.fixture

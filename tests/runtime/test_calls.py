@@ -27,12 +27,6 @@ from lopa import (
 PROMPT = "Question: 2 + 3?\nAnswer:"
 
 
-@pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        yield decoder
-
-
 def plain(result: GenerationResult) -> GenerationResult:
     return replace(result, seconds=0)
 

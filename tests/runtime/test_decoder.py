@@ -2,8 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,6 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.output_processor import MASKED
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
-
-
-@pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        yield decoder
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,12 @@
 """Sharing of equal rows by cost table, by model size or on request, with the same tokens."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 from tests.runtime.bundle.test_costs import costs_of
 from tests.runtime.state.test_shared_rows import rows_of
 
@@ -99,22 +97,3 @@ def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, promp
     assert counts["broken"] == counts["none"], "an unusable table counts as none"
     rows = {name: sum(step.rows.input_ids.size for step in steps) for name, (_, steps) in found.items()}
     assert rows["yes"] < 0.95 * rows["no"]
-
-
-@pytest.mark.parametrize(
-    ("family", "shares"),
-    [
-        ("llada", True),
-        ("sdar", True),
-        ("fast_dllm_v2", False),  # a block opens only after the commit of the previous one
-    ],
-)
-def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: Callable[..., Path]) -> None:
-    with Decoder.open(family_bundle(family), threads=1) as decoder:
-        more: dict[str, Any] = {"strategy": "lopa", "branches": 4, "max_new_tokens": 40, "stop_at_eos": False}
-        more |= {"block_size": 8, "sub_block": None, "block_add_threshold": 0.1, "attention": "block_causal"}
-        for prompt in (list(range(5, 12)), list(range(5, 46))):
-            apart, _ = decoded(decoder, prompt, **more, deduplicate_rows=False)
-            once, steps = decoded(decoder, prompt, **more, deduplicate_rows=True)
-            assert list(once) == list(apart)
-            assert (shared_steps(steps) > 0) is shares

@@ -1,6 +1,5 @@
 """Untrusted requests raise BadInputError before anything is allocated or computed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ from lopa.runtime.requests.request import Request
 from lopa.runtime.text.tokenizer import Tokenizer
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
-
-
-@pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        yield decoder
 
 
 def test_the_length_is_checked_before_blocks_are_made(decoder: Decoder) -> None:

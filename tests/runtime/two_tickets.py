@@ -10,8 +10,6 @@ from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 
-_GROUPS = ((31, 32), (33,))
-"""Requests of the two forwards of a turn."""
 _COUNTS = {31: 11, 32: 6, 33: 9}
 """Rows that each request commits per turn, of its last window."""
 _TURNS = 4

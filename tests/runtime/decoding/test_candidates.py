@@ -65,19 +65,6 @@ def test_only_the_published_behaviour_may_choose_the_mask_token(logits: np.ndarr
     assert (default.probabilities < published.probabilities).all()
 
 
-def test_top_p_keeps_the_smallest_set_of_that_mass(logits: np.ndarray) -> None:
-    context = context_of(mask_token=-1, temperature=1.0, top_p=0.6, confidence="neg_entropy")
-    rows = rows_from_logits(logits)
-    for step in range(20):
-        found = candidates_from_rows(rows, np.arange(150).reshape(3, 50), context, step=step)
-        for index in np.ndindex(3, 50):
-            p = np.exp(rows.topk_logprobs[index].astype(np.float64))
-            size = next((n for n in range(1, 9) if p[:n].sum() >= 0.6), 8)
-            kept = p[:size] / p[:size].sum()
-            assert found.tokens[index] in rows.topk_ids[index][:size]
-            assert found.confidences[index] == pytest.approx((kept * np.log(kept)).sum(), rel=1e-3, abs=1e-5)
-
-
 @pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])
 def test_a_candidate_left_alone_is_certain_to_the_last_bit(logits: np.ndarray, confidence: str) -> None:
     """Positions with one candidate each are tied. Rounding, which differs between batches, must not rank them."""

@@ -1,29 +1,19 @@
 """Allowed candidates, compared with a plain version of the rule."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.params import params_of
 
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.constrained import MAX_REJECTED, allowed_row
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.grammar_source import matcher_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, initial_state
-from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
-from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.runtime.grammar.vocabulary import Vocabulary
 
 CONFIG = GenerationConfig(regex="[a-f ]+!")
 PLAN = params_of(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tiny_bundle: Path) -> Vocabulary:
-    bundle = Bundle.open(tiny_bundle)
-    return vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """Default numbers of branches depend on the kind of device only."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lopa.runtime import BranchChoice, Decoder, GenerationConfig
-from lopa.runtime.decoding.step import Step
+from lopa.runtime import BranchChoice, GenerationConfig
 from lopa.runtime.generation_config import branch_choice, merged_options
 
 
@@ -60,20 +58,6 @@ def test_small_blocks_have_one_branch(options: dict[str, Any], reason: str | Non
     assert found.number == (4 if reason is None else 1)
     assert (reason or "an accelerator") in found.reason
     assert choice(["cuda:0"], **options, branches=3).number == 3
-
-
-def test_the_result_has_the_number_of_branches(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        assert isinstance(decoder.resolve(decoder.config()).branches, BranchChoice)
-        used = {}
-        for branches in (None, 1, 2):
-            steps: list[Step] = []
-            config = decoder.config(branches=branches, max_new_tokens=64, stop_at_eos=False)
-            *_, last = decoder.stream("Two plus", config, on_step=steps.append)
-            used[branches] = (last.result.branches, max(len(step.branches) for step in steps))  # type: ignore[union-attr]
-        assert used == {None: (1, 1), 1: (1, 1), 2: (2, 2)}
-        (reference,) = decoder.generate(["Two plus"], decoder.config(reference=True, max_new_tokens=32))
-        assert reference.branches == 4
 
 
 def choice(devices: list[str], **options: Any) -> BranchChoice:

@@ -20,12 +20,6 @@ _END = FIRST_FREE_ID + MARKS.index("</think>")
 
 
 @pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def marked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decoder]:
     """Yield a decoder whose tokenizer has tokens for the marks."""
     copy = with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("budget") / "bundle", HERMES)

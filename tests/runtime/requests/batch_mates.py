@@ -6,6 +6,7 @@ from typing import Any
 
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
 from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
@@ -65,15 +66,19 @@ class FailingSession:
 
 
 class CountingSession(WrappedSession):
-    """A session that records the requests of every forward."""
+    """A session that records the requests, the batch and the statistics of every forward."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.forwards: list[tuple[int, ...]] = []
+        self.batches: list[PackedBatch] = []
+        self.statistics: list[Statistics] = []
 
     def wait(self, ticket: Ticket) -> Statistics:
         self.forwards.append(ticket.batch.requests)
-        return self._inner.wait(ticket)
+        self.batches.append(ticket.batch)
+        self.statistics.append(self._inner.wait(ticket))
+        return self.statistics[-1]
 
 
 class StalledSession(CountingSession):

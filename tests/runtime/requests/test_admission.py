@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of
-from tools.random_configs import random_config, random_prompt
+from tests.runtime.requests.batch_mates import WAIT, Gate
 
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.requests.admission import Admission
@@ -55,16 +54,6 @@ def test_rounds_without_waiting_requests_add_nothing() -> None:
     for _ in range(50):
         assert admission.number_joining([], nothing_runs=False) == 0
     assert admission.number_joining([10, 1], nothing_runs=False) == 1
-
-
-def test_slow_admission_changes_no_result(decoder: Decoder) -> None:
-    rng = np.random.default_rng(100)
-    submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
-    assert {bool(config.temperature) for _, config in submitted} == {True, False}
-    expected = [alone(decoder, *each) for each in submitted]
-    with Engine(decoder, max_num_seqs=5, queue_limit=20, max_num_batched_tokens=int(rng.integers(1, 40))) as engine:
-        handles = [engine.submit(*each) for each in submitted]
-        assert [result_of(handle) for handle in handles] == expected
 
 
 class Rounds:

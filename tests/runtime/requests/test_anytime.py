@@ -130,16 +130,3 @@ def test_a_limit_ends_an_answer_of_reference_mode_before_its_first_mask(
     assert decoder.bundle.manifest.special_tokens.mask not in early.token_ids
     assert early.token_ids == whole.token_ids[: early.tokens]
     assert len(early.token_ids) < len(whole.token_ids)
-
-
-def test_an_answer_of_reference_mode_that_is_stopped_has_no_mask(decoder: Decoder) -> None:
-    options: dict[str, Any] = {"reference": True, "strategy": "vanilla", "max_new_tokens": 1600, "stop_at_eos": False}
-    with Engine(decoder) as engine:
-        late, stopped = engine.submit(PROMPT, deadline=0.4, **options), engine.submit(PROMPT, **options)
-        next(iter(stopped))
-        stopped.cancel()
-        for handle, reason in ((late, "time_limit"), (stopped, "cancelled")):
-            result = handle.result(60)
-            assert result.stop_reason == reason
-            assert len(result.token_ids) == result.tokens < 1600
-            assert decoder.bundle.manifest.special_tokens.mask not in result.token_ids

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, Gate, StalledSession, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, CountingSession, Gate, StalledSession, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -18,11 +18,7 @@ from lopa.runtime import (
     Request,
     RoundReport,
 )
-from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.tickets import Ticket
-from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 
 class RecordingObserver:
@@ -43,22 +39,10 @@ class RecordingObserver:
         self.ends.append(report)
 
 
-class MeasuredSession(WrappedSession):
-    """A session that records the window rows of every forward."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self.rows: list[int] = []
-
-    def wait(self, ticket: Ticket) -> Statistics:
-        self.rows.append(ticket.batch.padded_rows)
-        return self._inner.wait(ticket)
-
-
 def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
     rng, noted = np.random.default_rng(3), RecordingObserver()
     submitted = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
-    session, steps = MeasuredSession(decoder.session), list[Step]()
+    session, steps = CountingSession(decoder.session), list[Step]()
     measured = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     with Engine(measured, max_num_seqs=4, observer=noted) as engine:
         handles = engine.submit_many(submitted, on_step=lambda _, step: steps.append(step))
@@ -66,7 +50,9 @@ def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: 
         assert len(noted.ends) == 10  # each report precedes the result
     real = sum(step.rows.input_ids.size for step in steps)
     assert sum(each.real_rows for each in noted.rounds) == real
-    assert sum(each.real_rows + each.padding_rows for each in noted.rounds) == sum(session.rows)
+    assert sum(each.real_rows + each.padding_rows for each in noted.rounds) == sum(
+        each.padded_rows for each in session.batches
+    )
     assert sum(each.padding_rows for each in noted.rounds) > 0
     assert sum(each.requests for each in noted.rounds) == len(steps)
     assert max(each.requests for each in noted.rounds) == 4

@@ -1,7 +1,6 @@
 """Decoder.handles: configs of single requests, and results before a failure."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,6 @@ from lopa.runtime.requests.result import GenerationResult
 
 IDS = (1, 340, 28, 606)
 LENGTHS = (2, 2, 30)
-
-
-@pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        yield decoder
 
 
 def requests(decoder: Decoder) -> list[Request]:

@@ -5,32 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
+from tests.runtime.requests.batch_mates import CountingSession, alone, result_of, with_stored_prompt
 from tools.random_configs import random_prompt
 
-from lopa.runtime.contract import Statistics
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.request import MAX_CACHE_SALT, Request
-from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.tickets import Ticket
-from lopa.runtime.sessions.wrapped_session import WrappedSession
 
 BLOCKS: dict[str, Any] = {"attention": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
 """Options with which any model counts blocks from position 0."""
-
-
-class CountingRows(WrappedSession):
-    """A session that counts the window rows it computes."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self.rows = 0
-
-    def wait(self, ticket: Ticket) -> Statistics:
-        self.rows += ticket.batch.input_ids.size
-        return self._inner.wait(ticket)
 
 
 SUB_BLOCKS = {**BLOCKS, "strategy": "threshold", "branches": None, "sub_block": 4, "cache": "sub_block"}
@@ -44,15 +28,16 @@ def test_the_next_turn_computes_only_new_rows(tiny_bundle: Path, options: dict[s
     with Decoder.open(tiny_bundle, threads=1) as inner:
         counts = []
         for kept in (0, 4096):
-            session: Any = CountingRows(inner.session)
+            session: Any = CountingSession(inner.session)
             decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)
             config = decoder.config(**options, max_new_tokens=30, stop_at_eos=False)
             ids, seen = list(random_prompt(rng, decoder)) if not counts else counts[0][0], list[int]()
             first = list(ids)
             with Engine(decoder, prefix_cache_tokens=kept) as engine:
                 for _ in range(4):
-                    before, found = session.rows, result_of(engine.submit(ids, config))
-                    seen.append(session.rows - before)
+                    session.batches.clear()
+                    found = result_of(engine.submit(ids, config))
+                    seen.append(sum(each.input_ids.size for each in session.batches))
                     assert found.cached_tokens % 8 == 0
                     if kept and len(seen) > 1:  # more than the prompt before, and whole blocks of its answer
                         assert len(ids) - 34 < found.cached_tokens <= len(ids) - 4

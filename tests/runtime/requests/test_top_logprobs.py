@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.requests.batch_mates import CountingSession
 
 from lopa import tiny
 from lopa.runtime import Decoder, DoneEvent, GenerationResult
@@ -16,28 +17,15 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.text.tokenizer import Tokenizer
 
 Row = list[tuple[int, float]]
 
 
-class RecordingSession(WrappedSession):
-    """A session that records the statistics of its forwards."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self.recorded: list[Statistics] = []
-
-    def wait(self, ticket: Ticket) -> Statistics:
-        self.recorded.append(self._inner.wait(ticket))
-        return self.recorded[-1]
-
-
 def recording(path: Path) -> Decoder:
     bundle = Bundle.open(path)
-    session: Any = RecordingSession(open_session(bundle, "cpu", threads=1))
+    session: Any = CountingSession(open_session(bundle, "cpu", threads=1))
     return Decoder(bundle, session, Tokenizer.open(bundle))
 
 
@@ -65,7 +53,7 @@ def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Generatio
     last one that was committed.
     """
     session: Any = decoder.session
-    session.recorded.clear()
+    session.statistics.clear()
     steps: list[Step] = []
     config = decoder.config(deduplicate_rows=False, **options)
     *_, last = decoder.stream(prompt, config, on_step=steps.append)
@@ -74,7 +62,7 @@ def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Generatio
     found: dict[int, Row] = {}
     proposed: dict[int, Row] = {}
     kept: Row = []
-    for step, recorded in zip(steps, session.recorded, strict=True):
+    for step, recorded in zip(steps, session.statistics, strict=True):
         packed = step.rows
         known: list[dict[int, Row]] = []
         """Rows of each branch, by the positions that they predict."""

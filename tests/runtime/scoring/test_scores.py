@@ -101,24 +101,6 @@ def test_scores_are_those_of_a_plain_computation(
             assert clash or scores.label_mass == pytest.approx(total, rel=2e-3)
 
 
-def test_choices_of_one_token_take_one_forward_and_have_its_distribution(tiny_bundle_logits: Path) -> None:
-    """The best candidates of the request's own forward are among the probabilities of all tokens."""
-    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
-        mask = decoder.bundle.manifest.special_tokens.mask
-        single = [(token,) for token in range(256) if token != mask]
-        result = decoder.generate("Question: 2 + 3?\nAnswer:", choices=single, top_logprobs=8)
-        scores = scores_of(result)
-        assert result.steps == 1
-        assert scores.label_mass is not None
-        assert scores.label_mass == pytest.approx(sum(math.exp(each.logprob) for each in scores.choices))
-        assert sum(each.probability for each in scores.choices) == pytest.approx(1)
-        assert result.top_logprobs is not None
-        by_token = {each.token_ids[0]: each.logprob for each in scores.choices}
-        known = [each for each in result.top_logprobs[0] if each.token_id in by_token]
-        assert known
-        assert [each.logprob for each in known] == pytest.approx([by_token[each.token_id] for each in known])
-
-
 @pytest.mark.parametrize("attention", ["full", "block_causal"])
 def test_many_windows_take_several_forwards(tiny_bundle_logits: Path, attention: str) -> None:
     """Only rows that see nothing behind their block are cached, so that a later forward has room for more windows."""

@@ -23,30 +23,6 @@ CHAT = [
     {"role": "user", "content": ""},
 ]
 TOKENS = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
-TEMPLATES = [
-    """{{ bos_token }}
-{%- for message in messages %}
-    {%- if message['role'] == 'system' %}
-        {{- '<sys>' + message.content + '</sys>\n' }}
-    {%- else %}
-    {{- '<|' ~ message.role ~ '|>' ~ message.content | trim ~ eos_token }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|assistant|>' }}
-{%- endif %}
-""",
-    """{% set ns = namespace(n=0) %}
-{% for message in messages %}
-  {% set ns.n = ns.n + 1 %}
-  {% if message.role == 'assistant' %}{% generation %}{{ message.content }}{% endgeneration %}
-
-  {% endif %}
-  {% if loop.index > 3 %}{% break %}{% endif %}
-{{ ns.n }} {{ message | tojson }} {{ messages[0] | tojson(indent=2) }} [{{ pad_token }}] {{ tools is none }}
-{% endfor %}""",
-    "{{ messages[1].content | upper }}{{ messages | length }}{{ dict(a=1)['a'] }}",
-]
 
 
 def chat_text(template: str, chat: Any, tokens: dict[str, str] = TOKENS) -> RenderedChat:
@@ -55,14 +31,6 @@ def chat_text(template: str, chat: Any, tokens: dict[str, str] = TOKENS) -> Rend
 
 def render(template: str, chat: Any = CHAT) -> str:
     return chat_text(template, chat).text
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_text_equals_hugging_face_s(template: str) -> None:
-    utils = pytest.importorskip("transformers.utils.chat_template_utils")
-    found, _ = utils.render_jinja_template([CHAT], chat_template=template, add_generation_prompt=True, **TOKENS)
-    assert render(template) == found[0]
-    assert len(found[0]) > 10
 
 
 CHATS: list[list[dict[str, Any]]] = [
@@ -254,7 +222,7 @@ def test_no_operation_hides_a_message(expression: str, statement: str, content: 
 )
 def test_message_fields_that_are_not_json(message: Any) -> None:
     with pytest.raises(BadInputError, match="message 0 of the chat"):
-        render(TEMPLATES[0], [message])
+        render("{{ messages[0].role }}", [message])
 
 
 @pytest.mark.parametrize(

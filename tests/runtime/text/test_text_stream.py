@@ -21,7 +21,6 @@ TRICKY = st.text(
 FEW = st.text("ab€", max_size=14)
 """Texts of few letters, so that stop strings occur and overlap."""
 STOPS = st.lists(st.text("ab€", min_size=1, max_size=4), min_size=1, max_size=3)
-IDS = st.lists(st.integers(0, 1023), max_size=40)
 CUTS = st.lists(st.integers(1, 6), max_size=40)
 
 
@@ -73,19 +72,6 @@ def test_any_text_in_any_pieces(tokenizer: Tokenizer, text: str, cuts: list[int]
     assert stream.token_count == len(ids)
 
 
-@given(ids=IDS, cuts=CUTS)
-@example(ids=[161, 161, 227, 67, 161, 227, 108, 161], cuts=[])
-def test_any_ids_in_any_pieces(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> None:
-    """Check random IDs, most of which are broken UTF-8."""
-    mark_whole = tokenizer.decode(ids)
-    stream = TextStream(tokenizer)
-    given_out = ""
-    for piece in pieces_of(ids, cuts):
-        given_out += stream.push(piece)
-        assert mark_whole.startswith(given_out)
-    assert given_out + stream.finish() == mark_whole
-
-
 @given(ids=st.lists(st.one_of(st.integers(0, 260), st.integers(256, 260)), max_size=30), cuts=CUTS)
 @example(ids=[257, 256, 258], cuts=[])
 def test_tokens_that_split_characters(mixed: Tokenizer, ids: list[int], cuts: list[int]) -> None:
@@ -98,17 +84,6 @@ def test_tokens_that_split_characters(mixed: Tokenizer, ids: list[int], cuts: li
         seen += len(piece)
         assert given_out == mixed.decode(ids[:seen]).rstrip("\ufffd")
     assert given_out + stream.finish() == mark_whole
-
-
-@given(text=TRICKY)
-def test_final_text_is_never_delayed(tokenizer: Tokenizer, text: str) -> None:
-    """Check that after every token only incomplete characters are held, which decode to U+FFFD at the end."""
-    stream = TextStream(tokenizer)
-    ids = tokenizer.encode(text, add_bos=False)
-    given_out = ""
-    for count, new in enumerate(ids, start=1):
-        given_out += stream.push([new])
-        assert given_out == tokenizer.decode(ids[:count]).rstrip("\ufffd")
 
 
 @given(text=FEW, stops=STOPS, cuts=CUTS)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
-from lopa.tiny import CHECKPOINT
 
 EOS, BOS, MASK = 0, 1, 2
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -40,17 +39,6 @@ def with_settings(source: Path, target: Path, **settings: Any) -> Tokenizer:
     return Tokenizer.open(changed_bundle(source, target, "tokenizer_config.json", content))
 
 
-def test_ids_equal_hugging_face_s(tokenizer: Tokenizer) -> None:
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CHECKPOINT / "tokenizer.json"))
-    for text in ("Question: 12 balloons?\nAnswer:", " two  spaces", "é€😀 日本", "a<|mask|>b<|endoftext|>", ""):
-        ids = tokenizer.encode(text, add_bos=False, special_tokens=True)
-        assert ids == theirs(text, add_special_tokens=False)["input_ids"]
-        assert tokenizer.decode(ids) == theirs.decode(
-            [i for i in ids if i not in (EOS, BOS, MASK)], clean_up_tokenization_spaces=False
-        )
-
-
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, add_bos=True)
@@ -68,21 +56,6 @@ def test_beginning_of_text_is_added_once(tokenizer: Tokenizer) -> None:
 def test_invalid_unicode(tokenizer: Tokenizer) -> None:
     with pytest.raises(BadInputError, match="not valid Unicode"):
         tokenizer.encode("caf\udce9", add_bos=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("tokenizer.json", b"{}"),
-        ("tokenizer.json", b"\xff\xfe"),
-        ("tokenizer_config.json", b"[1]"),
-        ("tokenizer_config.json", b"not json"),
-    ],
-)
-def test_broken_files(tiny_bundle: Path, tmp_path: Path, name: str, content: bytes) -> None:
-    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", name, content)
-    with pytest.raises(BadInputError, match=name):
-        Tokenizer.open(bundle)
 
 
 def test_chat_has_one_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
