@@ -39,45 +39,6 @@ def test_the_first_is_unmasked_together_with_certain_positions(
     assert unmasked(block, strategy=strategy, unmask_first_masked=True) == expected
 
 
-@settings(deadline=None)
-@given(seeds, st.integers(1, 5))
-def test_the_first_counts_in_a_fixed_number(seed: int, count: int) -> None:
-    block = replace(random_block(np.random.default_rng(seed)), leads=True)
-    first, *others = np.flatnonzero(block.masked).tolist() or [None]
-    best = sorted(others, key=lambda i: -block.candidates.confidences[i])[: count - 1]
-    expected = [] if first is None else sorted([first, *best])
-    assert unmasked(block, strategy="top_n", tokens_per_step=count, unmask_first_masked=True) == expected
-
-
-@settings(deadline=None)
-@given(seeds, st.sampled_from([0.0, 0.1, 0.25, 3.0]))
-def test_the_first_counts_in_the_entropy_bound(seed: int, gamma: float) -> None:
-    block = replace(random_block(np.random.default_rng(seed)), leads=True)
-    entropies = block.candidates.entropies
-    assert entropies is not None
-    first, *others = np.flatnonzero(block.masked).tolist() or [None]
-    ranked = [] if first is None else [first, *sorted(others, key=lambda i: -block.candidates.confidences[i])]
-    fitting = [
-        ranked[:length]
-        for length in range(1, len(ranked) + 1)
-        if length == 1 or sum(own := entropies[ranked[:length]].astype(float)) - max(own) <= gamma + 1e-12
-    ]
-    assert unmasked(block, strategy="eb", gamma=gamma, unmask_first_masked=True) == sorted(
-        max(fitting, key=len, default=[])
-    )
-
-
-@settings(deadline=None)
-@given(seeds, st.sampled_from([0.2, 0.5, 1.0, 2.5]))
-def test_the_first_counts_in_a_factor(seed: int, factor: float) -> None:
-    block = replace(random_block(np.random.default_rng(seed)), leads=True)
-    p = block.candidates.probabilities
-    first, *others = np.flatnonzero(block.masked).tolist() or [None]
-    ranked = [] if first is None else [first, *sorted(others, key=lambda i: -p[i])]
-    count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=1)
-    assert unmasked(block, strategy="factor", factor=factor, unmask_first_masked=True) == sorted(ranked[:count])
-
-
 def steps_of(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> list[Step]:
     steps: list[Step] = []
     list(decoder.stream(prompt, decoder.config(max_new_tokens=40, **options), on_step=steps.append))

@@ -1,20 +1,17 @@
 """Strategies of installed packages, declared by an entry point in the group "lopa.strategies"."""
 
-import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from shutil import copytree
 
 import pytest
-from tests.python_path import python_path
-from tests.runtime.strategy.agreement import EXAMPLE, agreement_of_example, params_with, steps_of
+from tests.runtime.strategy.agreement import EXAMPLE
 
-from lopa.runtime import BadInputError, Decoder
-from lopa.runtime.strategy import STRATEGIES, register_strategy, strategy_from_name, strategy_names
+from lopa.runtime import BadInputError
+from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
 from lopa.runtime.strategy import installed as registry
 
-ROOT = Path(__file__).parents[3]
 MINE = 'from lopa.runtime.strategy import Strategy\nMINE = Strategy(name="{name}", summary="mine")\n'
 
 
@@ -85,44 +82,9 @@ def test_built_in_strategies_cannot_be_replaced(install: Callable[[str, str, str
     assert "strategy_of_mine" not in sys.modules
 
 
-DECODE = """
-import sys
-from lopa.runtime import Decoder
-from lopa.runtime.strategy import strategy_from_name, strategy_names
-from tests.runtime.strategy.agreement import params_with, steps_of
-
-bundle, *prompt = sys.argv[1:]
-assert strategy_names()[-1] == "agreement"
-assert "agreement_strategy" not in sys.modules
-params = params_with(strategy_from_name("agreement"), {}, branches=3, max_new_tokens=32)
-with Decoder.open(bundle, threads=1) as decoder:
-    for step in steps_of(decoder, tuple(map(int, prompt)), params):
-        print(*step.unmasked.positions, "|", *step.unmasked.tokens)
-"""
-
-
-@pytest.mark.slow
-def test_the_example_is_installed_and_decodes(
-    decoder: Decoder, prompt: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The package is built without a network, and its name is known before its module is imported."""
-    source, target = Path(copytree(EXAMPLE, tmp_path / "source")), tmp_path / "target"
-    pip = ["install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(target)]
-    subprocess.run([sys.executable, "-m", "pip", *pip, str(source)], check=True, cwd=tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", DECODE, str(decoder.bundle.path), *map(str, prompt)],
-        env={"PYTHONPATH": python_path(target, ROOT, ROOT / "src")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    monkeypatch.setattr(registry, "_registered", {})
-    own = agreement_of_example()
-    register_strategy(own)
-    expected = [
-        " ".join(map(str, [*step.unmasked.positions, "|", *step.unmasked.tokens]))
-        for step in steps_of(decoder, prompt, params_with(own, {}, branches=3, max_new_tokens=32))
-    ]
-    assert done.stdout.splitlines() == expected
+def test_the_example_declares_its_strategy(install: Callable[[str, str, str], None]) -> None:
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    [(name, value)] = project["project"]["entry-points"][registry.ENTRY_POINTS].items()
+    [module] = project["tool"]["setuptools"]["py-modules"]
+    install(name, value, (EXAMPLE / f"{module}.py").read_text())
+    assert strategy_from_name(name).name == name
