@@ -1,6 +1,7 @@
 """Fixtures: decoders of the tiny bundle and of models for holes, a prompt, and sessions that a test closes."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
 def prompt(decoder: Decoder) -> tuple[int, ...]:
     text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
     return tuple(decoder.tokenizer.encode(text, add_bos=True))
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """Return a copy of tiny_bundle that the test may change."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +20,6 @@ from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import Session, open_session
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where threads are bound to cores")
-
-
-@pytest.fixture
-def copied_bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    """Return a bundle that no other test has open, so that its graph is opened again."""
-    return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture
@@ -88,11 +81,12 @@ def opened_graphs() -> Iterator[list[Any]]:
 
 
 @linux
-def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[int], opened_graphs: list[Any]) -> None:
+def test_devices_of_one_core_share_a_graph(copy: Path, cores: list[int], opened_graphs: list[Any]) -> None:
     """A graph with one thread starts none, so any device may run it, and its packed weights are stored once. A graph
     whose threads are bound to cores is a different one."""
     if len(cores) < 2:
         pytest.skip("needs two cores")
+    copied_bundle = Bundle.open(copy)  # no other test has it open
     session = session_from_devices(copied_bundle, [f"cpu:{core}" for core in cores[:2]])
     assert opened_graphs == [1]
     alone = open_session(copied_bundle, "cpu", threads=1)

@@ -263,6 +263,7 @@ def test_configs_and_plans_are_hashable(options: dict[str, Any]) -> None:
         ({"branches": 4}, ["cpu"], "auto"),
         ({"branches": 4}, ["cuda:0"], "never"),
         ({"branches": 4}, ["cpu:0", "cpu:1"], "never"),
+        ({"branches": 4}, ["cpu:0+cpu:1"], "never"),
         ({"branches": 1}, ["cpu"], "never"),
         ({"branches": "auto"}, ["numpy"], "auto"),
         ({"branches": 1, "deduplicate_rows": True}, ["cpu"], "always"),

@@ -1,19 +1,14 @@
-"""Random signals and changed links during decodes, for LOPA_SOAK_SECONDS per test: `make soak SECONDS=600`."""
+"""Random signals during decodes, for LOPA_SOAK_SECONDS per test: `make soak SECONDS=600`."""
 
-import itertools
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.bundle.test_opened_once import relink, text_of
 
 from lopa.runtime import Decoder
 
@@ -77,24 +72,3 @@ def test_handlers_that_raise(decoder: Decoder, prompts: Any, answers: Any, max_n
         assert decoder.generate(prompts[number], **OPTIONS).token_ids == answers[number]
         assert [*half_read][-1].result.token_ids == answers[number]  # type: ignore[union-attr]
     assert not decoder.session._caches  # type: ignore[attr-defined]
-
-
-def test_a_link_that_is_changed_all_the_time(tiny_bundle: Path, export_tiny: Any, tmp_path: Path) -> None:
-    targets = (tiny_bundle, export_tiny(with_logits=False, lora=None))
-    expected = {text_of(each) for each in targets}
-    stop = threading.Event()
-
-    def change() -> None:
-        for number in itertools.count():
-            if stop.wait(0.01):
-                return
-            relink(tmp_path / "current", targets[number % 2])
-
-    relink(tmp_path / "current", tiny_bundle)
-    with ThreadPoolExecutor(1) as pool:
-        changing = pool.submit(change)
-        try:
-            assert {text_of(tmp_path / "current") for _ in trials()} <= expected
-        finally:
-            stop.set()
-        changing.result()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from tests.runtime.bundle.test_costs import costs_of
+from tests.runtime.requests.batch_mates import decoded
 from tests.runtime.state.test_shared_rows import rows_of
 
 from lopa.runtime import Decoder
@@ -15,7 +16,6 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.row_sharing import FasterSharing
 from lopa.runtime.state.packed_rows import PackedRows
 
@@ -63,13 +63,6 @@ def test_model_sizes_decide_without_a_table(tiny_bundle: Path) -> None:
     assert limits[1] < limits[0], "integers speed up products, not attention"
 
 
-def decoded(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Any, list[Step]]:
-    steps: list[Step] = []
-    *_, last = decoder.stream(prompt, decoder.config(**options), on_step=steps.append)
-    assert isinstance(last, DoneEvent)
-    return last.result.token_ids, steps
-
-
 def shared_steps(steps: list[Step]) -> int:
     return sum(len(step.rows.lengths) < len(step.branches) for step in steps)
 
@@ -90,7 +83,7 @@ def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, promp
             if name == "none":
                 found["yes"] = decoded(decoder, prompt, **options, deduplicate_rows=True)
                 found["no"] = decoded(decoder, prompt, **options, deduplicate_rows=False)
-    assert len({ids for ids, _ in found.values()}) == 1
+    assert len({result.token_ids for result, _ in found.values()}) == 1
     counts = {name: shared_steps(steps) for name, (_, steps) in found.items()}
     assert counts["no"] == 0
     assert counts["dear"] < counts["cheap"] <= counts["yes"]

@@ -1,7 +1,9 @@
 """Exceptions that signal handlers raise inside code that converts or ignores errors: they pass, and nothing is kept."""
 
+import gc
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +14,7 @@ import onnxruntime as ort
 import pytest
 from tests.runtime.grammar.test_helper import until
 
-from lopa.runtime import BadInputError, Decoder, Engine, GrammarLimits
+from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig, GrammarLimits
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.grammar import bounded, exact_schema, grammar_source, helper
 from lopa.runtime.scoring import requested_choices
@@ -29,6 +31,10 @@ ERRORS = [
     TimeoutError("late"),
     BadInputError("late", expected="a", remedy="b"),
 ]
+
+
+class AlarmError(Exception):
+    """An exception of a handler."""
 
 
 @contextmanager
@@ -152,3 +158,28 @@ def test_while_a_template_is_used(tiny_bundle: Path, error: Exception, owner: An
                 each.cache_clear()
         assert_passes(error, owner, name, lambda: decoder.tokenizer.chat(CHAT))
         assert decoder.tokenizer.chat(CHAT) == expected
+
+
+@pytest.mark.parametrize("owner", [socket, subprocess], ids=["sockets", "a process"])
+@pytest.mark.skipif(not helper.is_helper_supported(), reason="no helper process on this system")
+def test_after_a_helper_opened_something(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, owner: Any) -> None:
+    """Nothing stays open. Otherwise Python would warn, and warnings are errors here."""
+    name = "socketpair" if owner is socket else "Popen"
+    make = getattr(owner, name)
+    made = helper.GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits())
+    request = grammar_source.request_from_config(GenerationConfig(regex="[0-9]x"), 64)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        opened = make(*given, **named)
+        signal.raise_signal(signal.SIGUSR1)
+        return opened
+
+    with raising(AlarmError()):
+        monkeypatch.setattr(owner, name, interrupted)
+        with pytest.raises(AlarmError):
+            made.prepare(request, lambda: True)
+        until(lambda: not made._places)
+    monkeypatch.undo()
+    assert made.prepare(request, lambda: True).ending
+    made.close()
+    gc.collect()

@@ -16,11 +16,6 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 
-@pytest.fixture
-def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-
-
 def edit(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path = bundle / MANIFEST_NAME
     manifest = json.loads(path.read_bytes())

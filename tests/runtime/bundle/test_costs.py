@@ -84,6 +84,7 @@ def test_table_of_another_bundle_or_device_raises(bundle: Bundle, changes: dict[
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "cpu", 1)
     assert received in caught.value.received
+    assert caught.value.remedy.startswith("update lopa-export, or") == ("schema" in changes)
     assert f"lopa-export bench costs {bundle.path} --device cpu --threads 1 " in caught.value.remedy
 
 

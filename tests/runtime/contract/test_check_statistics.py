@@ -2,16 +2,14 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.outcomes import outcomes
 from tests.runtime.sequential import slots_of_sampled_rows
 
-from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
+from lopa.runtime import Decoder, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
@@ -101,33 +99,13 @@ class NanSession(WrappedSession):
         return dataclasses.replace(answer, entropy=entropy, topk_logprobs=logprobs)
 
 
-@pytest.mark.parametrize("run", ["decoder", "engine"])
-def test_other_requests_of_the_same_forward_continue(tiny_bundle: Path, run: str) -> None:
+def test_other_requests_of_the_same_forward_continue(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         config = decoder.config(max_new_tokens=48, strategy="vanilla")
         prompts = [PROMPT, "Question: 7 + 1?\nAnswer:"]
         expected = decoder.generate(prompts, config)[1].token_ids
         broken = Decoder(decoder.bundle, NanSession(decoder.session), decoder.tokenizer, threads=1)
-        first, second = OUTCOMES[run](broken, prompts, config)
+        first, second = outcomes(broken, prompts, config, max_num_seqs=2)
         assert isinstance(first, NonFiniteAnswerError)
         assert second.token_ids == expected
         assert not decoder.session._caches  # type: ignore[attr-defined]
-
-
-def _by_engine(decoder: Decoder, prompts: list[str], config: Any) -> list[Any]:
-    with Engine(decoder) as engine:
-        handles = [engine.submit(prompt, config) for prompt in prompts]
-        return [_outcome(handle.result) for handle in handles]
-
-
-def _outcome(result: Callable[[float], Any]) -> Any:
-    try:
-        return result(60.0)
-    except BadInputError as error:
-        return error
-
-
-OUTCOMES: dict[str, Callable[..., list[Any]]] = {
-    "decoder": lambda decoder, prompts, config: list(outcomes(decoder, prompts, config, max_num_seqs=2)),
-    "engine": _by_engine,
-}

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -106,11 +105,6 @@ def test_tokens_gained_are_unmasked_and_lookahead_tokens_without_ends_of_text() 
     assert tokens_gained(ahead, outcome, ()) == 4
     assert tokens_gained(ended, outcome, (0,)) == 2
     assert tokens_gained(ahead, outcome_of(anchor, [5, 0, 6], remasked=[7, 8]), (0,)) == 1
-
-
-@pytest.fixture
-def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize(("first", "each", "max_branches"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])

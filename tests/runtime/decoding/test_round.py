@@ -101,16 +101,6 @@ def test_a_position_that_got_the_mask_token_gets_no_lookahead() -> None:
     assert [each.position for each in found] == [6, 7, 8]
 
 
-def test_vanilla_unmasks_one_position_at_any_confidence() -> None:
-    branch = branch_with([False] * 4, 4, [True])
-    candidates = Candidates(
-        np.arange(10, 14), np.full(4, 1.0, np.float32), np.array([-0.1, -0.2, -0.05, -0.3], np.float32)
-    )
-    context = context_of(strategy="vanilla", mask_token=MASK)
-    unmasked = unmask(scores_of(branch, np.arange(5, 9), candidates), 0, context).unmasked
-    assert unmasked.positions.tolist() == [7]
-
-
 def outcome_with(branch: Branch, positions: list[int], tokens: list[int], confidences: list[float]) -> RoundOutcome:
     """Return the outcome of a round that unmasked nothing and leaves `positions` for lookaheads."""
     places = np.array(positions, np.int64)

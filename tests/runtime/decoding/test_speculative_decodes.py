@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from tests.runtime.requests.batch_mates import decoded
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import BadInputError, Decoder, GenerationConfig
-from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.strategy import STRATEGIES
 from lopa.tiny import EVAL
@@ -39,14 +39,10 @@ class Pair:
         )
 
 
-def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationConfig) -> GenerationResult:
-    return next(iter(decoder.generate([prompt], config)))
-
-
 def pair_of(decoder: Decoder, prompt: str | Sequence[int], speculative: GenerationConfig) -> Pair:
     """Decode `prompt` with `speculative`, and with the strategy alone."""
     alone = replace(speculative, speculative=False, branches=1)
-    return Pair(decoded(decoder, prompt, alone), decoded(decoder, prompt, speculative))
+    return Pair(decoder.generate(prompt, alone), decoder.generate(prompt, speculative))
 
 
 def random_speculative_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
@@ -118,11 +114,10 @@ def test_random_options(
 
 def test_rounds_that_commit_rows_have_only_the_anchor(decoder: Decoder) -> None:
     for attention in ("full", "block_causal"):
-        steps: list[Step] = []
         config = decoder.config(
             strategy="d2f", attention=attention, block_size=8, speculative=True, branches=4, max_new_tokens=64
         )
-        list(decoder.stream(prompt_number(1), config, on_step=steps.append))
+        _, steps = decoded(decoder, prompt_number(1), config)
         committing = [len(step.branches) for step in steps if step.rows.commit]
         assert len(committing) > 3
         assert set(committing) == {1}
@@ -130,12 +125,10 @@ def test_rounds_that_commit_rows_have_only_the_anchor(decoder: Decoder) -> None:
 
 
 def test_a_round_reports_all_tokens_of_its_steps(decoder: Decoder) -> None:
-    steps: list[Step] = []
     config = decoder.config(
         strategy="vanilla", speculative=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
     )
-    *_, done = decoder.stream(prompt_number(1), config, on_step=steps.append)
-    result = done.result  # type: ignore[union-attr]
+    result, steps = decoded(decoder, prompt_number(1), config)
     found = {}
     for step in steps:
         for position, token, logprob in zip(
@@ -146,13 +139,3 @@ def test_a_round_reports_all_tokens_of_its_steps(decoder: Decoder) -> None:
     assert max(len(step.unmasked.positions) for step in steps) > 1
     assert {step.branches[step.winner].lookahead for step in steps} == {None}
     assert any(step.winner != len(step.branches) - 1 for step in steps)
-
-
-def test_draws_use_the_strategys_step_number(decoder: Decoder) -> None:
-    """Draws depend on the step's number, so several steps in one round draw differently, as they do without drafts."""
-    config = decoder.config(strategy="sequential", temperature=1.5, seed=3, speculative=True, max_new_tokens=48)
-    pair = pair_of(decoder, prompt_number(4), config)
-    assert not pair.differs
-    assert pair.speculative.steps < pair.alone.steps
-    greedy = decoded(decoder, prompt_number(4), replace(config, temperature=0.0))
-    assert greedy.token_ids != pair.speculative.token_ids

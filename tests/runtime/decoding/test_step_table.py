@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from tests.runtime.requests.batch_mates import decoded
 
-from lopa.runtime import Decoder, Step, step_table
+from lopa.runtime import Decoder, step_table
 
 COLUMNS = ["step", "position", "token", "probability", "entropy", "unmasked", "branch"]
 CASES: list[dict[str, Any]] = [
@@ -16,18 +17,12 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def decoded(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> tuple[list[int], list[Step]]:
-    steps: list[Step] = []
-    config = decoder.config(max_new_tokens=40, **options)
-    [result] = decoder.generate([list(prompt)], config, on_step=lambda _, step: steps.append(step))
-    return list(result.token_ids), steps
-
-
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_tokens_that_a_step_unmasks_make_the_answer(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any]
 ) -> None:
-    ids, steps = decoded(decoder, prompt, **options)
+    result, steps = decoded(decoder, prompt, max_new_tokens=40, **options)
+    ids = list(result.token_ids)
     table = step_table(steps)
     assert list(table) == COLUMNS
     assert len({len(column) for column in table.values()}) == 1

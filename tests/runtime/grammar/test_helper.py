@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,24 +146,19 @@ def test_grammar_too_costly_for_this_process_is_rejected(tiny_bundle: Path) -> N
 def test_concurrency_is_limited(tiny_bundle: Path) -> None:
     helper = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34, processes=1))
     stop = threading.Event()
-
-    def ask() -> None:
-        with pytest.raises(PreparationStoppedError):
-            helper.prepare(request_of(COSTLY["multiples"]), lambda: not stop.is_set())
-
     helper.start()
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        until(lambda: len(children(process_of(helper))) == 1)
-        looks = iter([True, True, True, False])
-        with pytest.raises(PreparationStoppedError):  # it waited for a slot
-            helper.prepare(request_of(USUAL["object"]), lambda: next(looks))
-        assert len(children(process_of(helper))) == 1
-    finally:
-        stop.set()
-        thread.join(WAIT)
-        helper.close()
+    with ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(helper.prepare, request_of(COSTLY["multiples"]), lambda: not stop.is_set())
+        try:
+            until(lambda: len(children(process_of(helper))) == 1)
+            looks = iter([True, True, True, False])
+            with pytest.raises(PreparationStoppedError):  # it waited for a slot
+                helper.prepare(request_of(USUAL["object"]), lambda: next(looks))
+            assert len(children(process_of(helper))) == 1
+        finally:
+            stop.set()
+        assert isinstance(costly.exception(WAIT), PreparationStoppedError)
+    helper.close()
 
 
 def test_early_socket_close_is_logged(patient: GrammarHelper, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,47 +174,32 @@ def test_early_socket_close_is_logged(patient: GrammarHelper, caplog: pytest.Log
 
 def test_request_is_retried_after_a_crash(patient: GrammarHelper) -> None:
     stop = threading.Event()
-    ends: list[BaseException] = []
-
-    def ask() -> None:
-        with pytest.raises(PreparationStoppedError) as stopped:
-            patient.prepare(request_of(COSTLY["multiples"]), lambda: not stop.is_set())
-        ends.append(stopped.value)
-
     patient.start()
     first = process_of(patient)
-    thread = threading.Thread(target=ask)
-    thread.start()
-    until(lambda: bool(children(first)))
-    (child,) = children(first)
-    os.kill(first, signal.SIGKILL)
-    os.kill(child, signal.SIGKILL)
-    until(
-        lambda: patient._process is not None and patient._process.pid != first and bool(children(process_of(patient)))
-    )
-    assert not ends
-    stop.set()
-    thread.join(WAIT)
-    assert len(ends) == 1
+    with ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(patient.prepare, request_of(COSTLY["multiples"]), lambda: not stop.is_set())
+        try:
+            until(lambda: bool(children(first)))
+            (child,) = children(first)
+            os.kill(first, signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)
+            until(lambda: patient._process is not None and patient._process.pid != first)
+            until(lambda: bool(children(process_of(patient))))
+            assert not costly.done()
+        finally:
+            stop.set()
+        assert isinstance(costly.exception(WAIT), PreparationStoppedError)
 
 
 def test_close_ends_running_preparations(patient: GrammarHelper) -> None:
-    ends: list[BaseException] = []
-
-    def ask() -> None:
-        with pytest.raises(PreparationStoppedError) as stopped:
-            patient.prepare(request_of(COSTLY["multiples"]), wanted)
-        ends.append(stopped.value)
-
     patient.start()
     process = process_of(patient)
-    thread = threading.Thread(target=ask)
-    thread.start()
-    until(lambda: bool(children(process)))
-    (child,) = children(process)
-    patient.close()
-    thread.join(WAIT)
-    assert len(ends) == 1
+    with ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(patient.prepare, request_of(COSTLY["multiples"]), wanted)
+        until(lambda: bool(children(process)))
+        (child,) = children(process)
+        patient.close()
+        assert isinstance(costly.exception(WAIT), PreparationStoppedError)
     until(lambda: not Path(f"/proc/{child}").exists())
     assert not Path(f"/proc/{process}").exists()
     patient.close()

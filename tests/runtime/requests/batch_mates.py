@@ -22,6 +22,15 @@ def alone(decoder: Decoder, prompt: Any, config: GenerationConfig) -> Generation
     return dataclasses.replace(last.result, seconds=0)
 
 
+def decoded(
+    decoder: Decoder, prompt: Any, config: GenerationConfig | None = None, **options: Any
+) -> tuple[GenerationResult, list[Step]]:
+    """Return the result of one prompt and the steps of its decode."""
+    steps: list[Step] = []
+    result: GenerationResult = decoder.generate(prompt, config, on_step=lambda _, step: steps.append(step), **options)
+    return result, steps
+
+
 def result_of(handle: RequestHandle) -> GenerationResult:
     return dataclasses.replace(handle.result(WAIT), seconds=0)
 

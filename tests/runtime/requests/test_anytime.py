@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.requests.batch_mates import decoded
 
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.requests.result import GenerationResult
 
 PROMPT = "Question: Ivy has 3 shells and finds 4 more. How many?\nAnswer:"
 STRATEGIES: tuple[dict[str, Any], ...] = (
@@ -21,14 +21,6 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 
 PUBLISHED = tuple(each for each in STRATEGIES if "speculative" not in each and each["strategy"] != "wino")
 """Strategies that reference mode has."""
-
-
-def decoded(decoder: Decoder, steps: list[Step] | None = None, **options: Any) -> GenerationResult:
-    kept: list[Step] = [] if steps is None else steps
-    result: GenerationResult = decoder.generate(
-        PROMPT, max_new_tokens=48, on_step=lambda _, step: kept.append(step), **options
-    )
-    return result
 
 
 def completed(steps: list[Step], unmasked: dict[int, int]) -> tuple[dict[int, int], list[float]]:
@@ -48,11 +40,10 @@ def completed(steps: list[Step], unmasked: dict[int, int]) -> tuple[dict[int, in
 @pytest.mark.parametrize("options", STRATEGIES, ids=str)
 @pytest.mark.parametrize("forwards", [1, 4])
 def test_the_last_forward_completes_the_answer(decoder: Decoder, options: dict[str, Any], forwards: int) -> None:
-    steps: list[Step] = []
-    early = decoded(decoder, steps, max_forwards=forwards, anytime=True, **options)
+    early, steps = decoded(decoder, PROMPT, max_new_tokens=48, max_forwards=forwards, anytime=True, **options)
     assert early.steps == len(steps) == forwards
     assert early.stop_reason == "step_limit"
-    committed = decoded(decoder, max_forwards=forwards, **options)
+    committed = decoder.generate(PROMPT, max_new_tokens=48, max_forwards=forwards, **options)
     assert committed.stop_reason == "step_limit"
     assert committed.draft_probability is None
     assert early.token_ids[: len(committed.token_ids)] == committed.token_ids
@@ -65,8 +56,8 @@ def test_the_last_forward_completes_the_answer(decoder: Decoder, options: dict[s
 @pytest.mark.parametrize("options", [{"strategy": "lopa", "branches": 4}, {"strategy": "threshold"}], ids=str)
 def test_the_tokens_are_the_most_probable_ones_of_the_last_forward(decoder: Decoder, options: dict[str, Any]) -> None:
     for forwards in (1, 2, 3, 5):
-        steps: list[Step] = []
-        early = decoded(decoder, steps, max_forwards=forwards, anytime=True, logprobs=True, top_logprobs=2, **options)
+        more = {"max_new_tokens": 48, "max_forwards": forwards, "anytime": True, "logprobs": True, "top_logprobs": 2}
+        early, steps = decoded(decoder, PROMPT, **more, **options)
         prompt = len(early.prompt_ids)
         unmasked = {
             int(position): int(token)
@@ -125,7 +116,8 @@ def test_a_limit_ends_an_answer_of_reference_mode_before_its_first_mask(
     decoder: Decoder, options: dict[str, Any], limit: dict[str, Any]
 ) -> None:
     """The published loops have none of these limits, and return masked positions only at their own."""
-    whole, early = (decoded(decoder, reference=True, **options, **given) for given in ({}, limit))
+    more = {"max_new_tokens": 48, "reference": True, **options}
+    whole, early = (decoder.generate(PROMPT, **more, **given) for given in ({}, limit))
     assert early.stop_reason in ("step_limit", "time_limit", "stop_string")
     assert decoder.bundle.manifest.special_tokens.mask not in early.token_ids
     assert early.token_ids == whole.token_ids[: early.tokens]

@@ -1,14 +1,14 @@
 """Engine.prepare: slow grammars are checked outside the caller's loop, and preparation stops when cancelled."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.runtime.grammar.costly import COSTLY, USUAL
 from tests.runtime.grammar.test_helper import children, process_of, until
-from tests.runtime.requests.batch_mates import alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, alone, result_of
 
 from lopa.runtime import (
     BadInputError,
@@ -97,41 +97,22 @@ def test_a_deadline_ends_the_preparation_with_an_empty_answer(guarded: Decoder) 
 
 @needs_helper
 def test_a_cancelled_reservation_stops_the_preparation(guarded: Decoder) -> None:
-    ends: list[BaseException] = []
-
-    def submit() -> None:
-        with engine.reserved(1) as reservation:
-            held.append(reservation)
-            with pytest.raises(PreparationStoppedError) as stopped:
-                engine.submit_many([PROMPT], guarded.config(**COSTLY["multiples"]), reservation=reservation)
-            ends.append(stopped.value)
-
-    with Engine(guarded, max_num_seqs=1, queue_limit=0) as engine:
-        held: list[object] = []
-        thread = threading.Thread(target=submit)
-        thread.start()
-        until(lambda: bool(children(process_of(helper_of(guarded)))))
-        with pytest.raises(QueueFullError):
-            engine.submit(PROMPT)
-        (reservation,) = held
-        reservation.cancel()  # type: ignore[attr-defined]
-        thread.join()
-        assert len(ends) == 1
+    with ThreadPoolExecutor(1) as threads, Engine(guarded, max_num_seqs=1, queue_limit=0) as engine:
+        with engine.reserved(1) as places:
+            costly = guarded.config(**COSTLY["multiples"])
+            submitted = threads.submit(engine.submit_many, [PROMPT], costly, reservation=places)
+            until(lambda: bool(children(process_of(helper_of(guarded)))))
+            with pytest.raises(QueueFullError):
+                engine.submit(PROMPT)
+            places.cancel()
+            assert isinstance(submitted.exception(WAIT), PreparationStoppedError)
         assert engine.submit(PROMPT, guarded.config(max_new_tokens=8)).result().tokens
 
 
 @needs_helper
 def test_closing_an_engine_stops_preparations(guarded: Decoder) -> None:
-    ends: list[BaseException] = []
-
-    def submit() -> None:
-        with pytest.raises(EngineClosedError) as closed:
-            engine.submit(PROMPT, guarded.config(**COSTLY["multiples"]))
-        ends.append(closed.value)
-
-    with Engine(guarded) as engine:
-        thread = threading.Thread(target=submit)
-        thread.start()
-        until(lambda: bool(children(process_of(helper_of(guarded)))))
-    thread.join()
-    assert len(ends) == 1
+    with ThreadPoolExecutor(1) as threads:
+        with Engine(guarded) as engine:
+            submitted = threads.submit(engine.submit, PROMPT, guarded.config(**COSTLY["multiples"]))
+            until(lambda: bool(children(process_of(helper_of(guarded)))))
+        assert isinstance(submitted.exception(WAIT), EngineClosedError)

@@ -295,3 +295,19 @@ def test_engines_without_a_reference_end_after_their_requests(decoder: Decoder, 
 
     with pytest.warns(ResourceWarning, match="dropped without close"):
         assert drop() == answers[:2]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, StopIteration])
+def test_any_exception_of_on_step_ends_only_its_request(
+    decoder: Decoder, prompts: Any, answers: Any, kind: type[BaseException]
+) -> None:
+    def fail(_: Step) -> None:
+        raise kind
+
+    with Engine(decoder) as engine:
+        good = [engine.submit(each, **OPTIONS) for each in prompts[:2]]
+        bad = engine.submit(prompts[2], on_step=fail, **OPTIONS)
+        with pytest.raises(kind):
+            bad.result(WAIT)
+        assert [each.result(WAIT).token_ids for each in good] == answers[:2]
+        assert not engine.closed

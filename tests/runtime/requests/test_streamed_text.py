@@ -49,7 +49,7 @@ def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[
 
 def test_streamed_text_is_final(decoder: Decoder) -> None:
     pytest.importorskip("llguidance")
-    submitted, back = random_request(decoder, np.random.default_rng(1)), 0
+    submitted, back, drafts = random_request(decoder, np.random.default_rng(1)), 0, 0
     with Engine(decoder, max_num_seqs=6, queue_limit=len(submitted)) as engine:
         running = []
         for prompt, config in submitted:
@@ -58,4 +58,6 @@ def test_streamed_text_is_final(decoder: Decoder) -> None:
         for (prompt, config), (handle, steps) in zip(submitted, running, strict=True):
             check(decoder, config, len(prompt), list(handle), steps)
             back += sum(len(step.remasked) for step in steps)
+            drafts += sum(isinstance(event, DraftEvent) for event in handle)
     assert back > 0, "nothing was ever remasked"
+    assert drafts > 0

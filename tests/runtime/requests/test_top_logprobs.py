@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import CountingSession
+from tests.runtime.requests.batch_mates import CountingSession, decoded
 
 from lopa import tiny
-from lopa.runtime import Decoder, DoneEvent, GenerationResult
+from lopa.runtime import Decoder, GenerationResult
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
-from lopa.runtime.decoding.step import Step
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.wrapped_session import WrappedSession
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -54,10 +53,7 @@ def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Generatio
     """
     session: Any = decoder.session
     session.statistics.clear()
-    steps: list[Step] = []
-    config = decoder.config(deduplicate_rows=False, **options)
-    *_, last = decoder.stream(prompt, config, on_step=steps.append)
-    assert isinstance(last, DoneEvent)
+    result, steps = decoded(decoder, prompt, deduplicate_rows=False, **options)
     shift = decoder.bundle.manifest.prediction_shift
     found: dict[int, Row] = {}
     proposed: dict[int, Row] = {}
@@ -89,7 +85,7 @@ def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[Generatio
         proposed = {each.position: row_at(each.position, step.winner) for each in step.lookaheads}
         if step.last is not None:
             found[step.last.position] = proposed[step.last.position]
-    return last.result, found
+    return result, found
 
 
 def check(decoder: Decoder, result: GenerationResult, rows: dict[int, Row], count: int, *, raw: bool = True) -> None:

@@ -11,7 +11,6 @@ from tests.runtime.requests.batch_mates import WAIT, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import Decoder, Engine, Request
-from lopa.runtime.errors import ChoicesRefusedError
 from lopa.runtime.scoring import scoring
 
 
@@ -100,15 +99,3 @@ def test_equal_scores_are_computed_once_and_others_are_not(decoder: Decoder) -> 
         assert [handle.result(WAIT).token_ids for handle in several] == [
             alone(decoder, PROMPT, config).token_ids for config in configs
         ]
-
-
-def test_a_failed_score_leaves_others_alone(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as plain:
-        config = plain.config(max_new_tokens=24)
-        expected = alone(plain, PROMPT, config)
-        with Engine(plain) as engine:
-            decode, score = engine.submit(PROMPT, config), engine.submit(PROMPT, choices=["zebra"])
-            with pytest.raises(ChoicesRefusedError):
-                score.result(WAIT)
-            assert result_of(decode).token_ids == expected.token_ids
-            assert engine.status.running == 0

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.runtime.requests.batch_mates import decoded
 from tests.runtime.sessions.test_numpy_session import logits_by_torch
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.decoding.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,9 +78,8 @@ def test_every_step_matches_dreams_loop(
     manifest, new = with_logits.bundle.manifest, 24
     if masked:
         prompt = (*prompt[:9], manifest.special_tokens.mask, *prompt[10:])
-    seen: list[Step] = []
     config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, reference=True, **options)
-    *_, done = with_logits.stream(prompt, config, on_step=seen.append)
+    result, seen = decoded(with_logits, prompt, config)
     steps, mask = options.get("steps", new), manifest.special_tokens.mask
     times = torch.linspace(1, 1e-3, steps + 1)
     rounds, left = iter(seen), new
@@ -114,17 +113,16 @@ def test_every_step_matches_dreams_loop(
         assert worst >= limit - NEAR
         left -= count
     assert next(rounds, None) is None
-    assert done.result.stop_reason in ("eos", "length")
-    assert done.result.branches == 1
+    assert result.stop_reason in ("eos", "length")
+    assert result.branches == 1
 
 
 def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     """Another seed unmasks other positions. The same seed unmasks the same ones, regardless of batch mates."""
     order: dict[int, list[list[int]]] = {}
     for seed in (1, 1, 2):
-        steps: list[Step] = []
         config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, reference=True)
-        list(decoder.stream(prompt, config, on_step=steps.append))
+        _, steps = decoded(decoder, prompt, config)
         found = [step.unmasked.positions.tolist() for step in steps]
         assert sorted(position for each in found for position in each) == list(range(len(prompt), len(prompt) + 16))
         assert order.setdefault(seed, found) == found

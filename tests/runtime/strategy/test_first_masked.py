@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.params import params_of
+from tests.runtime.requests.batch_mates import decoded
 from tests.runtime.strategy.blocks import random_block, unmasked_of
 
 from lopa.runtime import Decoder
@@ -39,12 +40,6 @@ def test_the_first_is_unmasked_together_with_certain_positions(
     assert unmasked(block, strategy=strategy, unmask_first_masked=True) == expected
 
 
-def steps_of(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> list[Step]:
-    steps: list[Step] = []
-    list(decoder.stream(prompt, decoder.config(max_new_tokens=40, **options), on_step=steps.append))
-    return steps
-
-
 def first_masked_of(step: Step) -> int:
     return int(np.argmin(np.append(step.branches[-1].unmasked, False)))
 
@@ -56,7 +51,7 @@ def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...],
         options = {**more, "strategy": strategy, "skip_threshold": 1.0}
         if STRATEGIES[strategy].looks_ahead:
             options["branches"] = 3
-        steps = steps_of(decoder, prompt, unmask_first_masked=True, **options)
+        _, steps = decoded(decoder, prompt, max_new_tokens=40, unmask_first_masked=True, **options)
         assert all(first_masked_of(after) > first_masked_of(before) for before, after in pairwise(steps))
         assert len(steps) <= 41
 
@@ -64,7 +59,8 @@ def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...],
 @pytest.mark.parametrize("strategy", NEVER_REMASKS)
 def test_with_a_grammar_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
     branches = 3 if STRATEGIES[strategy].looks_ahead else None
-    steps = steps_of(decoder, prompt, strategy=strategy, branches=branches, regex="[a-f]{9} (yes|no), [0-9]{3}")
+    options: dict[str, Any] = {"branches": branches, "max_new_tokens": 40, "regex": "[a-f]{9} (yes|no), [0-9]{3}"}
+    _, steps = decoded(decoder, prompt, strategy=strategy, **options)
     assert all(first_masked_of(after) > first_masked_of(before) for before, after in pairwise(steps))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.text.text_stream import TextStream
+from lopa.runtime.text.text_stream import TextStream, partial_mark_length
 from lopa.runtime.text.tokenizer import Tokenizer
 
 TRICKY = st.text(
@@ -109,3 +109,19 @@ def test_stop_string_completed_by_the_end(tokenizer: Tokenizer) -> None:
     assert stream.stopped is None
     assert stream.finish() == ""
     assert stream.stopped == "x\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "marks", "length"),
+    [
+        ("abc", [], 0),
+        ("abc", ["", "d"], 0),
+        ("abc", ["cd", "bcd", "xbc"], 2),
+        ("aaa", ["aaaa"], 3),
+        ("aaa", ["aa"], 1),
+        ("c", ["cd"], 1),
+        ("", ["cd"], 0),
+    ],
+)
+def test_the_longest_end_that_begins_a_mark(text: str, marks: list[str], length: int) -> None:
+    assert partial_mark_length(text, marks) == length

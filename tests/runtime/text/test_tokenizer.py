@@ -108,11 +108,3 @@ def test_huge_ids_are_rejected(tiny_bundle: Path, tmp_path: Path, place: str, nu
     bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
     with pytest.raises(BadInputError, match="is not a tokenizer"):
         Tokenizer.open(bundle)
-
-
-@pytest.mark.parametrize("literal", [False, True])
-def test_long_texts_are_encoded_like_short_ones(tokenizer: Tokenizer, literal: bool) -> None:
-    text = "One. Two <|mask|> é 12 + 3 = 15.\n" * 60
-    backend = tokenizer._literal if literal else tokenizer._backend
-    expected, found = backend.encode(text, add_special_tokens=False), tokenizer._encoding(text, literal=literal)
-    assert (found.ids, found.offsets) == (expected.ids, expected.offsets)
