@@ -3,12 +3,10 @@
 The bundles come from the recordings' checkpoints: random weights, three layers.
 """
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
 
@@ -105,34 +103,3 @@ def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Reque
         for _ in range(2):
             found = [result_of(handle) for handle in engine.submit_many(submitted)]
             assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
-
-
-def test_an_answer_is_complete_and_within_its_length(family: str, opened: Opened, submitted: list[Request]) -> None:
-    """Unmasked tokens stay unless they are remasked, outside reference mode. The first of `ends` is the last token."""
-    decoder = opened()
-    for each in submitted:
-        if each.config.reference:
-            continue
-        for stops in (True, False):
-            config = dataclasses.replace(each.config, stop_at_eos=stops)
-            seen: dict[int, int] = {}
-            steps: list[Any] = []
-            for _ in decoder.stream(each.prompt, config, on_step=steps.append):
-                pass
-            for step in steps:
-                fills = zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True)
-                for position, token in fills:
-                    assert position not in seen
-                    assert position >= len(each.prompt)
-                    seen[position] = token
-                for position in step.remasked.tolist():
-                    seen.pop(position, None)  # a lookahead token is not among the unmasked ones
-            taken = sum(len(step.remasked) for step in steps)
-            assert (taken > 0) == decoder.params(config).remasks
-            result = alone(decoder, each.prompt, config)
-            ends = decoder.bundle.manifest.special_tokens.ends
-            if stops:
-                assert not np.isin(result.token_ids[:-1], ends).any()
-            else:
-                assert len(result.token_ids) == result.tokens == config.max_new_tokens
-                assert result.stop_reason == "length"

@@ -1,8 +1,12 @@
 """The runtime and the command line work without torch, transformers and onnx."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+from lopa import tiny
+from lopa.runtime.install_hint import pip_install
 
 _BLOCKED = """
 import sys
@@ -48,3 +52,29 @@ assert not {"torch", "transformers", "onnx", "matplotlib"} & set(sys.modules)
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == "cpu 8\nnumpy 8\n"
+
+
+def test_export_commands_name_the_extra_to_install(tiny_bundle: Path, tmp_path: Path) -> None:
+    commands = [
+        ["onnx", str(tiny.CHECKPOINT), "-o", str(tmp_path / "bundle")],
+        ["verify", str(tiny_bundle), "--checkpoint", str(tiny.CHECKPOINT), "--lora", str(tiny.ADAPTER)],
+        ["demo", "-o", str(tmp_path / "bundle")],
+    ]
+    result = run(
+        """
+import json
+from lopa.cli.main import main
+codes = []
+for command in json.loads(sys.argv[1]):
+    try:
+        main(command)
+    except SystemExit as ended:
+        codes.append(ended.code)
+print(codes)
+""",
+        json.dumps(commands),
+    )
+    assert result.stdout.endswith("[3, 3, 3]\n"), result.stderr
+    assert result.stderr.count(pip_install("export")) == 3
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "bundle").exists()

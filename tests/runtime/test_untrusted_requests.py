@@ -41,6 +41,7 @@ def test_the_length_is_checked_before_blocks_are_made(decoder: Decoder) -> None:
         range(10**11),
         iter([1, 2]),
         "caf\udce9",
+        *([5, 1024], [-1], [1.5], [], "", [7] * 1793),
     ],
     ids=lambda prompt: (
         f"{type(prompt).__name__} {prompt!r}".split(" at 0x")[0][:30].encode("ascii", "replace").decode()

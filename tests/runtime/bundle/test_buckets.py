@@ -91,6 +91,8 @@ def test_plan_round_trips(tiny_bundle: Path, tmp_path: Path) -> None:
         ({"weights_sha256": "beef"}, "weights beef"),
         ({"buckets": []}, r"length >= 1 - at `\$.buckets`"),
         ({"buckets": [bucket(1, 0, 64, 64)]}, r"buckets\[0\].branches`, where it has 0"),
+        ({"buckets": [bucket(1, 65, 64, 64)]}, r"buckets\[0\].branches`, where it has 65"),
+        ({"buckets": [bucket(1, 1, 2**16 + 1, 64)]}, r"buckets\[0\].window`, where it has 65537"),
         ({"buckets": [bucket(1, 1, 64, 96)]}, r"multiple of 64 - at `\$.buckets\[0\].prefix`, where it has 96"),
         ({"buckets": [bucket(1, 1, 64, 128), bucket(1, 1, 96, 64)]}, "with the longest window"),
         ({"buckets": [*BUCKETS, msgspec.structs.replace(BUCKETS[2], wanted=3)]}, "wanted 3"),

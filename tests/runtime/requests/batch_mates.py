@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
@@ -59,6 +60,22 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+class Observer:
+    """An observer that passes every report to a function."""
+
+    def __init__(self, note: Callable[[Any], object]) -> None:
+        self._note = note
+
+    def round_ended(self, report: Any) -> None:
+        self._note(report)
+
+    def request_admitted(self, report: Any) -> None:
+        self._note(report)
+
+    def request_ended(self, report: Any) -> None:
+        self._note(report)
 
 
 class FailingSession:

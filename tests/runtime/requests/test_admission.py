@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, Gate
+from tests.runtime.requests.batch_mates import WAIT, Gate, Observer
 
-from lopa.runtime import Decoder, Engine
+from lopa.runtime import Decoder, Engine, RoundReport
 from lopa.runtime.requests.admission import Admission
 
 
@@ -56,35 +56,20 @@ def test_rounds_without_waiting_requests_add_nothing() -> None:
     assert admission.number_joining([10, 1], nothing_runs=False) == 1
 
 
-class Rounds:
-    """An observer that records the prompt rows and the requests of every round."""
-
-    def __init__(self) -> None:
-        self.prompt_rows: list[int] = []
-        self.requests: list[int] = []
-
-    def round_ended(self, report: Any) -> None:
-        self.prompt_rows.append(report.prompt_rows)
-        self.requests.append(report.requests)
-
-    def request_admitted(self, report: Any) -> None: ...
-
-    def request_ended(self, report: Any) -> None: ...
-
-
 def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    seen, gate = Rounds(), Gate()
+    reports, gate = list[Any](), Gate()
     config = decoder.config(max_new_tokens=4, attention="block_causal")
-    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=1, observer=seen) as engine:
+    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=1, observer=Observer(reports.append)) as engine:
         engine.submit(prompt, config).result(WAIT)
         running = engine.submit(prompt[:-1], decoder.config(strategy="vanilla", max_new_tokens=20), on_step=gate)
         assert gate.reached.wait(WAIT)
-        rounds = len(seen.prompt_rows)
+        before = len(reports)
         sampled = [decoder.config(**{**vars(config), "temperature": 1.0, "seed": seed}) for seed in range(4)]
         handles = [engine.submit(prompt, each) for each in sampled]
         gate.open()
         for handle in handles:
             handle.result(WAIT)
         running.result(WAIT)
-    assert not any(seen.prompt_rows[rounds + 1 :])
-    assert seen.requests[rounds : rounds + 2] == [1, 5]  # all prompts join at once
+    first, *rounds = [each for each in reports[before:] if isinstance(each, RoundReport)]
+    assert not any(each.prompt_rows for each in rounds)
+    assert [first.requests, rounds[0].requests] == [1, 5]  # all prompts join at once

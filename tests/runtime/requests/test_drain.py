@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, Observer, alone, result_of
 
-from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError
+from lopa.runtime import BadInputError, Decoder, EndReport, Engine, EngineClosedError, EngineFailedError
 from lopa.runtime.decoding.step import Step
 
 
@@ -58,29 +58,20 @@ def test_a_failure_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: 
         decoder.session.free(number)
 
 
-class StallingObserver:
-    """An observer that stalls the thread when a request ends."""
-
-    def __init__(self) -> None:
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def round_ended(self, report: Any) -> None: ...
-
-    def request_admitted(self, report: Any) -> None: ...
-
-    def request_ended(self, report: Any) -> None:
-        self.reached.set()
-        assert self.go_on.wait(WAIT), report
-
-
 def test_drain_waits_for_a_request_that_ends_in_the_queue(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    holding = StallingObserver()
-    with Engine(decoder, observer=holding) as engine:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def stall(report: Any) -> None:
+        if isinstance(report, EndReport):
+            reached.set()
+            assert go_on.wait(WAIT), report
+
+    with Engine(decoder, observer=Observer(stall)) as engine:
         handle = engine.submit(prompt, deadline=0)
-        assert holding.reached.wait(WAIT)
+        assert reached.wait(WAIT)
         assert (engine.status.running, engine.status.waiting) == (0, 0)
         assert not engine.drain(0)
-        holding.go_on.set()
+        go_on.set()
         assert engine.drain(WAIT)
         assert handle.result(0).stop_reason == "time_limit"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 import threading
 import time
 from typing import Any
@@ -164,3 +165,23 @@ def test_a_slow_reader_gets_all_text_and_only_the_newest_draft() -> None:
     assert list(reader) == [*texts[1:], newest, *end]
     assert list(handle) == [*texts, newest, *end]
     assert handle.result(0) is RESULT
+
+
+def test_random_readers_miss_nothing_but_drafts_that_were_replaced() -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        handle, put, seen, place = RequestHandle(), list[Event](), list[Event](), 0
+        for step in range(30):
+            event = DraftEvent(step, "d") if rng.random() < 0.5 else TextEvent(str(step))
+            handle.put_events([event])
+            put.append(event)
+            if rng.random() < 0.2:
+                new, place = handle.events_from(place)
+                assert sum(isinstance(each, DraftEvent) for each in new) <= 1
+                seen += new
+        seen += handle.events_from(place)[0]
+        left = iter(put)
+        assert all(event in left for event in seen)  # in order, none twice
+        assert [each for each in seen if isinstance(each, TextEvent)] == [e for e in put if isinstance(e, TextEvent)]
+        drafts = [each for each in put if isinstance(each, DraftEvent)]
+        assert not drafts or drafts[-1] in seen

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, CountingSession, Gate, StalledSession, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, CountingSession, Gate, Observer, StalledSession, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -21,65 +21,54 @@ from lopa.runtime import (
 from lopa.runtime.decoding.step import Step
 
 
-class RecordingObserver:
-    """An observer that records its reports."""
-
-    def __init__(self) -> None:
-        self.rounds: list[RoundReport] = []
-        self.admissions: list[AdmissionReport] = []
-        self.ends: list[EndReport] = []
-
-    def round_ended(self, report: RoundReport) -> None:
-        self.rounds.append(report)
-
-    def request_admitted(self, report: AdmissionReport) -> None:
-        self.admissions.append(report)
-
-    def request_ended(self, report: EndReport) -> None:
-        self.ends.append(report)
+def by_kind(reports: list[Any]) -> list[list[Any]]:
+    """Return the reports of rounds, of admissions and of ends."""
+    kinds = (RoundReport, AdmissionReport, EndReport)
+    return [[each for each in reports if isinstance(each, kind)] for kind in kinds]
 
 
 def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
-    rng, noted = np.random.default_rng(3), RecordingObserver()
+    rng, reports = np.random.default_rng(3), list[Any]()
     submitted = [Request(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
     session, steps = CountingSession(decoder.session), list[Step]()
     measured = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    with Engine(measured, max_num_seqs=4, observer=noted) as engine:
+    with Engine(measured, max_num_seqs=4, observer=Observer(reports.append)) as engine:
         handles = engine.submit_many(submitted, on_step=lambda _, step: steps.append(step))
         results = [handle.result(WAIT) for handle in handles]
-        assert len(noted.ends) == 10  # each report precedes the result
+        assert len(by_kind(reports)[2]) == 10  # each report precedes the result
+    rounds, admissions, ends = by_kind(reports)
     real = sum(step.rows.input_ids.size for step in steps)
-    assert sum(each.real_rows for each in noted.rounds) == real
-    assert sum(each.real_rows + each.padding_rows for each in noted.rounds) == sum(
+    assert sum(each.real_rows for each in rounds) == real
+    assert sum(each.real_rows + each.padding_rows for each in rounds) == sum(
         each.padded_rows for each in session.batches
     )
-    assert sum(each.padding_rows for each in noted.rounds) > 0
-    assert sum(each.requests for each in noted.rounds) == len(steps)
-    assert max(each.requests for each in noted.rounds) == 4
-    assert all(0 < each.seconds_outside < each.seconds for each in noted.rounds)
-    computed = sum(each.prompt_tokens - each.cached_tokens for each in noted.admissions)
-    assert sum(each.prompt_rows for each in noted.rounds) == computed
-    assert Counter(each.prompt_tokens for each in noted.admissions) == Counter(len(r.prompt_ids) for r in results)
-    waits = [each.queue_seconds for each in noted.admissions]
+    assert sum(each.padding_rows for each in rounds) > 0
+    assert sum(each.requests for each in rounds) == len(steps)
+    assert max(each.requests for each in rounds) == 4
+    assert all(0 < each.seconds_outside < each.seconds for each in rounds)
+    computed = sum(each.prompt_tokens - each.cached_tokens for each in admissions)
+    assert sum(each.prompt_rows for each in rounds) == computed
+    assert Counter(each.prompt_tokens for each in admissions) == Counter(len(r.prompt_ids) for r in results)
+    waits = [each.queue_seconds for each in admissions]
     assert waits == sorted(waits)  # submitted at one moment, admitted in order
     assert waits[0] >= 0
-    reported = Counter((e.stop_reason, e.prompt_tokens, e.tokens, e.steps) for e in noted.ends)
+    reported = Counter((e.stop_reason, e.prompt_tokens, e.tokens, e.steps) for e in ends)
     assert reported == Counter((r.stop_reason, len(r.prompt_ids), r.tokens, r.steps) for r in results)
-    assert {(each.error, each.cancelled) for each in noted.ends} == {(None, False)}
-    for each in noted.ends:
+    assert {(each.error, each.cancelled) for each in ends} == {(None, False)}
+    for each in ends:
         assert each.first_text_seconds is None or 0 < each.first_text_seconds <= each.seconds
-    assert sum(e.first_text_seconds is not None for e in noted.ends) == sum(bool(r.text) for r in results)
-    assert engine.status.rounds == len(noted.rounds)
+    assert sum(e.first_text_seconds is not None for e in ends) == sum(bool(r.text) for r in results)
+    assert engine.status.rounds == len(rounds)
 
 
 def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    noted, gate = RecordingObserver(), Gate()
+    reports, gate = list[Any](), Gate()
     config = decoder.config(max_new_tokens=16)
 
     def fail(step: Step) -> None:
         raise ZeroDivisionError("its own fault")
 
-    with Engine(decoder, max_num_seqs=1, observer=noted) as engine:
+    with Engine(decoder, max_num_seqs=1, observer=Observer(reports.append)) as engine:
         cached = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         late = engine.submit(prompt[:-1], config, deadline=0)
@@ -94,8 +83,8 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
         with pytest.raises(ZeroDivisionError) as caught:
             failed.result(WAIT)
         cached.cancel()
-    count = len(prompt)
-    ends = {(e.prompt_tokens, e.stop_reason, e.cancelled, e.error and str(e.error)) for e in noted.ends}
+    count, (_, admissions, ended) = len(prompt), by_kind(reports)
+    ends = {(e.prompt_tokens, e.stop_reason, e.cancelled, e.error and str(e.error)) for e in ended}
     reason, of_copies = cached.result().stop_reason, copies[0].result().stop_reason
     assert ends == {
         (count, reason, False, None),
@@ -105,25 +94,12 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
         (count - 3, "cancelled", True, None),
         (count - 4, None, False, str(caught.value)),
     }
-    assert len(noted.ends) == 7
-    by_length = {e.prompt_tokens: (e.tokens, e.steps) for e in noted.ends}
+    assert len(ended) == 7
+    by_length = {e.prompt_tokens: (e.tokens, e.steps) for e in ended}
     assert by_length[count - 1] == by_length[count - 2] == (0, 0)
     assert by_length[count - 4] == (0, 1)
     # Requests that ended in the queue were never admitted.
-    assert [e.prompt_tokens for e in noted.admissions] == [count, count - 3, count - 3, count - 4]
-
-
-class Raising:
-    """An observer that always raises."""
-
-    def round_ended(self, report: RoundReport) -> None:
-        raise SystemExit(report)
-
-    def request_admitted(self, report: AdmissionReport) -> None:
-        raise ValueError(report)
-
-    def request_ended(self, report: EndReport) -> None:
-        raise SystemExit(report)
+    assert [e.prompt_tokens for e in admissions] == [count, count - 3, count - 3, count - 4]
 
 
 def test_an_observer_that_raises_is_logged_once(
@@ -131,7 +107,11 @@ def test_an_observer_that_raises_is_logged_once(
 ) -> None:
     config = decoder.config(max_new_tokens=8)
     expected = alone(decoder, prompt, config)
-    with caplog.at_level(logging.ERROR), Engine(decoder, observer=Raising()) as engine:
+
+    def fail(report: Any) -> None:
+        raise ValueError(report) if isinstance(report, AdmissionReport) else SystemExit(report)
+
+    with caplog.at_level(logging.ERROR), Engine(decoder, observer=Observer(fail)) as engine:
         assert [result_of(handle) for handle in engine.submit_many([prompt] * 2, config)] == [expected] * 2
         assert result_of(engine.submit(prompt, config)) == expected
         assert engine.status.failure is None
@@ -140,7 +120,7 @@ def test_an_observer_that_raises_is_logged_once(
     assert "request_admitted" in records[0].message
 
 
-@pytest.mark.parametrize("observer", [3, "metrics", object(), RecordingObserver])
+@pytest.mark.parametrize("observer", [3, "metrics", object()])
 def test_invalid_observers(decoder: Decoder, observer: Any) -> None:
     with pytest.raises(BadInputError, match="observer"):
         Engine(decoder, observer=observer)

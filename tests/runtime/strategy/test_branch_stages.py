@@ -1,5 +1,6 @@
 """Strategies with their own branch confidence and lookaheads: views, winners, next branches, and the page's example."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 from tests.runtime.strategy.agreement import params_with, steps_of
 
 from lopa.runtime import Decoder
+from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.strategy import STRATEGIES, Strategy, installed, register_strategy
+from lopa.runtime.options import DecodingParams
+from lopa.runtime.strategy import STRATEGIES, BranchView, Strategy, installed, register_strategy
+from lopa.runtime.strategy.strategy import mean_confidence, most_confident
 
 LOPA = STRATEGIES["lopa"]
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "choose-a-strategy.md"
@@ -58,3 +62,43 @@ def test_the_example_of_the_page(decoder: Decoder, prompt: tuple[int, ...]) -> N
         for other in step.lookaheads
         if one != other
     )
+
+
+def test_views_show_the_branch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    judged: list[BranchView] = []
+    looked: list[tuple[BranchView, int]] = []
+
+    def confidence(branch: BranchView, params: DecodingParams) -> float:
+        judged.append(branch)
+        return mean_confidence(branch, params)
+
+    def lookaheads(branch: BranchView, count: int, params: DecodingParams) -> Int64:
+        looked.append((branch, count))
+        return most_confident(branch, count, params)
+
+    own = dataclasses.replace(LOPA, name="noted", branch_confidence=confidence, lookaheads=lookaheads)
+    register_strategy(own)
+    params = params_with(own, {}, **OPTIONS)
+    for step in steps_of(decoder, prompt, params):
+        asked = [number for number, each in enumerate(step.rows.sampled) if len(each)]
+        assert len(judged) == len(asked)
+        for number, view in zip(asked, judged, strict=True):
+            branch = step.branches[number]
+            np.testing.assert_array_equal(view.positions, step.rows.sampled[number])
+            np.testing.assert_equal(vars(view.candidates), vars(step.candidates[number]))
+            assert view.blocks == tuple((block.start, block.end) for block in branch.active)
+            assert view.lookahead == (None if branch.lookahead is None else branch.lookahead.confidence)
+        if looked:
+            [(view, count)] = looked
+            assert count == 3
+            assert len(view.positions)
+            assert [each.position for each in step.lookaheads] == [
+                int(view.positions[i]) for i in most_confident(view, count, params)
+            ]
+            winner = step.branches[step.winner]
+            assert view.lookahead == (None if winner.lookahead is None else winner.lookahead.confidence)
+            assert not set(view.positions.tolist()) & set(step.unmasked.positions.tolist())
+        else:
+            assert not step.lookaheads
+        judged.clear()
+        looked.clear()
