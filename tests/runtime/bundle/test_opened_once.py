@@ -61,19 +61,6 @@ def replace_folder(folder: Path, other: Path) -> None:
     shutil.copytree(other, folder)
 
 
-@pytest.mark.parametrize("step", STEPS[1::2])
-def test_link_that_changes_during_opening(
-    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    expected, other = text_of(tiny_bundle), text_of(other_bundle)
-    assert expected != other
-    (tmp_path / "current").symlink_to(tiny_bundle, target_is_directory=True)
-    with monkeypatch.context() as patched:
-        happen_after(step, lambda: relink(tmp_path / "current", other_bundle), patched)
-        assert text_of(tmp_path / "current") == expected
-    assert text_of(tmp_path / "current") == other
-
-
 @pytest.mark.parametrize("step", STEPS[1:-1:2])
 def test_folder_that_is_replaced_during_opening(
     tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

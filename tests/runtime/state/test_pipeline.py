@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.state.branch import Block, BlockState, Branch
-from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.branch import Block, BlockState
 from lopa.runtime.state.pipeline import after_round, after_slide, with_activated_blocks, with_new_block
 
 ACTIVE, TO_CACHE, IN_CACHE = BlockState.ACTIVE, BlockState.TO_CACHE, BlockState.IN_CACHE
@@ -13,18 +12,6 @@ ACTIVE, TO_CACHE, IN_CACHE = BlockState.ACTIVE, BlockState.TO_CACHE, BlockState.
 
 def prompt_block(length: int) -> Block:
     return Block(0, length, 0, TO_CACHE, True)
-
-
-def test_a_new_block_follows_the_last() -> None:
-    blocks = with_new_block(with_new_block((prompt_block(5),), 4), 3)
-    assert [(block.start, block.end, block.masks, block.state) for block in blocks] == [
-        (0, 5, 0, TO_CACHE),
-        (5, 9, 4, ACTIVE),
-        (9, 12, 3, ACTIVE),
-    ]
-    branch = Branch(np.zeros(12, np.int64), np.ones(12, bool), blocks, False, None, Layout(5, 5, 4, 12))
-    assert branch.active == blocks[1:]
-    assert branch.due == blocks[:1]
 
 
 def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set() -> None:
@@ -42,22 +29,6 @@ def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set()
 
 def test_a_first_block_without_prompt_blocks_is_complete() -> None:
     assert with_activated_blocks((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].fully_activated
-
-
-def test_finished_blocks_become_due_in_order() -> None:
-    blocks = (
-        prompt_block(2),
-        Block(2, 4, 1, ACTIVE, True),
-        Block(4, 6, 1, ACTIVE, False),
-        Block(6, 8, 2, ACTIVE, False),
-    )
-    unmasked = np.array([1, 1, 1, 1, 1, 1, 0, 1], bool)
-    states = [block.state for block in after_round(blocks, unmasked, frozenset({2, 4}))]
-    assert states == [IN_CACHE, TO_CACHE, TO_CACHE, ACTIVE]
-    # A block that only a lookahead token completed waits, and so do all blocks behind it.
-    states = [block.state for block in after_round(blocks, unmasked, frozenset({4}))]
-    assert states == [IN_CACHE, ACTIVE, ACTIVE, ACTIVE]
-    assert [block.masks for block in after_round(blocks, unmasked, frozenset())] == [0, 0, 0, 1]
 
 
 @given(
