@@ -63,3 +63,13 @@ def _echo(batch: WindowBatch, *, with_logits: bool) -> Statistics:
 def _assert_equal(found: Statistics, expected: Statistics) -> None:
     for name in ("topk_ids", "topk_logprobs", "entropy", "logits"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 5])
+@pytest.mark.parametrize("with_logits", [False, True])
+def test_branch_statistics_are_concatenated_in_order(devices: int, *, with_logits: bool) -> None:
+    batch = random_batch(np.random.default_rng(devices), [4, 7], 5, 6, 3)
+    cut = [batch.part(branches=share) for share in split_branches(5, devices)]
+    assert all(each.requests == (4, 7) for each in cut)
+    found = Statistics.joined([_echo(each, with_logits=with_logits) for each in cut])
+    _assert_equal(found, _echo(batch, with_logits=with_logits))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.params import params_of
-from tests.runtime.decoding.test_remask_decodes import END, MASK, PROMPT, decoding_of, random_rows
+from tests.runtime.decoding.test_remask_decodes import END, MASK, OPTIONS, PROMPT, decoding_of, random_rows
 
 from lopa.cli.files.step_log import record_from_step
 from lopa.runtime import Decoder, DoneEvent, TextEvent
@@ -27,14 +27,7 @@ options = st.fixed_dictionaries(
         "skip_threshold": st.sampled_from([0.0, 0.3, 0.6, 0.9]),
         "editing_threshold": st.sampled_from([0.0, 0.2, 0.5, 0.9]) | st.floats(0, 0.99),
         "editing_limit": st.sampled_from([None, 0, 1, 3]),
-        "block_size": st.sampled_from([4, 8, 16]),
-        "max_new_tokens": st.integers(1, 40),
-        "alignment": st.sampled_from(["prompt", "absolute"]),
-        "attention": st.sampled_from(["full", "block_causal"]),
-        "block_add_threshold": st.sampled_from([0.0, 0.3, 1.0]),
-        "stop_at_eos": st.booleans(),
-        "logprobs": st.just(True),
-        "sub_block": st.sampled_from([None, 3]),
+        **OPTIONS,
     }
 )
 

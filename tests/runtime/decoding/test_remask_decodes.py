@@ -57,21 +57,25 @@ def with_tokens_known(
     return rows
 
 
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "block_size": st.sampled_from([4, 8, 16]),
+    "max_new_tokens": st.integers(1, 40),
+    "alignment": st.sampled_from(["prompt", "absolute"]),
+    "attention": st.sampled_from(["full", "block_causal"]),
+    "block_add_threshold": st.sampled_from([0.0, 0.3, 1.0]),
+    "stop_at_eos": st.booleans(),
+    "logprobs": st.just(True),
+    "sub_block": st.sampled_from([None, 3]),
+}
+"""Options of random decodes, beside their strategy and its thresholds."""
 options = st.fixed_dictionaries(
     {
         "strategy": st.sampled_from(["d2f", "lopa", "threshold", "wino", "eb"]),
         "skip_threshold": st.sampled_from([0.0, 0.3, 0.6, 0.9]) | st.floats(0, 1),
         "remask_threshold": st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0]) | st.floats(0, 1),
         "remask_limit": st.sampled_from([None, 0, 3, 10**6]),
-        "block_size": st.sampled_from([4, 8, 16]),
-        "max_new_tokens": st.integers(1, 40),
-        "alignment": st.sampled_from(["prompt", "absolute"]),
-        "attention": st.sampled_from(["full", "block_causal"]),
-        "block_add_threshold": st.sampled_from([0.0, 0.3, 1.0]),
         "drop_after_eos": st.booleans(),
-        "stop_at_eos": st.booleans(),
-        "logprobs": st.just(True),
-        "sub_block": st.sampled_from([None, 3]),
+        **OPTIONS,
     }
 )
 

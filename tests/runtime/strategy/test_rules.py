@@ -16,7 +16,7 @@ from lopa.runtime.strategy import BlockView
 seeds = st.integers(0, 2**32 - 1)
 bounds = st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 3.0, float("inf")])
 leading = st.booleans()
-"""Whether the block has the answer's first masked position, and must unmask it."""
+"""True for a block with the answer's first masked position, which it must unmask."""
 
 
 def unmasked(block: BlockView, **options: Any) -> list[int]:
