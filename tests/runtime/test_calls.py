@@ -1,6 +1,5 @@
 """Calls of a decoder and an engine: one prompt or several, options by name, text instead of events."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from lopa import (
     BadInputError,
     Decoder,
     DoneEvent,
-    Engine,
     GenerationConfig,
     GenerationOptions,
     GenerationResult,
@@ -86,22 +84,6 @@ def test_options_are_given_by_name(decoder: Decoder) -> None:
     *_, done = decoder.stream(PROMPT, **options)
     assert isinstance(done, DoneEvent)
     assert plain(done.result) == plain(expected)
-
-
-def test_an_engine_accepts_options_too(decoder: Decoder) -> None:
-    options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
-    expected = plain(decoder.generate(PROMPT, **options))
-    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
-        config = engine.decoder.config(branches=2)
-        handles = [
-            engine.submit(PROMPT, **options),
-            engine.submit(PROMPT, config, max_new_tokens=8),
-            *engine.submit_many([PROMPT, Request(PROMPT, engine.decoder.config(config, max_new_tokens=8))], **options),
-            engine.submit(asyncio.run(engine.prepare(PROMPT, **options))),
-        ]
-        assert [plain(handle.result()) for handle in handles] == [expected] * 5
-        with pytest.raises(BadInputError, match="block_sise"):
-            engine.submit_many([PROMPT], block_sise=4)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["generate", "iter_generate", "stream", "stream_text"])
