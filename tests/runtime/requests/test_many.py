@@ -60,12 +60,13 @@ def test_greedy_copies_are_decoded_once(counted: Counted, prompt: tuple[int, ...
     assert counted.decodes == 2
 
 
-@pytest.mark.parametrize("case", ["drawn", "on_step", "seeds", "salts"])
+@pytest.mark.parametrize("case", ["drawn", "on_step", "seeds", "salts", "grammars"])
 def test_different_requests_are_decoded_separately(counted: Counted, prompt: tuple[int, ...], case: str) -> None:
     config = counted.decoder.config(max_new_tokens=6, temperature=1.0 if case == "drawn" else 0.0, seed=3)
     numbers: list[int] = []
     on_step = (lambda number, _: numbers.append(number)) if case == "on_step" else None
     configs = [dataclasses.replace(config, seed=seed) for seed in range(3)] if case == "seeds" else [config] * 3
+    configs = [dataclasses.replace(config, regex=f"{each}+") for each in "abc"] if case == "grammars" else configs
     expected = [alone(counted.decoder, prompt, each) for each in configs]
     salts = ("a", "b", None) if case == "salts" else (None,) * 3
     counted.session.forwards.clear()
