@@ -33,7 +33,7 @@ def test_one_prompt_gives_one_result_and_several_a_list(decoder: Decoder) -> Non
     config = decoder.config(max_new_tokens=8)
     result = decoder.generate(PROMPT, config)
     ids = list(result.prompt_ids)
-    for one in (ids, tuple(ids), np.array(ids)):
+    for one in (ids, tuple(ids), np.array(ids, np.uint16), [np.uint16(each) for each in ids]):
         assert plain(decoder.generate(one, config)) == plain(result)
     assert plain(decoder.generate(Request(PROMPT, config))) == plain(result)
     for several in ([PROMPT], (PROMPT,), iter([PROMPT]), [ids], np.array([ids])):

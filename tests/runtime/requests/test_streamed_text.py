@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tools.random_configs import random_config, random_prompt
 
+from lopa.cli.files.step_log import record_from_step
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, TextEvent
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.output_processor import MASKED
@@ -58,6 +59,8 @@ def test_streamed_text_is_final(decoder: Decoder) -> None:
         for (prompt, config), (handle, steps) in zip(submitted, running, strict=True):
             check(decoder, config, len(prompt), list(handle), steps)
             back += sum(len(step.remasked) for step in steps)
+            logged = [record_from_step(step).get("remasked", []) for step in steps]
+            assert logged == [step.remasked.tolist() for step in steps]
             drafts += sum(isinstance(event, DraftEvent) for event in handle)
     assert back > 0, "nothing was ever remasked"
     assert drafts > 0

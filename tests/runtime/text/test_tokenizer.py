@@ -108,3 +108,18 @@ def test_huge_ids_are_rejected(tiny_bundle: Path, tmp_path: Path, place: str, nu
     bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
     with pytest.raises(BadInputError, match="is not a tokenizer"):
         Tokenizer.open(bundle)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff\xfe"),
+        ("tokenizer_config.json", b"[1]"),
+        ("tokenizer_config.json", b"not json"),
+    ],
+)
+def test_broken_files(tiny_bundle: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", name, content)
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(bundle)
