@@ -1,8 +1,10 @@
 """GenerationConfig stores the requested options, and `resolve` makes the parameters."""
 
 import dataclasses
+import inspect
 import math
 import pickle
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig, resolve
+from lopa.runtime.generation_config import OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, resolve
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import STRATEGIES, Option, Strategy, register_strategy
 
@@ -353,3 +355,11 @@ def test_unknown_options_of_an_installed_strategy_are_rejected(options: dict[str
 
 def params(*, devices: Any = ("cpu",), **options: Any) -> DecodingParams:
     return resolve(GenerationConfig(**options), devices=devices)
+
+
+def test_the_documentation_has_every_option_with_its_default() -> None:
+    text = inspect.getdoc(GenerationConfig) or ""
+    assert re.findall(r"^    (\w+): [A-Z0-9K]", text, re.MULTILINE) == list(OPTIONS)
+    assert all(f"Default: {value}." in text for value in PACKAGE_DEFAULTS.values() if value != ())
+    assert "gamma: Maximum total entropy" in text
+    assert str(inspect.signature(GenerationConfig).parameters["top_p"]).endswith("float] = None")
