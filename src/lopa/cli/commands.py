@@ -45,6 +45,17 @@ GROUPS = {
 """Summaries of the commands by name, in titled groups."""
 _PACKAGES = ("start", "make", "decode", "compile", "measure", "start")
 """Packages below lopa.cli with the commands of each group."""
+_OTHER_NAMES = {
+    **dict.fromkeys(("export", "convert"), "onnx"),
+    "quantize": "onnx CHECKPOINT -o BUNDLE --quantize int8",
+    **dict.fromkeys(("run", "infer", "predict", "decode", "complete"), "generate"),
+    **dict.fromkeys(("info", "show"), "inspect"),
+    **dict.fromkeys(("build", "compile", "trtexec"), "tensorrt"),
+    **dict.fromkeys(("benchmark", "eval"), "bench"),
+    "upload": "push",
+    "infill": "fill",
+}
+"""What other programs' names of commands mean here."""
 COMMANDS = {
     name: f"lopa.cli.{package}.{name}"
     for package, commands in zip(_PACKAGES, GROUPS.values(), strict=True)
@@ -83,6 +94,7 @@ class _Commands(LazyGroup):
     cls=_Commands,
     modules=COMMANDS,
     groups=GROUPS,
+    other_names=_OTHER_NAMES,
     examples=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )

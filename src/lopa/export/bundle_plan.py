@@ -147,9 +147,9 @@ def _check(choices: BundleChoices) -> None:
         raise ValueError(f"received dialects {choices.dialects}, expected standard, portable, or both in this order")
     if "portable" in choices.dialects and choices.quantization is not None and choices.dtype == "bfloat16":
         raise BadInputError(
-            f"--quantize {choices.quantization.kind} and --dtype bf16 with the portable dialect",
+            f"--quantize {choices.quantization.kind} and --dtype bfloat16 with the portable dialect",
             expected="fp32 or fp16: quantized portable graphs are for WebGPU, which has no bfloat16",
-            remedy="drop --quantize, export with --dtype fp16, or export with --dialect standard",
+            remedy="drop --quantize, export with --dtype float16, or export with --dialect standard",
         )
     if choices.stages > 1 and "standard" not in choices.dialects:
         raise BadInputError(

@@ -81,6 +81,6 @@ def test_quantization_in_bfloat16_and_the_portable_dialect_exclude_each_other(
     arguments = ("onnx", "nowhere", "-o", tmp_path / "b", "--dialect", dialect, "--quantize", kind, "--dtype", "bf16")
     code, _, errors = outcome(*arguments)
     assert code == 2
-    assert f"--quantize {kind} and --dtype bf16 with the portable dialect" in errors
+    assert f"--quantize {kind} and --dtype bfloat16 with the portable dialect" in errors
     assert "what to do:" in errors
     assert list(tmp_path.iterdir()) == []

@@ -76,7 +76,7 @@ def test_calls_that_atc_rejects(bad: AtcCall, code: str, message: str) -> None:
 
 
 def test_a_bundle_in_bfloat16_is_not_for_310p() -> None:
-    with pytest.raises(BadInputError, match="--dtype fp16"):
+    with pytest.raises(BadInputError, match="--dtype float16"):
         check_call(call((1, 2), (3, 4), soc="Ascend310P1"), "bfloat16")
     check_call(call((1, 2), (3, 4)), "bfloat16")
 

@@ -121,7 +121,7 @@ def test_numpy_is_within_the_tolerance_of_verify(bundle: Bundle) -> None:
 def test_cpu_raises_and_names_a_remedy(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInputError, match="a bundle in bfloat16") as raised:
         open_session(bundle, "cpu")
-    assert "--dtype fp32 or fp16" in raised.value.remedy
+    assert "--dtype float32 or float16" in raised.value.remedy
     with pytest.raises(SystemExit) as ended:
         main(["generate", str(bundle.path), "a prompt", "--device", "cpu"])
     assert ended.value.code == 2

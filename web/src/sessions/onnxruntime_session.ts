@@ -63,7 +63,7 @@ function checkBundle({ manifest, files }: Bundle): void {
   if (manifest.dtype !== "bfloat16") return;
   throw new BadInputError(`${files.location} is in bfloat16`, {
     expected: "a bundle in float32 or float16",
-    remedy: "export the checkpoint again with --dtype fp32 or fp16",
+    remedy: "export the checkpoint again with --dtype float32 or float16",
   });
 }
 

@@ -25,7 +25,7 @@ from lopa.cli.options.decoding_options import DecodingCommand, chat_template_opt
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import DEVICE, INPUT, OUTPUT, option
 from lopa.cli.program.standard_streams import text_from_stdin
-from lopa.cli.program.verbosity import quiet
+from lopa.cli.program.verbosity import quiet, verbose
 from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.step import Step
@@ -217,7 +217,7 @@ def command(
             from lopa.cli.batch.line_reader import LineReader
 
             reader = LineReader(decoder, options, decoder.check_grammar(config), chat, arguments.prompt_ids)
-            summary = partial(_summary_of_run, reader.resolved, tally, drawn=drawn)
+            summary = partial(_summary_of_run, reader.resolved, tally, drawn=drawn, reason=True)
             return _decode_file(reader, files, arguments, host, tally, summary)
         text = text_from_stdin() if arguments.prompt is None else arguments.prompt
         prompt = text if chat is None else chat.chat(text)
@@ -226,7 +226,7 @@ def command(
         callback = _step_callbacks(tracer, host, tally)(0)
         result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
         if not quiet():
-            of_run = _summary_of_run(prepared.resolved, tally, drawn=drawn)
+            of_run = _summary_of_run(prepared.resolved, tally, drawn=drawn, reason=verbose())
             click.echo(f"{summary_of_result(result)}, {of_run}", err=True)
         return 0
 
@@ -312,12 +312,12 @@ def _decode_file(
         return 2 if progress.errors else 0
 
 
-def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: bool) -> str:
-    """Return seed, preset and number of branches with the reason. The seed is left out unless it matters."""
+def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: bool, reason: bool) -> str:
+    """Return seed, preset and number of branches, with the `reason` for it. The seed is left out unless it matters."""
     choice = resolved.branches
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
     seed = f"seed {resolved.config.seed}, " if drawn or resolved.params.temperature > 0 else ""
     preset = "" if resolved.preset is None else f"preset {resolved.preset}, "
-    return f"{seed}{preset}{counted}: {choice.reason}"
+    return f"{seed}{preset}{counted}" + (f": {choice.reason}" if reason else "")

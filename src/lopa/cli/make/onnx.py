@@ -1,7 +1,7 @@
 """lopa-export onnx: exports a checkpoint and its adapter to a bundle."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from lopa.export.weights.plan import Dtype, IntegerDtype
     from lopa.runtime.bundle.manifest import Dialect
 
-_DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_SHORT: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+class _DtypeChoice(click.Choice["Dtype"]):
+    """A type of weights. The short names that other exporters use are taken too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Dtype":
+        return super().convert(_SHORT.get(value, value), param, ctx)
+
 
 _INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "int4": "int4"}
 
@@ -60,7 +68,12 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     show_default="from config.json",
     help="Family of the model. Required if config.json names an autoregressive family.",
 )
-@option("--dtype", type=click.Choice(list(_DTYPES)), default="fp32", help="Type of the weights that are not quantized.")
+@option(
+    "--dtype",
+    type=_DtypeChoice(list(_SHORT.values())),
+    default="float32",
+    help="Type of the weights that are not quantized.",
+)
 @option(
     "--quantize",
     "kind",
@@ -124,7 +137,7 @@ def command(
     revision: str | None,
     locked: bool,
     family: str | None,
-    dtype: str,
+    dtype: "Dtype",
     kind: str,
     exclude: tuple[str, ...],
     head: bool | None,
@@ -149,7 +162,7 @@ def command(
     integers = _INTEGERS[kind]
     sources = local_sources(checkpoint, lora, output, revision=revision, locked=locked)
     choices = BundleChoices(
-        dtype=_DTYPES[dtype],
+        dtype=dtype,
         quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude, calibrate),
         dialects=_DIALECTS[dialect],
         rotary_inputs=rotary_inputs,
@@ -170,7 +183,10 @@ def command(
         with export_extra_needed("exporting"):
             from lopa.export.bundle_from_checkpoint import bundle_from_plan
         bundle = bundle_from_plan(plan, progress)
-    for warning in plan.source.warnings:
+    warnings = list(plan.source.warnings)
+    if bundle.manifest.dtype == "bfloat16":
+        warnings.append("ONNX Runtime has no bfloat16 operators on CPUs: decode this bundle with --device cuda:N")
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     size = sum(record.size for record in bundle.manifest.files)
     kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"

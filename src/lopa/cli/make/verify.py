@@ -45,6 +45,11 @@ from lopa.tiny import EVAL
 
 _FOLDER = click.Path(path_type=Path)
 _HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
+_LEGEND = """max abs    largest difference; of topk_logprobs and entropy in nats, of topk_ids the nats by which the engine's
+           candidates are less probable than the best ones
+max rel    max abs over the largest value of the reference
+rms rel    root mean square of the differences over that of the reference
+tolerance  limit of rms rel where it is shown (rounded numbers move single values far), otherwise of max rel"""
 _GATE_PROMPTS = 2
 """Number of embedded prompts of each kind that the token comparison decodes."""
 _GATE_TOKENS = 64
@@ -225,7 +230,7 @@ def agreement_of_engine(
 
 
 def _print_errors(errors: Sequence[OutputError]) -> None:
-    """Print the errors in aligned columns. The tolerance is for the root mean square where it is shown."""
+    """Print the errors in aligned columns, and what the columns mean."""
     rows = [
         _HEADER,
         *(
@@ -244,3 +249,5 @@ def _print_errors(errors: Sequence[OutputError]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if not quiet():
+        click.echo(_LEGEND, err=True)

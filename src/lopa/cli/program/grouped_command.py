@@ -88,6 +88,18 @@ class GroupedCommand(CommandWithExamples):
         )
         add_verbosity(self)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. An argument too many is probably the value of the option that is missing."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            _, extra, _ = self.make_parser(ctx).parse_args(given)
+            if not extra or not isinstance(error.param, click.Option):
+                raise
+            flag = error.param.opts[0]
+            raise click.UsageError(f"Missing option '{flag}': write {flag} before {extra[0]!r}", ctx) from error
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of the requested level, each group under its title."""
         records: dict[str, list[tuple[str, str]]] = {}

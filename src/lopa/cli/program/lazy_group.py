@@ -4,6 +4,7 @@ import difflib
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -39,7 +40,7 @@ FOLDER = _Folder()
 class LazyGroup(CommandWithExamples, click.Group):
     """Commands in titled groups, each the object `command` of a module, with their summaries in the order of help.
 
-    A misspelled name is answered with similar ones.
+    A misspelled name is answered with similar ones, and a key of `other_names` with the command that it means.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class LazyGroup(CommandWithExamples, click.Group):
         modules: Mapping[str, str],
         groups: Mapping[str, Mapping[str, str]],
         examples: Sequence[str],
+        other_names: Mapping[str, str] = MappingProxyType({}),
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
-        self.modules, self.groups, self.examples = modules, groups, examples
+        self.modules, self.groups, self.other_names, self.examples = modules, groups, other_names, examples
         add_verbosity(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -74,6 +76,8 @@ class LazyGroup(CommandWithExamples, click.Group):
         """Return the command that `args` name. Raises UsageError for an unknown one."""
         if args[0] not in self.modules and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], self.modules, n=3, cutoff=0.5)
+            if args[0] in self.other_names:
+                near = [self.other_names[args[0]]]
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         found = super().resolve_command(ctx, args)

@@ -170,7 +170,7 @@ def bfloat16_without_units(call: AtcCall, dtype: str) -> Iterator[Fault]:
         yield Fault(
             "",
             f"a bundle in bfloat16 for {call.soc_version}, which has no bfloat16",
-            "export the checkpoint with --dtype fp16",
+            "export the checkpoint with --dtype float16",
         )
 
 

@@ -36,10 +36,16 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
     family = FAMILIES[requested]
     if named - {requested} or model_type not in (*family.model_types, *family.lookalikes):
         fits = ", ".join(repr(each) for each in (*family.model_types, *family.lookalikes))
+        others = named - {requested}
+        remedy = "use another --family, or none"
+        if others:
+            remedy = f"drop --family, or use --family {others.pop()}"
+        elif named:  # its class names the requested family
+            remedy = f"copy config.json from the published checkpoint, or set its model_type to {fits}"
         raise BadInputError(
             f"{_entries(config)}, but family {requested} was requested",
             expected=f"a checkpoint of {family.model_names}, with model_type {fits}",
-            remedy=f"drop --family, or use --family {named.pop()}" if named else "use another --family, or none",
+            remedy=remedy,
         )
     return family
 

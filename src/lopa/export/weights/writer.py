@@ -251,7 +251,7 @@ def _checked(values: Tensor, dtype: Dtype, name: str) -> Tensor:
         raise BadInputError(
             f"the tensor {name} has a value of {extremes.abs().max().item():g}",
             expected=f"values that {dtype} can hold",
-            remedy="export with --dtype fp32",
+            remedy="export with --dtype float32",
         )
     return values
 

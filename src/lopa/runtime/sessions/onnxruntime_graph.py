@@ -108,7 +108,7 @@ def check_types(bundle: Bundle, device: str) -> None:
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
             expected="float32 or float16, because ONNX Runtime has no bfloat16 operators on CPUs",
-            remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
+            remedy="export the checkpoint with --dtype float32 or float16, or use --device cuda:N or numpy (slow)",
         )
     if bundle.manifest.dialect == "portable" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(

@@ -60,7 +60,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedS
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
             expected="float32 or float16, because WebGPU has no bfloat16",
-            remedy="export the checkpoint with --dtype fp16 or fp32",
+            remedy="export the checkpoint with --dtype float16 or float32",
         )
     adapter = webgpu_device(device)
     if "portable" in bundle.dialects:
