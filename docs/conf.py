@@ -9,8 +9,6 @@ from sphinx.application import Sphinx
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "src")]
 
-from tools.checks.reference import text_with_tables  # noqa: E402
-
 import lopa  # noqa: E402
 
 project = "lopa-export"
@@ -35,9 +33,8 @@ PAGE_MARKER = "<!-- page of the embedded model -->"
 PAGE_LINK = '**<a href="../page/index.html">Try the embedded model in this browser.</a>** It loads 24 MB.'
 
 
-def _insert_generated(_app: Sphinx, _page: str, source: list[str]) -> None:
-    text = source[0].replace(PAGE_MARKER, PAGE_LINK if PAGE.is_dir() else "")
-    source[0] = text_with_tables(text)
+def _insert_link(_app: Sphinx, _page: str, source: list[str]) -> None:
+    source[0] = source[0].replace(PAGE_MARKER, PAGE_LINK if PAGE.is_dir() else "")
 
 
 def _copy_page(app: Sphinx, error: Exception | None) -> None:
@@ -54,7 +51,7 @@ def _document_with_link(*_: object) -> list[str]:
 
 
 def setup(app: Sphinx) -> None:
-    """Put generated tables into the pages, and the page of the embedded model into the site."""
-    app.connect("source-read", _insert_generated)
+    """Put the page of the embedded model into the site."""
+    app.connect("source-read", _insert_link)
     app.connect("env-get-outdated", _document_with_link)
     app.connect("build-finished", _copy_page)

@@ -97,8 +97,19 @@ def test_all_help_has_the_options_of_installed_strategies(monkeypatch: pytest.Mo
     assert re.search(r"--strategy-option votes=INT +Number of votes\.  \[default: 3\]", text)
 
 
+def test_an_argument_too_many_is_the_value_of_the_missing_option() -> None:
+    done = lopa_export("onnx", "checkpoint", "out")
+    assert done.returncode == 2
+    assert "Missing option '-o': write -o before 'out'" in done.stderr
+    assert "Missing option '-o' / '--output'." in lopa_export("onnx", "checkpoint").stderr
+
+
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("inspct", "inspect"), ("generte", "generate"), ("bnech", "bench"), ("Chat", "chat")]
+    ("typed", "meant"),
+    [
+        *[("inspct", "inspect"), ("generte", "generate"), ("bnech", "bench"), ("Chat", "chat")],
+        *[("export", "onnx"), ("convert", "onnx"), ("quantize", "onnx .*--quantize int8"), ("run", "generate")],
+    ],
 )
 def test_a_typo_gets_a_suggestion(typed: str, meant: str) -> None:
     done = lopa_export(typed)

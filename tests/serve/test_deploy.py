@@ -14,7 +14,6 @@ import uvicorn
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.servers import Server
-from tools.checks.reference import text_with_tables
 
 from lopa.cli.decode.serve import command
 from lopa.serve.serve_limits import ServeLimits
@@ -30,7 +29,7 @@ ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))["panels"]
 DASHBOARD = [target["expr"] for panel in PANELS for target in panel["targets"]]
 RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
-HTTP_PAGE = text_with_tables((PROJECT / "docs" / "reference" / "http.md").read_text(encoding="utf-8"))
+HTTP_PAGE = (PROJECT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 DEPLOY_PAGE = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds."""

@@ -1,7 +1,7 @@
-"""Generate the tables of the reference pages from the code: `python -m tools.checks.reference`.
+"""Write the tables of the reference pages from the code: `python -m tools.checks.reference`.
 
-A page has a line `<!-- generated: NAME -->` where the table NAME belongs. The site puts it there when it is built
-(docs/conf.py), so no generated text is committed. Without arguments the program prints every table.
+The table NAME of a page is between the lines `<!-- generated: NAME -->` and `<!-- end -->`. A test compares the pages
+with the code.
 """
 
 import importlib
@@ -9,17 +9,21 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import click
 
 from lopa.serve.setting import ServerSetting
 
-MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+PAGES = Path(__file__).resolve().parents[2] / "docs"
+_TABLE = re.compile(r"^<!-- generated: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
 def text_with_tables(text: str) -> str:
-    """Return the text of a page with every marker replaced by its table. Raises KeyError for an unknown name."""
-    return MARKER.sub(lambda found: TABLES[found[1]](), text)
+    """Return the text of a page with its tables made from the code. Raises KeyError for an unknown name."""
+    return _TABLE.sub(lambda found: f"<!-- generated: {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- end -->", text)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -90,13 +94,31 @@ def http_fields() -> str:
 
 
 def errors() -> str:
-    """Return the public error classes with their exit codes and first lines."""
+    """Return the public error classes with their exit codes and meanings."""
     import lopa
 
     kinds = [getattr(lopa, name) for name in dir(lopa) if name.endswith("Error")]
     kinds.sort(key=lambda kind: (len(kind.__mro__), kind.__name__))
-    rows = ((f"`{kind.__name__}`", f"`{kind.__base__.__name__}`", kind.exit_code, _first_line(kind)) for kind in kinds)
+    rows = ((f"`{kind.__name__}`", f"`{kind.__base__.__name__}`", kind.exit_code, _first_paragraph(kind)) for kind in kinds)
     return table(("error", "base", "exit code", "raised for"), rows)
+
+
+def python_names() -> str:
+    """Return the public names of lopa with their methods and signatures."""
+    import lopa
+
+    rows = []
+    for name in sorted(lopa.__all__):
+        found = getattr(lopa, name)
+        if not isinstance(found, (type, FunctionType)) or name.endswith("Error"):
+            continue
+        is_class = isinstance(found, type)
+        rows.append((f"`{name}`" if is_class else f"`{name}{_parameters(found)}`", _first_paragraph(found)))
+        for method, attribute in vars(found).items() if is_class else ():
+            function = getattr(attribute, "__func__", attribute)
+            if inspect.isfunction(function) and not method.startswith("_") and function.__doc__:
+                rows.append((f"`{name}.{method}{_parameters(function)}`", _first_paragraph(function)))
+    return table(("name", "meaning"), rows)
 
 
 def metrics() -> str:
@@ -173,6 +195,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
         http_routes,
         http_fields,
         errors,
+        python_names,
         metrics,
         ray_options,
         triton_parameters,
@@ -220,8 +243,19 @@ def _default_of(setting: ServerSetting) -> str:
     return setting.default_text or ("" if shown is None else str(shown))
 
 
-def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().partition("\n")[0]
+def _parameters(function: Callable[..., Any]) -> str:
+    """Return the names of a function's parameters in parentheses, with their defaults."""
+    signature = inspect.signature(function)
+    shown = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for name, each in signature.parameters.items()
+        if name not in ("self", "cls")
+    ]
+    return str(inspect.Signature(shown))
+
+
+def _first_paragraph(kind: object) -> str:
+    return _plain(re.split(r"\n\s*\n", (kind.__doc__ or "").strip())[0])
 
 
 def _plain(text: str) -> str:
@@ -233,9 +267,12 @@ def _cell(value: object) -> str:
 
 
 def main() -> None:
-    """Print every table."""
-    for name, make in TABLES.items():
-        print(f"<!-- {name} -->\n\n{make()}\n")
+    """Write the tables into the pages, and print the pages that change."""
+    for page in sorted(PAGES.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (found := text_with_tables(text)) != text:
+            page.write_text(found, encoding="utf-8")
+            print(page)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,30 @@
 """lopa-export inspect: the contents of a bundle, and errors for folders that are no bundle."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.cli.command import lopa_export
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.quantized_form import cpu_form
 
 
 def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
     shown = lopa_export("inspect", tiny_bundle)
     assert shown.returncode == 0
     for part in (
-        "2,363,008 parameters, float32",
+        "2,363,008 parameters",
         "5 of hidden size 192",
         "6 heads, 2 key-value heads of 32",
         "mask 2",
         "model.onnx.data",
     ):
         assert part in shown.stdout
-    assert "options     max_new_tokens 256, " in shown.stdout
-    assert "strategy lopa, " in shown.stdout
+    assert "strategy lopa, blocks of 32 tokens, at most 256 tokens, " in shown.stdout
     as_json = lopa_export("inspect", tiny_bundle, "--json")
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
     params = Bundle.open(tiny_bundle).manifest.params().as_json()
@@ -33,6 +35,17 @@ def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
 def test_inspect_shows_rotary_inputs(tiny_portable: Path, tiny_bundle: Path) -> None:
     assert "\nangles      inputs of the portable graph\n" in lopa_export("inspect", tiny_portable).stdout
     assert "\nangles " not in lopa_export("inspect", tiny_bundle).stdout
+
+
+@pytest.mark.parametrize("form", ["packed", "auto"])
+def test_inspect_shows_the_form_of_quantized_matrices(
+    tiny_quantized: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOPA_WEIGHTS", form)
+    expected = form if form == "packed" else cpu_form(Bundle.open(tiny_quantized))
+    (line,) = re.findall("^weights +(.*)$", lopa_export("inspect", tiny_quantized).stdout, re.MULTILINE)
+    assert line.startswith("36 matrices in int")
+    assert line.endswith(f", opened as {expected} on this machine's CPU")
 
 
 def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.mpi.mpi_link import rank_of_job
 from lopa.runtime.mpi.mpi_server import serve
 from lopa.runtime.requests.result import Event, GenerationResult
+from lopa.runtime.strategy import strategy_from_name
 
 if TYPE_CHECKING:
     from lopa.cli.batch.line_reader import LineReader
@@ -226,7 +227,8 @@ def command(
         callback = _step_callbacks(tracer, host, tally)(0)
         result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
         if not quiet():
-            of_run = _summary_of_run(prepared.resolved, tally, drawn=drawn, reason=verbose())
+            looks_ahead = config.strategy is not None and strategy_from_name(config.strategy).looks_ahead
+            of_run = _summary_of_run(prepared.resolved, tally, drawn=drawn, reason=looks_ahead or verbose())
             click.echo(f"{summary_of_result(result)}, {of_run}", err=True)
         return 0
 

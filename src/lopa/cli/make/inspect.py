@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.terminal.opening import defaults_text
@@ -22,6 +21,7 @@ from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig, reason_against_lookahead
+from lopa.runtime.options import DecodingParams
 from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES
 from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES
 
@@ -86,16 +86,17 @@ def _summary(bundle: Bundle) -> str:
     scales = {scale_name(name) for name in manifest.tensors}
     parameters = sum(math.prod(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
     rows = [
-        ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
-        ("quantized", _quantization(bundle)),
+        ("model", f"{manifest.architecture}, {parameters:,} parameters"),
+        ("weights", _weights(bundle)),
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
         *([] if model.moe is None else [("experts", _experts(model.moe)), ("", _touched_experts(manifest))]),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
         ("vocabulary", f"{model.vocab_size}; {_special(tokens)}"),
         (
-            "contract",
-            f"version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, logits {manifest.with_logits}",
+            "graph",
+            f"contract version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, "
+            f"{'with' if manifest.with_logits else 'without'} logits",
         ),
         *(
             [("angles", f"inputs of the {' and '.join(manifest.rotary_inputs)} graph")]
@@ -105,10 +106,9 @@ def _summary(bundle: Bundle) -> str:
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         *((f"for {each.provider}", f"{each.graph}  replaces {each.source}") for each in manifest.twins),
-        ("decoding", ", ".join(f"{name} {value}" for name, value in msgspec.structs.asdict(manifest.decoding).items())),
+        ("decoding", _decoding(manifest.params())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),
-        ("options", _options(manifest)),
         *([("chat", "template in manifest.json, set by lopa-export edit")] if manifest.chat_template else []),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", line) for line in engine_lines(bundle)),
@@ -147,21 +147,22 @@ def _touched_experts(manifest: Manifest) -> str:
     return "read by " + ", ".join(shares) + " (if rows choose independently)"
 
 
-def _quantization(bundle: Bundle) -> str:
-    """Return what is quantized, and the form in which the device cpu opens it here."""
+def _weights(bundle: Bundle) -> str:
+    """Return the types of the weights, and the form in which the device cpu opens quantized ones here."""
     manifest = bundle.manifest
     found = manifest.quantization
     if found is None:
-        return "no"
+        return manifest.dtype
     integers = [tensor for tensor in manifest.tensors.values() if tensor.dtype == found.kind]
     return ", ".join(
         [
-            f"{len(integers)} matrices to {found.kind}",
+            f"{len(integers)} matrices in {found.kind}",
             "a scale for each output" if found.block is None else f"a scale for each output and {found.block} inputs",
-            *(["rows of activations to int8"] if found.activation == "int8_per_row" else []),
+            f"the rest in {manifest.dtype}",
+            *(["rows of activations rounded to int8"] if found.activation == "int8_per_row" else []),
             *([] if found.head else ["without the head"]),
             *(f"without {pattern}" for pattern in found.excluded),
-            f"{cpu_form(bundle)} on this machine",
+            f"opened as {cpu_form(bundle)} on this machine's CPU",
         ]
     )
 
@@ -173,10 +174,13 @@ def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]
 
 
-def _options(manifest: Manifest) -> str:
-    """Return the options of a request without any on a CPU, as text."""
-    params = manifest.params().as_json()
-    return ", ".join(f"{name} {value}" for name, value in {**params.pop("own"), **params}.items())
+def _decoding(params: DecodingParams) -> str:
+    """Return what a request without options does on a CPU."""
+    drawn = f"temperature {params.temperature:g}" if params.temperature else "the most probable tokens"
+    return (
+        f"strategy {params.strategy}, blocks of {params.block_size} tokens, at most {params.max_new_tokens} tokens, "
+        f"{drawn} (--json shows every option)"
+    )
 
 
 def _sources(manifest: Manifest) -> list[tuple[str, str]]:
