@@ -16,9 +16,12 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web grammars release test-release clean
+.PHONY: help demo quick test test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web grammars release test-release clean
 
-demo: $(VENV)/demo-ready
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/demo-ready ## export, verify and decode the embedded model
 	$(BIN)/lopa-export demo
 	@echo "lopa-export is in $(BIN). To use it in this shell: . $(BIN)/activate"
 
@@ -34,7 +37,7 @@ COVERAGE ?=
 RUNTIME := src/lopa/runtime
 CORE := $(RUNTIME)/decoder.py,$(RUNTIME)/engine.py,$(RUNTIME)/options/*,$(RUNTIME)/strategy/*,$(RUNTIME)/state/*
 CORE := $(CORE),$(RUNTIME)/decoding/*,$(RUNTIME)/generation_config/*,$(RUNTIME)/requests/*
-quick: $(VENV)/test-ready
+quick: $(VENV)/test-ready ## style, types and the tests of the core: under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
@@ -43,7 +46,7 @@ quick: $(VENV)/test-ready
 
 # Everything that needs no hardware and no other environment. Three test processes keep two cores busy: many tests wait
 # for servers, signals and timeouts.
-test: $(VENV)/test-ready
+test: $(VENV)/test-ready ## style, types and all tests that need no hardware and no other environment: 8 minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
@@ -51,31 +54,31 @@ test: $(VENV)/test-ready
 	$(PYTEST) -n 3 -m "not slow" $(COVERAGE:--cov=--cov --cov-report=)
 
 # Tests that take long for what they check: tuning, soak tests, random large models.
-test-slow: $(VENV)/test-ready
+test-slow: $(VENV)/test-ready ## tests that take long: tuning, soak tests, random large models
 	$(PYTEST) -n 3 -m slow
 
 # Random signals and collections during decodes, for SECONDS per test. `test-slow` runs them for 5.
 SECONDS ?= 600
-soak: $(VENV)/test-ready
+soak: $(VENV)/test-ready ## random signals and collections during decodes, for SECONDS per test
 	LOPA_SOAK_SECONDS=$(SECONDS) $(PYTEST) -n 2 -m slow tests/runtime/test_life_soak.py
 
 # Other projects' clients against a real server (docs/how-to/serve.md). Not a part of `test`: the set-up takes minutes.
-test-clients: $(VENV)/test-ready $(CLIENTS)/ready
+test-clients: $(VENV)/test-ready $(CLIENTS)/ready ## other projects' clients against a real server
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
 # The real tritonserver on the CPU (docs/how-to/deploy.md).
-test-triton: $(VENV)/test-ready $(TRITON)/ready
+test-triton: $(VENV)/test-ready $(TRITON)/ready ## the real tritonserver on the CPU
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
 # Replicas on a real Ray cluster of this machine (docs/how-to/deploy.md). Ray listens on every address, so the tests run
 # in a network namespace of their own where the system allows one. The machine should be idle.
-test-ray: $(VENV)/test-ready $(RAY)/ready
+test-ray: $(VENV)/test-ready $(RAY)/ready ## replicas on a real Ray cluster of this machine
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray tests/batch
 
 # WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).
-test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
+test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment ## WebGPU on a software driver
 	set -a; . $(WEBGPU)/environment; set +a; OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m webgpu tests
 
 $(WEBGPU)/environment: $(VENV)/test-ready
@@ -83,7 +86,7 @@ $(WEBGPU)/environment: $(VENV)/test-ready
 
 # lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). Node and npm must be there. A Chromium
 # on PATH is used; otherwise one is unpacked into a folder and not installed.
-test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready
+test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready ## lopa-web in Node and Chromium
 	npm run --prefix $(WEB) --silent build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
 
@@ -100,11 +103,11 @@ $(WEB)/node_modules/ready: $(WEB)/package-lock.json
 	touch $@
 
 # Engines for Qualcomm NPUs in the emulator of QNN's x86-64 Linux package (docs/how-to/engines.md).
-test-qnn: $(VENV)/test-ready $(QNN)/ready
+test-qnn: $(VENV)/test-ready $(QNN)/ready ## engines in Qualcomm's emulator
 	PYTHONPATH=$(QNN) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m qnn tests/export/qnn
 
 # The C++ program in deploy/cpp, with headers unpacked into a folder and not installed (docs/how-to/deploy.md).
-test-cpp: $(VENV)/test-ready $(HEADERS)/include/onnxruntime_cxx_api.h
+test-cpp: $(VENV)/test-ready $(HEADERS)/include/onnxruntime_cxx_api.h ## the C++ program of deploy/cpp
 	ONNXRUNTIME_HEADERS=$(CURDIR)/$(HEADERS)/include OMP_NUM_THREADS=1 $(BIN)/pytest -m cpp tests/deploy
 
 $(HEADERS)/include/onnxruntime_cxx_api.h:
@@ -112,19 +115,19 @@ $(HEADERS)/include/onnxruntime_cxx_api.h:
 
 # Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars
 # (docs/how-to/structured-output.md).
-grammars: $(VENV)/test-ready
+grammars: $(VENV)/test-ready ## 1,000 decodes with random JSON schemas
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.measure grammar out/bundle --decodes 1000
 
 # Builds and checks the archives and a bill of materials in out/release (tools/release/README.md).
-release: $(VENV)/demo-ready $(RELEASE)/ready
+release: $(VENV)/demo-ready $(RELEASE)/ready ## archives and a bill of materials in out/release
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
 
 # Validates what `test` has no validators for: Kubernetes and other schemas, the workflows, two builds of the wheel.
-test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
+test-release: $(VENV)/test-ready $(RELEASE)/validators-ready ## schemas of Kubernetes and others, and two builds of the wheel
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
-clean:
+clean: ## remove everything that these targets installed or built
 	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
@@ -194,7 +197,7 @@ $(QNN)/ready: $(SOURCES)
 DOCS := .venv-docs
 PAGE := out/docs-page/index.html
 .PHONY: docs
-docs: $(DOCS)/ready $(if $(shell command -v npm),$(PAGE),docs-without-page)
+docs: $(DOCS)/ready $(if $(shell command -v npm),$(PAGE),docs-without-page) ## the documentation site in out/docs
 	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet docs out/docs
 	@echo "The site is in out/docs/index.html."
 

@@ -99,7 +99,9 @@ def errors() -> str:
 
     kinds = [getattr(lopa, name) for name in dir(lopa) if name.endswith("Error")]
     kinds.sort(key=lambda kind: (len(kind.__mro__), kind.__name__))
-    rows = ((f"`{kind.__name__}`", f"`{kind.__base__.__name__}`", kind.exit_code, _first_paragraph(kind)) for kind in kinds)
+    rows = (
+        (f"`{kind.__name__}`", f"`{kind.__base__.__name__}`", kind.exit_code, _first_paragraph(kind)) for kind in kinds
+    )
     return table(("error", "base", "exit code", "raised for"), rows)
 
 

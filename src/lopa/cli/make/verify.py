@@ -45,8 +45,8 @@ from lopa.tiny import EVAL
 
 _FOLDER = click.Path(path_type=Path)
 _HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
-_LEGEND = """max abs    largest difference, in nats for log-probabilities and the entropy; for topk_ids, the nats by which the
-           candidates are less probable than the best ones
+_LEGEND = """max abs    largest difference, in nats for log-probabilities and the entropy; for topk_ids, the nats by
+           which the candidates are less probable than the best ones
 max rel    max abs over the largest value of the reference
 rms rel    root mean square of the differences over that of the reference
 tolerance  limit of rms rel where it is shown (rounded numbers move single values far), otherwise of max rel"""

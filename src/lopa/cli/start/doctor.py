@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+import lopa
 from lopa.cli.options.devices import software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.runtime.bundle import Bundle
@@ -62,6 +63,7 @@ def command(bundle: Path | None, show_all: bool) -> None:
     complete = [ability for ability, parts in found if not _missing(ability, parts)]
     _print("machine", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
     _print("python", platform.python_version())
+    _print("lopa", f"{lopa.__version__} in {Path(lopa.__file__).parent}")
     _print("installed", ", ".join(ability.use for ability in complete) or "nothing, not even the runtime")
     hidden = 0
     for ability, parts in found:
