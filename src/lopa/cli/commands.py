@@ -55,7 +55,7 @@ _OTHER_NAMES = {
     "upload": "push",
     "infill": "fill",
 }
-"""What other programs' names of commands mean here."""
+"""Commands by the names that other programs have for them."""
 COMMANDS = {
     name: f"lopa.cli.{package}.{name}"
     for package, commands in zip(_PACKAGES, GROUPS.values(), strict=True)

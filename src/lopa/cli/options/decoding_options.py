@@ -10,7 +10,7 @@ import click
 from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, did_you_mean
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, check_effects, did_you_mean
 from lopa.runtime.options.option import MAX_GRAMMAR_CHARACTERS, QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
 from lopa.runtime.text.chat_template import template_from_file
@@ -38,7 +38,17 @@ def config_options(command: _Command) -> _Command:
 
 
 def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the decoding options that were given, from a command's keyword arguments."""
+    """Return the decoding options that were given, from a command's keyword arguments.
+
+    Raises BadInputError for an option that the given strategy does not read.
+    """
+    given = _given_options(values)
+    if "strategy" in given:
+        check_effects(given, strategy_from_name(given["strategy"]))
+    return given
+
+
+def _given_options(values: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
     if _STRATEGY_OPTIONS in given:
         names = [name for name, _ in given[_STRATEGY_OPTIONS]]
@@ -98,7 +108,7 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
         if name in found and not flags[name].multiple:
             raise BadInputError(f"--default {name} twice", expected="one value", remedy="remove one of them")
         found[name] = (*found[name], *parsed) if name in found else parsed
-    return config_overrides(found)
+    return _given_options(found)
 
 
 def option_name(text: str) -> str:
@@ -152,8 +162,11 @@ class _StrategyName(click.Choice[str]):
         return "NAME"  # the help text lists the names
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        known = value in STRATEGIES or value in strategy_names()
-        return value if known else super().convert(value, param, ctx)
+        if value in STRATEGIES or value in strategy_names():
+            return value
+        names = strategy_names()
+        hint = did_you_mean(value, names, otherwise="install the package that registers it")
+        return self.fail(f"{value!r} is not one of {', '.join(names)}: {hint}", param, ctx)
 
 
 class _NameAndValue(click.ParamType[tuple[str, str]]):

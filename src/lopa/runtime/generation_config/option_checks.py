@@ -47,6 +47,21 @@ def edits(options: Options) -> bool:
     return threshold is not None and (threshold < 1 or options["reference"])
 
 
+def check_effects(given: Options, strategy: Strategy) -> None:
+    """Raise BadInputError for a given option that has no effect with the strategy.
+
+    The command line checks this. Programs may set it: configurations of published code state all their options.
+    """
+    for name in strategy.unread:
+        if given.get(name) is not None:
+            having = [each.name for each in STRATEGIES.values() if name not in each.unread]
+            raise BadInputError(
+                f"cannot combine {name} {shown(given[name])} with strategy {strategy.name!r}, which does not read it",
+                expected="no such option, or a strategy that reads it",
+                remedy=f"remove {name}, or use e.g. strategy {having[0]}",
+            )
+
+
 _STAGES = ("unmask_first_masked", "remask_limit", "remask_threshold", "editing_limit", "editing_threshold")
 """Options of stages that only some strategies have."""
 

@@ -241,6 +241,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="vanilla",
             summary="unmask the most confident token per step, block by block",
+            without=("skip_threshold",),
             threshold=never,
             edit=other_token_above,
             block_steps=True,
@@ -249,6 +250,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="sequential",
             summary="unmask one token per step, from left to right",
+            without=("skip_threshold",),
             threshold=never,
             rank=left_to_right,
             edit=other_token_above,
@@ -289,6 +291,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="dream",
             summary="unmask the answer in a fixed number of steps (Dream)",
+            without=("skip_threshold", "confidence"),
             rescore=on_schedule,
             threshold=by_schedule,
             rank=by_drawn_confidence,
@@ -324,6 +327,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="top_n",
             summary="unmask a fixed number of tokens per block and step",
+            without=("skip_threshold",),
             threshold=never,
             minimum=fixed_count,
             edit=other_token_above,
@@ -340,6 +344,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="factor",
             summary="unmask as many tokens as their joint probability allows (Fast-dLLM)",
+            without=("skip_threshold",),
             threshold=no_threshold,
             rank=by_probability,
             cut=within_factor,

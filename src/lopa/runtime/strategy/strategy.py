@@ -291,10 +291,18 @@ class Strategy:
     """True if the option unmask_first_masked is allowed."""
     remask_threshold: float = 0.0
     """Default of remask_threshold; 0 for no remasking."""
+    without: tuple[str, ...] = ()
+    """Common options that no stage of this strategy reads."""
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """Function from the strategy's own options to the confidence measure; None to use the option `confidence`."""
     overwrites_unmasked: bool = True
     """True if the published loop overwrites unmasked positions when too few are masked (docs/concepts/decoding.md)."""
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Common options that have no effect with this strategy, because of its stages or its order of blocks."""
+        pace = () if self.pipelined else ("block_add_threshold", "decoded_token_threshold")
+        return (*self.without, *pace, *(("block_size",) if self.whole else ()))
 
     @property
     def default_cache(self) -> str | None:
