@@ -100,12 +100,10 @@ def test_numpy_numbers_become_python_numbers() -> None:
     assert type((config.stop or (None,))[0]) is str
 
 
-def test_none_picks_a_seed() -> None:
-    drawn = [GenerationConfig(seed=None).seed for _ in range(4)]
-    assert all(isinstance(seed, int) for seed in drawn)
-    assert len(set(drawn)) > 1
-    config = GenerationConfig(seed=None)
-    assert dataclasses.replace(config, max_new_tokens=8).seed == config.seed == resolve(config).seed
+def test_sampled_answers_without_a_seed_draw_one() -> None:
+    assert len({resolve(GenerationConfig(temperature=0.5)).seed for _ in range(4)}) == 4
+    assert resolve(GenerationConfig()).seed == 0
+    assert resolve(GenerationConfig(seed=3, temperature=0.5)).seed == 3
 
 
 def test_lookaheads_are_the_branches_besides_the_anchor() -> None:
@@ -241,7 +239,7 @@ def test_remasking_options() -> None:
 def test_a_config_contains_the_requested_options() -> None:
     options: dict[str, Any] = {"strategy": "dream", "max_new_tokens": 64, "stop": ("x",), "strategy_options": {"a": 1}}
     config = GenerationConfig(**options)
-    unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "reference": False}
+    unasked = {"logprobs": False, "special_tokens": False, "reference": False}
     assert config.requested() == {**options, **unasked}
     assert GenerationConfig.from_mapping(config.requested()) == config
     assert GenerationConfig().requested() == unasked

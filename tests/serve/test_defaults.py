@@ -93,7 +93,7 @@ def test_default_sampling_has_random_seeds(tiny_bundle: Path) -> None:
     resolve = edit_bundle(Bundle.open(tiny_bundle), defaults={"temperature": 0.7}).manifest.resolve
 
     def seed(**values: Any) -> int | None:
-        return options_of_body(resolve, BodyOptions(values=values)).config.seed
+        return options_of_body(resolve, BodyOptions(values=values)).params.seed
 
     assert len({seed() for _ in range(4)}) == 4
     assert seed(seed=5) == 5

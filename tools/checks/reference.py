@@ -110,7 +110,7 @@ def python_names() -> str:
     import lopa
 
     rows = []
-    for name in sorted(lopa.__all__):
+    for name in dir(lopa):
         found = getattr(lopa, name)
         if not isinstance(found, (type, FunctionType)) or name.endswith("Error"):
             continue

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import NULLABLE, check_names
+from lopa.runtime.generation_config import check_names
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS
 from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import GenerationResult
@@ -31,7 +31,7 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
     """
     options = {name: each for name, each in value.items() if name not in (*PROMPT_FIELDS, "id")}
     check_names(options)
-    options = {name: each for name, each in options.items() if each is not None or name == NULLABLE}
+    options = {name: each for name, each in options.items() if each is not None}
     return ParsedLine(prompt_from_fields(value), options)
 
 

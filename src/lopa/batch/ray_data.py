@@ -45,10 +45,9 @@ def answer_dataset(
     """Return `dataset` with an answer to each row, as the columns of lopa.batch.row_answers.ANSWER_FIELDS.
 
     A row has a column `prompt` (text), `prompt_ids` or `messages`. Decoding options by name in its column `lopa`
-    replace `options` for this row; all other columns are only kept. A `seed` of None in `options` draws one seed for
-    all rows; in a row it counts as missing. `actors` processes each open `bundle`, whose path exists on every node, on
-    `devices` with `threads`, and reserve `cpus` and `gpus`. An actor takes `batch_size` rows at a time, of which
-    `max_num_seqs` share every forward.
+    replace `options` for this row; all other columns are only kept. `actors` processes each open `bundle`, whose path
+    exists on every node, on `devices` with `threads`, and reserve `cpus` and `gpus`. An actor takes `batch_size` rows
+    at a time, of which `max_num_seqs` share every forward.
 
     Nothing runs until the result is used. Raises BadInputError for invalid arguments and for a dataset with a column
     that an answer would replace. Raises it too for a cluster with too few processors: the actors need theirs and two
@@ -63,7 +62,6 @@ def answer_dataset(
         from ray.data import ActorPoolStrategy
     config = GenerationConfig.from_mapping(options)
     Bundle.open(bundle).manifest.params(config, devices)
-    options["seed"] = config.seed  # a random one is drawn once for all rows
     replaced = sorted(set(dataset.schema().names) & set(ANSWER_FIELDS))
     if replaced:
         raise BadInputError(

@@ -407,7 +407,7 @@ REGEX, CHOICES = {"regex": "[0-9]{1,4}"}, {"choices": ["54", "15"]}
         ({"reference": True}, CHOICES, ()),
         ({"reasoning_budget": 4}, CHOICES, ()),
         ({"reasoning_budget": 4}, REGEX, ("reasoning_budget",)),
-        (REGEX, {"temperature": 0.5}, ("regex",)),
+        (REGEX, {"temperature": 0.5, "seed": 2}, ("regex",)),
     ],
     ids=str,
 )

@@ -106,7 +106,7 @@ export function checkedOptions(options: Options, source: string): Record<string,
     const isKnown = OPTION_NAMES.includes(name);
     if (!isKnown && ONLY_IN_PYTHON.includes(name) && (value === null || value === undefined || value === false)) continue;
     if (!isKnown) throw unknownOption(name, source);
-    if (value === undefined || (value === null && name !== "seed")) continue;
+    if (value === undefined || value === null) continue;
     result[name] = checkedValue(name, value, source);
   }
   return result;
@@ -132,9 +132,8 @@ function checkedValue(name: string, value: unknown, source: string): unknown {
   });
 }
 
-/** Return the seed, or a random one for null. */
+/** Return the checked seed. */
 function checkedSeed(seed: unknown): bigint {
-  if (seed === null) return BigInt(Math.floor(Math.random() * 2 ** 32));
   const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
   const value = isWhole ? BigInt(seed as bigint | number) : -1n;
   if (value >= 0n && value < 2n ** 63n) return value;

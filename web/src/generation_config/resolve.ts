@@ -28,7 +28,6 @@ const PACKAGE_DEFAULTS: Options = {
   cache: "blocks",
   max_new_tokens: 256,
   temperature: 0,
-  seed: 0n,
   stop: [],
   stop_at_eos: true,
   drop_after_eos: true,
@@ -100,6 +99,8 @@ function resolve(given: Options, own: Options, device: string): DecodingParams {
     sub_block: options.sub_block ?? blockSize,
     block_steps: options.block_steps ?? blockSize,
     positions: newTokens - (reference ? newTokens % blockSize : 0),
+    // Without a seed each sampled answer draws its own, as in Python.
+    seed: options.seed ?? BigInt(temperature > 0 ? Math.floor(Math.random() * 2 ** 32) : 0),
     top_k: options.top_k ?? TOP_K,
     top_p: options.top_p ?? 1,
     filters: temperature > 0 && (options.top_k !== undefined || options.top_p !== undefined),

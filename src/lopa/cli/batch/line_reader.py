@@ -77,11 +77,7 @@ class LineReader:
 
     @property
     def decoded_with(self) -> bytes:
-        """Digest of everything that determines an answer, except the line itself.
-
-        A randomly drawn seed counts as no seed.
-        """
-        drawn = {name: None for name, value in self.options.items() if value is None}
+        """Digest of everything that determines an answer, except the line itself and a seed that it draws."""
         manifest = self.decoder.bundle.manifest
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
         if manifest.defaults or manifest.chat_template is not None:
@@ -90,7 +86,7 @@ class LineReader:
             presets = {name: preset.options for name, preset in manifest.presets.items()}
             bundle["presets"] = [self.resolved.preset, presets]
         chat = None if self.chat is None else asdict(self.chat)
-        config = {**self.resolved.config.requested(), **drawn}
+        config = self.resolved.config.requested()
         return hashlib.sha256(json.dumps([bundle, config, chat], sort_keys=True).encode()).digest()
 
     def request_line(self, line: RawLine) -> RequestLine:
@@ -129,7 +125,7 @@ class LineReader:
 
     def _options(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a line that has its `own` ones."""
-        return options_of_prompt({**self.options, "seed": self.resolved.config.seed}, own)
+        return options_of_prompt(self.options, own)
 
     def _requests(self, requested: AnswerRequest) -> list[Request]:
         """Return the requests of a line of OpenAI's format."""

@@ -212,13 +212,12 @@ def command(
         config = GenerationConfig.from_mapping(options)
         host = None if timeline is None else HostLane(timeline)
         tally = BranchTally()
-        drawn = None in options.values()
         if arguments.prompts is not None:
             # It reads the formats of the server, which one prompt does not need.
             from lopa.cli.batch.line_reader import LineReader
 
             reader = LineReader(decoder, options, decoder.check_grammar(config), chat, arguments.prompt_ids)
-            summary = partial(_summary_of_run, reader.resolved, tally, drawn=drawn, reason=True)
+            summary = partial(_summary_of_run, reader.resolved, tally, reader.resolved.config.seed, reason=True)
             return _decode_file(reader, files, arguments, host, tally, summary)
         text = text_from_stdin() if arguments.prompt is None else arguments.prompt
         prompt = text if chat is None else chat.chat(text)
@@ -228,7 +227,8 @@ def command(
         result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
         if not quiet():
             looks_ahead = config.strategy is not None and strategy_from_name(config.strategy).looks_ahead
-            of_run = _summary_of_run(prepared.resolved, tally, drawn=drawn, reason=looks_ahead or verbose())
+            seed, reason = prepared.resolved.params.seed, looks_ahead or verbose()
+            of_run = _summary_of_run(prepared.resolved, tally, seed, reason=reason)
             click.echo(f"{summary_of_result(result)}, {of_run}", err=True)
         return 0
 
@@ -314,12 +314,12 @@ def _decode_file(
         return 2 if progress.errors else 0
 
 
-def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, *, drawn: bool, reason: bool) -> str:
+def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, seed: int | None, *, reason: bool) -> str:
     """Return seed, preset and number of branches, with the `reason` for it. The seed is left out unless it matters."""
     choice = resolved.branches
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
-    seed = f"seed {resolved.config.seed}, " if drawn or resolved.params.temperature > 0 else ""
+    drawn = "" if seed is None or resolved.params.temperature == 0 else f"seed {seed}, "
     preset = "" if resolved.preset is None else f"preset {resolved.preset}, "
-    return f"{seed}{preset}{counted}" + (f": {choice.reason}" if reason else "")
+    return f"{drawn}{preset}{counted}" + (f": {choice.reason}" if reason else "")

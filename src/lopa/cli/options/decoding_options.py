@@ -10,7 +10,7 @@ import click
 from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, NULLABLE, OPTION_TABLE, OPTIONS, check_effects, did_you_mean
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS, check_effects, did_you_mean
 from lopa.runtime.options.option import MAX_GRAMMAR_CHARACTERS, QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
 from lopa.runtime.text.chat_template import template_from_file
@@ -59,7 +59,7 @@ def _given_options(values: dict[str, Any]) -> dict[str, Any]:
             name: text if _takes_text(name, given.get("strategy")) else _value_from_text(text)
             for name, text in given[_STRATEGY_OPTIONS]
         }
-    return given | ({NULLABLE: None} if given.get(NULLABLE) == _WORD_FOR_NONE else {})
+    return given | ({"seed": None} if given.get("seed") == _WORD_FOR_NONE else {})
 
 
 def option_flags() -> dict[str, click.Option]:
@@ -245,7 +245,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "strategy": _StrategyName(),
     _STRATEGY_OPTIONS: _NameAndValue(),
     "branches": _NumberOrWord("auto"),
-    NULLABLE: _NumberOrWord(_WORD_FOR_NONE),
+    "seed": _NumberOrWord(_WORD_FOR_NONE),
     "json_schema": _TextOfFile(_grammar_from_file),
     "grammar": _TextOfFile(_grammar_from_file),
 }

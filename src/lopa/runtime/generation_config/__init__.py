@@ -5,7 +5,6 @@ merges requested options and defaults, makes the parameters of a decode, and cho
 """
 
 from lopa.runtime.generation_config.config import DEFAULT_OPTIONS as DEFAULT_OPTIONS
-from lopa.runtime.generation_config.config import NULLABLE as NULLABLE
 from lopa.runtime.generation_config.config import OPTION_TABLE as OPTION_TABLE
 from lopa.runtime.generation_config.config import OPTIONS as OPTIONS
 from lopa.runtime.generation_config.config import PACKAGE_DEFAULTS as PACKAGE_DEFAULTS

@@ -151,8 +151,6 @@ OPTION_TABLE: Mapping[str, Option] = {
 """Every option by name, basic ones first in each group."""
 OPTIONS = tuple(OPTION_TABLE)
 """Names of all options."""
-NULLABLE = "seed"
-"""Option for which None is a value: it picks a seed. For the others None is the same as no value."""
 PER_REQUEST = frozenset(name for name, each in OPTION_TABLE.items() if each.per_request)
 """Options that only requests can set."""
 DEFAULT_OPTIONS = tuple(name for name in OPTIONS if name not in PER_REQUEST)

@@ -5,6 +5,7 @@ default number of branches depends on the device, and so does whether equal rows
 """
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -104,6 +105,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         "remask_limit": _given_or(options["remask_limit"], max_new_tokens),
         "drop_after_eos": _drops_after_eos(options),
         "logprobs": options["logprobs"] or bool(options["top_logprobs"]),
+        "seed": _given_or(options["seed"], secrets.randbits(32) if options["temperature"] else 0),
     }
     return DecodingParams(
         **{name: _given_or(options[name], default) for name, default in _PLAIN.items()} | computed,

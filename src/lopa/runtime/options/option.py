@@ -6,7 +6,6 @@ A check returns the value as a plain Python value, or raises BadInputError.
 import json
 import math
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -195,13 +194,6 @@ def option(group: str, help: str, **properties: Any) -> Any:
     """Return the field of a dataclass that declares an option with these properties of Option."""
     declared = Option(group=group, help=help, **properties)
     return field(default=declared.default if declared.in_config else None, metadata={OPTION: declared})
-
-
-def checked_seed(seed: Any) -> int:
-    """Return `seed`, or a random one for None."""
-    if seed is None:
-        return secrets.randbits(32)
-    return check_int("seed", seed, min=0, max=2**63 - 1)
 
 
 def checked_preset(name: Any) -> str:

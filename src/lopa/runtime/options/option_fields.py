@@ -20,7 +20,6 @@ from lopa.runtime.options.option import (
     Attention,
     Cache,
     Confidence,
-    checked_seed,
     checked_stop,
     checked_temperature,
     option,
@@ -41,9 +40,9 @@ class OptionFields(Generic[Unset]):
         help="Temperature of random draws; 0 decodes greedily.")
     top_p: float | Unset = option(LENGTH, advanced=False, default=1.0, conditional=True, max=1.0, above=True,
         help="Draw from the most probable candidates whose probabilities sum to this.")
-    seed: int | Unset = option(LENGTH, advanced=False, default=0, in_config=True, per_request=True, check=checked_seed,
-        help="Seed of random draws. None, or random on the command line, picks one.",
-        command_help="Seed of random draws, or random for another one in each run.")
+    seed: int | Unset = option(LENGTH, advanced=False, per_request=True, max=2**63 - 1,
+        documented_default="random for each answer with a temperature, otherwise 0",
+        help="Seed of random draws. Results have the seed in effect.")
     stop: tuple[str, ...] | Unset = option(LENGTH, advanced=False, default=(), check=checked_stop,
         help="Texts that end the answer. On the command line the option may be repeated.",
         command_help="Text that ends the answer. Repeatable.")

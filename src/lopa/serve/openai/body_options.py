@@ -13,7 +13,7 @@ from typing import Any
 from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import FieldError, field_errors
-from lopa.runtime.generation_config import NULLABLE, OPTIONS, did_you_mean
+from lopa.runtime.generation_config import OPTIONS, did_you_mean
 from lopa.serve.openai.foreign_options import (
     HINTS,
     IGNORED,
@@ -62,7 +62,7 @@ class BodyOptions:
     def put_all(self, values: Mapping[str, Any], prefix: str, *, beside: Collection[str]) -> None:
         """Add options by name, from fields whose names have `prefix`; the caller handles the names in `beside`.
 
-        null means not given, except for a seed. Raises FieldError for an unknown name.
+        null means not given. Raises FieldError for an unknown name.
         """
         for name, value in values.items():
             if name not in (*OPTIONS, *beside):
@@ -72,7 +72,7 @@ class BodyOptions:
                     expected="options among " + ", ".join((*beside, *OPTIONS)),
                     remedy=did_you_mean(name),
                 )
-            if name not in beside and (value is not None or name == NULLABLE):
+            if name not in beside and value is not None:
                 self.put(name, value, f"{prefix}{name}")
 
 

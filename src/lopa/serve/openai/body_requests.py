@@ -36,16 +36,9 @@ Resolve = Callable[[GenerationConfig], ResolvedOptions]
 
 
 def options_of_body(resolve: Resolve, options: BodyOptions) -> ResolvedOptions:
-    """Return the options of a body. Raises FieldError for an invalid value.
-
-    A sampled answer without a seed gets a random one, so that a repeated request gets another answer.
-    """
-    values = options.values
+    """Return the options of a body. Raises FieldError for an invalid value."""
     with option_errors(resolve, options):
-        resolved = resolve(GenerationConfig.from_mapping(values))
-        if "seed" not in values and resolved.params.temperature:
-            resolved = resolve(GenerationConfig.from_mapping({**values, "seed": None}))
-        return resolved
+        return resolve(GenerationConfig.from_mapping(options.values))
 
 
 @contextmanager
@@ -90,9 +83,10 @@ def requests_from_body(
 
     `call_format` is the operator's choice of a format of tool calls, or None to recognise it from the template.
     """
+    params = resolved.params
     # Sampled choices get distinct seeds. Greedy choices are equal, so an engine decodes them once.
     configs = [
-        _with_shifted_seed(resolved.config, copy) if resolved.params.temperature else resolved.config
+        replace(resolved.config, seed=(params.seed + copy) % _SEEDS) if params.temperature else resolved.config
         for copy in range(requested.copies)
     ]
     prompts = [
@@ -162,8 +156,3 @@ def _field_error(requested: AnswerRequest, error: BadInputError) -> FieldError:
     elif isinstance(error, ChoicesRefusedError):
         param = params.get("choices", LOPA_FIELD)
     return FieldError(param, received, expected=error.expected, remedy=remedy)
-
-
-def _with_shifted_seed(config: GenerationConfig, copy: int) -> GenerationConfig:
-    assert config.seed is not None
-    return replace(config, seed=(config.seed + copy) % _SEEDS)
