@@ -26,11 +26,14 @@ def random_range(rng: random.Random) -> Hole:
     return Hole(least, least + rng.randint(1, 8))
 
 
+SAMPLED = {"temperature": 1.0, "seed": 0}
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
     rng = random.Random(seed)
     options: dict[str, Any] = rng.choice(
-        [{}, {"strategy": "threshold", "skip_threshold": 0.4}, {"drop_after_eos": False}, {"temperature": 1.0, "seed": 0}]
+        [{}, {"strategy": "threshold", "skip_threshold": 0.4}, {"drop_after_eos": False}, SAMPLED]
     )
     lengths = set()
     for text in TEXTS:
@@ -54,7 +57,7 @@ def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
 def test_other_decodes_never_write_the_expand_token(decoder: Decoder) -> None:
     """Neither a hole of one length nor an answer contains it, though it is often the most probable token."""
     hole = text_with_holes("The answer is <hole:12>. Done.")
-    for options in ({}, {"temperature": 1.0, "seed": 0}, {"strategy": "lopa", "branches": 3}, {"temperature": 1.0, "seed": 0, "top_k": 4}):
+    for options in ({}, SAMPLED, {"strategy": "lopa", "branches": 3}, {**SAMPLED, "top_k": 4}):
         for prompt in (hole, "The answer is"):
             steps: list[Step] = []
             result = decoder.generate(

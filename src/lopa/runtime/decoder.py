@@ -17,7 +17,7 @@ from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.checked_values import check_callback, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.devices import session_from_devices
+from lopa.runtime.devices import devices_from_arguments, session_from_devices
 from lopa.runtime.errors import (
     REQUEST_ERRORS,
     EngineFailedError,
@@ -26,7 +26,7 @@ from lopa.runtime.errors import (
     raise_if_from_handler,
 )
 from lopa.runtime.files.stamp import HeldFolder
-from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, ResolvedOptions
+from lopa.runtime.generation_config import DEFAULT_DEVICES, GenerationConfig, GenerationOptions, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
@@ -38,12 +38,14 @@ from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS, PrefixTree
 from lopa.runtime.requests.request import (
+    Messages,
     Prompt,
     Request,
     changed_config,
     check_nothing_beside,
     check_prompts,
     is_single_prompt,
+    prompt_or_messages,
     request_among,
     request_from,
 )
@@ -94,8 +96,9 @@ class Decoder:
     def open(
         cls,
         path: Path | str,
-        devices: Sequence[str] = ("cpu",),
+        devices: str | Sequence[str] = DEFAULT_DEVICES,
         *,
+        device: str | None = None,
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
         timeline: Timeline | None = None,
@@ -105,6 +108,8 @@ class Decoder:
         trusted_keys: Sequence[Path | str] | None = None,
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
+
+        `device` names a single one.
 
         `path` is a folder, or hf://ORG/NAME@REVISION on the Hugging Face Hub.
 
@@ -122,6 +127,7 @@ class Decoder:
         Raises CheckFailedError for a bundle that is not signed or was changed. Decoding raises DevicesLostError when
         the last device fails.
         """
+        devices = devices_from_arguments(devices, device)
         folder, held = folder_of_bundle(path), None
         with ExitStack() as named:
             checked = CheckedFolder({}, {})
@@ -217,6 +223,17 @@ class Decoder:
     @overload
     def generate(
         self,
+        prompts: None = None,
+        config: GenerationConfig | None = None,
+        *,
+        messages: Messages,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self,
         prompts: Iterable[Prompt | Request],
         config: GenerationConfig | None = None,
         *,
@@ -227,19 +244,21 @@ class Decoder:
 
     def generate(
         self,
-        prompts: Prompt | Request | Iterable[Prompt | Request],
+        prompts: Prompt | Request | Iterable[Prompt | Request] | None = None,
         config: GenerationConfig | None = None,
         *,
+        messages: Messages | None = None,
         max_num_seqs: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> GenerationResult | list[GenerationResult]:
         """Decode one prompt and return its result, or several prompts and return a list of results in their order.
 
-        A prompt is text, ids, a text with holes, a Chat or a Request. The arguments and errors are the same as for
-        `iter_generate`, which yields each result as soon as it is available. Raises BadInputError for `config` or
-        options with one Request.
+        A prompt is text, ids, a text with holes, a Chat, a list of its messages or a Request. The keyword `messages`
+        is one chat. The other arguments and errors are the same as for `iter_generate`, which yields each result as
+        soon as it is available. Raises BadInputError for `config` or options with one Request.
         """
+        prompts = prompt_or_messages(prompts, messages)
         single = is_single_prompt(prompts)
         several: Any = [prompts] if single else prompts
         if isinstance(prompts, Request):
@@ -354,23 +373,26 @@ class Decoder:
 
     def stream(
         self,
-        prompt: Prompt | Request | PreparedRequest,
+        prompt: Prompt | Request | PreparedRequest | None = None,
         config: GenerationConfig | None = None,
         *,
+        messages: Messages | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[Event, None, None]:
         """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
-        `prompt` is text, ids, a text with holes or a Chat. A beginning-of-text token is added to text if the bundle
-        requires it. Ids are used unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options`
-        changed; a Request has its own config, and a PreparedRequest includes all arguments but `on_step`. Closing the
-        iterator cancels the request. Raises BadInputError for invalid options, for options with a Request or
-        PreparedRequest, and for an empty or too long prompt. Raises it too for branches="auto" without a cost table of
-        this device in the bundle. Raises DecoderBusyError in a signal handler during a round, and DecoderClosedError.
+        `prompt` is text, ids, a text with holes, a Chat, or its messages. The keyword `messages` is one chat. A
+        beginning-of-text token is added to text if the bundle requires it. Ids are used unchanged. The prompt is
+        decoded by `config` (None: the bundle's own) with `options` changed; a Request has its own config, and a
+        PreparedRequest includes all arguments but `on_step`. Closing the iterator cancels the request. Raises
+        BadInputError for invalid options, for options with a Request or PreparedRequest, and for an empty or too long
+        prompt. Raises it too for branches="auto" without a cost table of this device in the bundle. Raises
+        DecoderBusyError in a signal handler during a round, and DecoderClosedError.
         """
         self._turns.check()
+        prompt = prompt_or_messages(prompt, messages)
         if isinstance(prompt, PreparedRequest):
             given = dict.fromkeys(options, True)
             check_nothing_beside(prompt, config=config is not None, drafts=bool(drafts), **given)
@@ -391,9 +413,10 @@ class Decoder:
 
     def stream_text(
         self,
-        prompt: Prompt,
+        prompt: Prompt | None = None,
         config: GenerationConfig | None = None,
         *,
+        messages: Messages | None = None,
         on_step: Callable[[Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[str, None, None]:
@@ -401,7 +424,7 @@ class Decoder:
 
         The arguments and errors are the same as for `stream`.
         """
-        return _texts(self.stream(prompt, config, on_step=on_step, **options))
+        return _texts(self.stream(prompt, config, messages=messages, on_step=on_step, **options))
 
     def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""

@@ -4,15 +4,27 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
+from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int, shown
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import DEFAULT_DEVICES
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.sessions.cpu_cores import check_devices, cores_from_device
 from lopa.runtime.sessions.session import Session, open_session
 
 MAX_THREADS = 1024
 """Upper limit of threads per device, whose thread pool is created at once."""
+
+
+def devices_from_arguments(devices: str | Sequence[str], device: str | None) -> Sequence[str]:
+    """Return the names in `devices`, one name or several, or in `device`, one name. Raises BadInputError for both."""
+    if device is None:
+        return [devices] if isinstance(devices, str) else devices
+    if devices is not DEFAULT_DEVICES:
+        raise BadInputError(
+            f"device {shown(device)} and devices {shown(devices)}", expected="one of the two", remedy="remove one"
+        )
+    return [device]
 
 
 def session_from_devices(

@@ -32,7 +32,7 @@ from lopa.runtime.errors import (
     raise_if_from_handler,
     stopped_preparation,
 )
-from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
+from lopa.runtime.generation_config import DEFAULT_DEVICES, GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission, EngineStatus, Reservation
@@ -41,10 +41,12 @@ from lopa.runtime.requests.job import Job, PreparedRequest
 from lopa.runtime.requests.observer import EngineObserver, check_observer
 from lopa.runtime.requests.prefix_tree import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.request import (
+    Messages,
     Prompt,
     Request,
     check_nothing_beside,
     check_prompts,
+    prompt_or_messages,
     request_among,
     request_from,
 )
@@ -148,8 +150,9 @@ class Engine:
     def open(
         cls,
         path: Path | str,
-        devices: Sequence[str] = ("cpu",),
+        devices: str | Sequence[str] = DEFAULT_DEVICES,
         *,
+        device: str | None = None,
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
         max_num_seqs: int = MAX_NUM_SEQS,
@@ -167,6 +170,7 @@ class Engine:
         decoder = Decoder.open(
             path,
             devices,
+            device=device,
             threads=threads,
             device_timeout=device_timeout,
             grammar_limits=grammar_limits,
@@ -242,9 +246,10 @@ class Engine:
 
     def submit(
         self,
-        prompt: Prompt | Request | PreparedRequest,
+        prompt: Prompt | Request | PreparedRequest | None = None,
         config: GenerationConfig | None = None,
         *,
+        messages: Messages | None = None,
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
@@ -262,6 +267,7 @@ class Engine:
         engine drains.
         """
         self._check_capacity(1)  # before any work for a request that would be rejected
+        prompt = prompt_or_messages(prompt, messages)
         if isinstance(prompt, PreparedRequest):
             given = {"config": config, "deadline": deadline, "on_step": on_step, "drafts": drafts or None}
             check_nothing_beside(

@@ -68,7 +68,8 @@ def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundl
             {"strategy": "threshold", "branches": None},
             SUB_BLOCKS,
         ]
-        configs = [decoder.config(**{**BLOCKS, "temperature": 1.0, "seed": 0, "max_new_tokens": 20, **each}) for each in options]
+        base = {**BLOCKS, "temperature": 1.0, "seed": 0, "max_new_tokens": 20}
+        configs = [decoder.config(**{**base, **each}) for each in options]
         expected = [alone(decoder, prompt, each) for each in configs]
         for order in (configs, configs[::-1]):
             with Engine(decoder, max_num_seqs=3) as engine:

@@ -92,7 +92,7 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
         if not value or name not in DEFAULT_OPTIONS:
             raise BadInputError(
                 f"--default {text!r:.120}",
-                expected="NAME=VALUE, where NAME is one of " + ", ".join(DEFAULT_OPTIONS),
+                expected="NAME=VALUE with a decoding option that bundles can have (docs/reference/commands.md)",
                 remedy=did_you_mean(
                     name, DEFAULT_OPTIONS, form=f"NAME={value or 'VALUE'}", otherwise="e.g. --default branches=4"
                 ),

@@ -25,6 +25,7 @@ from lopa.runtime.options.option import (
     checked_choices,
     checked_preset,
     checked_schema,
+    checked_stop,
     checked_strategy_options,
     option,
 )
@@ -61,6 +62,10 @@ class GenerationConfig(OptionFields[None]):
     deduplicate_rows: bool | None = option(QUALITY, documented_default="only on CPUs, if that is faster",
         help="Compute equal rows of several branches once.")
 
+    stop: str | Sequence[str] | None = option(LENGTH, advanced=False, kind=Sequence[str], default=(),
+        check=checked_stop,
+        help="Text that ends the answer, or a list of such texts. On the command line the option may be repeated.",
+        command_help="Text that ends the answer. Repeatable.")
     max_forwards: int | None = option(LENGTH, min=1, max=MAX_POSITIONS, documented_default="none",
         help="Return the committed text after this many forwards.")
 
@@ -95,6 +100,11 @@ class GenerationConfig(OptionFields[None]):
         help="Options of an installed strategy, by name. They are not merged with default strategy_options.",
         command_help="Option of an installed strategy. Repeatable. All together replace the default ones.")
     # fmt: on
+
+    def __new__(cls, **options: Any) -> Self:
+        """Return a new config. Raises BadInputError for an unknown option, with the nearest name."""
+        check_names(options)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, each in OPTION_TABLE.items():
@@ -132,7 +142,7 @@ def _declared_options() -> Iterator[Option]:
         parts = [part for part in get_args(each.type) if part is not type(None) and not isinstance(part, TypeVar)]
         kind = each.type if not parts else parts[0] if len(parts) == 1 else Union[tuple(parts)]  # noqa: UP007 (made at run time)
         if OPTION in each.metadata:
-            yield replace(each.metadata[OPTION], name=each.name, kind=kind)
+            yield replace(each.metadata[OPTION], name=each.name, kind=each.metadata[OPTION].kind or kind)
         else:
             own = OWN_OPTIONS[each.name]
             default = None if callable(own.default) else own.default
@@ -163,11 +173,25 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
 """Values of options that neither a request nor a bundle sets. Other options have no constant default."""
 
 
+OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "max_length"), "max_new_tokens"),
+    **dict.fromkeys(("gen_length", "n_predict", "num_predict"), "max_new_tokens"),
+    **dict.fromkeys(("stop_sequences", "stop_strings"), "stop"),
+    "block_length": "block_size",
+    "threshold": "skip_threshold",
+    "do_sample": "temperature",
+    "guided_json": "json_schema",
+    "num_branches": "branches",
+}
+"""Options by the names that other libraries and published code have for them, for hints."""
+
+
 def did_you_mean(
     name: object, known: Collection[str] = OPTIONS, *, form: str = "NAME", otherwise: str = "correct or remove it"
 ) -> str:
     """Return the remedy for an unknown name: the closest one of `known` in `form`, or `otherwise` if none is close."""
-    near = get_close_matches(str(name)[:80], known, n=1)
+    meant = OTHER_NAMES.get(str(name))
+    near = [meant] if meant is not None and meant in known else get_close_matches(str(name)[:80], known, n=1)
     return f"did you mean {form.replace('NAME', near[0], 1)}?" if near else otherwise
 
 
@@ -179,7 +203,7 @@ def check_names(options: Mapping[str, Any]) -> None:
     if unknown:
         raise BadInputError(
             "unknown option " + ", ".join(sorted(map(shown, unknown))[:5]),
-            expected="one of " + ", ".join(OPTIONS),
+            expected="a decoding option of docs/reference/commands.md",
             remedy=did_you_mean(unknown[0]),
         )
 

@@ -13,7 +13,7 @@ class GenerationOptions(TypedDict, total=False):
     temperature: float | None
     top_p: float | None
     seed: int | None
-    stop: tuple[str, ...] | None
+    stop: str | Sequence[str] | None
     top_k: int | None
     stop_at_eos: bool | None
     drop_after_eos: bool | None

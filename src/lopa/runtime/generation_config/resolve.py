@@ -113,6 +113,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         own=own_options,
         branches=branches,
         auto_branches=auto_branches,
+        stop=options["stop"],
         edits=edits(options),
         positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),
@@ -331,7 +332,7 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
             raise BadInputError(
                 f"invalid default for {shown(name)}, "
                 + ("which only requests can set" if per_request else "an unknown option"),
-                expected="one of " + ", ".join(DEFAULT_OPTIONS),
+                expected="a decoding option that bundles can have (docs/reference/commands.md)",
                 remedy="remove it" if per_request else did_you_mean(name, DEFAULT_OPTIONS),
             )
     return {name: _in_json(value) for name, value in defaults.items()}

@@ -29,6 +29,7 @@ class DecodingParams(OptionFields[Never]):
     """Maximum number of branches per step, anchor included."""
     auto_branches: bool
     """True if every step chooses the number of branches from the device's cost table."""
+    stop: tuple[str, ...]
     edits: bool
     """True if unmasked tokens of open blocks may be replaced."""
     positions: int

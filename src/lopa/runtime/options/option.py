@@ -234,10 +234,11 @@ def checked_strategy_options(options: Any) -> FrozenOptions:
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:
-    """Return the texts that end an answer."""
+    """Return the texts that end an answer, given as one text or a list."""
+    stop = [stop] if isinstance(stop, str) else stop
     texts = tuple(stop[: MAX_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
     if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
-        raise invalid_value("stop", stop, "a list of non-empty Unicode strings", 'e.g. stop=("\\n\\n",)')
+        raise invalid_value("stop", stop, "a non-empty Unicode string, or a list of them", "correct stop")
     if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_CHARACTERS:
         expected = f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters"
         raise invalid_value("stop", stop, expected, "use fewer or shorter strings")

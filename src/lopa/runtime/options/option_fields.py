@@ -20,7 +20,6 @@ from lopa.runtime.options.option import (
     Attention,
     Cache,
     Confidence,
-    checked_stop,
     checked_temperature,
     option,
 )
@@ -43,9 +42,6 @@ class OptionFields(Generic[Unset]):
     seed: int | Unset = option(LENGTH, advanced=False, per_request=True, max=2**63 - 1,
         documented_default="random for each answer with a temperature, otherwise 0",
         help="Seed of random draws. Results have the seed in effect.")
-    stop: tuple[str, ...] | Unset = option(LENGTH, advanced=False, default=(), check=checked_stop,
-        help="Texts that end the answer. On the command line the option may be repeated.",
-        command_help="Text that ends the answer. Repeatable.")
     top_k: int | Unset = option(LENGTH, default=TOP_K, conditional=True, max=MAX_TOP_K,
         help="Number of candidates to draw from. 0 (all) and more than 8 need a bundle with logits.")
     stop_at_eos: bool | Unset = option(LENGTH, default=True, help="End the answer at an end-of-text token.")

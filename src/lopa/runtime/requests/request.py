@@ -13,8 +13,10 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.text.text_with_holes import TextWithHoles
 
-Prompt = str | Sequence[int] | npt.NDArray[np.integer] | TextWithHoles | Chat
-"""Text, token IDs, a text with holes, or a chat with its tools, reasoning and template variables."""
+Messages = Sequence[Mapping[str, Any]]
+"""Messages of a chat, each with "role" and "content"."""
+Prompt = str | Sequence[int] | npt.NDArray[np.integer] | TextWithHoles | Chat | Messages
+"""Text, token IDs, a text with holes, messages of a chat, or a Chat, which also has tools and template variables."""
 MAX_CACHE_SALT = 256
 """Maximum characters of a cache_salt."""
 
@@ -44,7 +46,25 @@ def request_from(prompt: Any, config: GenerationConfig | None, options: Generati
 
 def request_among(prompt: Any, config: GenerationConfig | None) -> Request:
     """Return one of several prompts as a Request, whose config is its own, or `config` (None: no options)."""
-    return prompt if isinstance(prompt, Request) else Request(prompt, changed_config(config, {}))
+    if isinstance(prompt, Request):
+        return prompt
+    return Request(Chat(prompt) if _are_messages(prompt) else prompt, changed_config(config, {}))
+
+
+def prompt_or_messages(prompt: Any, messages: Messages | None) -> Any:
+    """Return `prompt`, or a Chat of `messages`. Raises BadInputError for both and for neither."""
+    if (prompt is None) == (messages is None):
+        raise BadInputError(
+            "no prompt" if prompt is None else "a prompt and messages",
+            expected="a prompt: text, token IDs, a Chat or a list of messages; or the keyword messages",
+            remedy='e.g. "2 + 2 =", or messages=[{"role": "user", "content": "2 + 2?"}]',
+        )
+    return prompt if messages is None else Chat(messages)
+
+
+def _are_messages(prompt: Any) -> bool:
+    """Return True for a list of objects, which are the messages of one chat."""
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def check_nothing_beside(request: object, **is_given: bool) -> None:
@@ -78,14 +98,14 @@ def check_prompts(prompts: Iterable[Any]) -> None:
     if one or is_number or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
         raise BadInputError(
             f"invalid prompts {shown(prompts)}",
-            expected="several prompts, each a string or a list of token IDs",
+            expected="one prompt (text, token IDs, a Chat) or a list of prompts",
             remedy=f"for a single prompt use [{shown(prompts)}]" if one else 'e.g. ["text"]',
         )
 
 
 def is_single_prompt(prompts: Any) -> bool:
     """Return True for one prompt or Request. Anything else may be several prompts."""
-    if isinstance(prompts, (str, Request, TextWithHoles, Chat)):
+    if isinstance(prompts, (str, Request, TextWithHoles, Chat)) or _are_messages(prompts):
         return True
     if isinstance(prompts, np.ndarray):
         return prompts.ndim == 1 and prompts.dtype.kind in "iu"

@@ -69,8 +69,8 @@ class BodyOptions:
                 raise FieldError(
                     f"{prefix}{name[:80]}",
                     f"unknown option {name[:80]!r}",
-                    expected="options among " + ", ".join((*beside, *OPTIONS)),
-                    remedy=did_you_mean(name),
+                    expected="a decoding option of docs/reference/commands.md",
+                    remedy=did_you_mean(name, (*beside, *OPTIONS)),
                 )
             if name not in beside and value is not None:
                 self.put(name, value, f"{prefix}{name}")
