@@ -74,7 +74,7 @@ def test_one_prompt_instead_of_several(decoder: Decoder, prompts: Any, hint: str
         *({"threads": value} for value in (0, -1, "2", 2.0, True, 10**9, 10**30, float("nan"))),
         *(
             {"devices": value}
-            for value in (None, 5, "cpu", b"cpu", [], [None], [1], ["cpu", None], {"cpu"}, range(10**18))
+            for value in (None, 5, "", b"cpu", [], [None], [1], ["cpu", None], {"cpu"}, range(10**18))
         ),
         *(
             {"devices": value}

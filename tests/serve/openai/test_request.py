@@ -77,4 +77,4 @@ def test_null_means_not_given() -> None:
     """Check that null means not given: limits apply."""
     lopa_fields = {"max_new_tokens": None, "branches": None, "temperature": None, "seed": None}
     checked = request_from_body({**usual(CHATS), "lopa": lopa_fields}, CHATS, LIMITS)
-    assert checked.options.values == {"max_new_tokens": 100, "branches": 1, "seed": None}
+    assert checked.options.values == {"max_new_tokens": 100, "branches": 1}

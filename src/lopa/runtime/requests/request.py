@@ -55,7 +55,7 @@ def prompt_or_messages(prompt: Any, messages: Messages | None) -> Any:
     """Return `prompt`, or a Chat of `messages`. Raises BadInputError for both and for neither."""
     if (prompt is None) == (messages is None):
         raise BadInputError(
-            "no prompt" if prompt is None else "a prompt and messages",
+            "no prompt: prompts and messages are None" if prompt is None else "a prompt and messages",
             expected="a prompt: text, token IDs, a Chat or a list of messages; or the keyword messages",
             remedy='e.g. "2 + 2 =", or messages=[{"role": "user", "content": "2 + 2?"}]',
         )
