@@ -103,16 +103,6 @@ def test_an_existing_destination_is_rejected_before_any_work(tmp_path: Path, tin
         bundle_from_checkpoint(tmp_path / "no checkpoint", tiny_bundle)
 
 
-def test_an_overwrite_that_fails_leaves_the_old_bundle(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
-    destination = tmp_path / "place" / "bundle"
-    before = _files(bundle_from_checkpoint(checkpoint, destination).path)
-    edit_config(checkpoint, model_type="llama")
-    with pytest.raises(BadInputError, match="llama"):
-        bundle_from_checkpoint(checkpoint, destination, overwrite=True)
-    assert _files(destination) == before
-
-
 def test_a_killed_export_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     place = tmp_path / "place"
@@ -128,21 +118,6 @@ def test_a_killed_export_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) 
     bundle = bundle_from_checkpoint(checkpoint, place / "bundle")
     assert bundle.altered_files() == []
     assert [path.name for path in place.iterdir()] == ["bundle"]
-
-
-def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
-    place, seen = tmp_path / "place", list[str]()
-
-    def interrupt(_stage: str, done: int, _total: int) -> None:
-        if done:
-            seen.extend(path.name for path in place.iterdir())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        bundle_from_checkpoint(checkpoint, place / "bundle", progress=interrupt)
-    assert seen == [f".bundle.partial-{os.getpid()}"]
-    assert not place.exists()
 
 
 def test_a_disk_with_too_little_free_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,6 @@ def test_a_cached_trace_without_logits_equals_the_exporter_s(monkeypatch: pytest
 
 
 ARGUMENTS = (ONE, "standard", "float32", whole_model(1))
-NEGATION = '<ir_version: 10, opset_import: ["" : 23]> one (float[1] x) => (float[1] y) { y = Neg(x) }'
 
 
 def test_the_current_code_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,30 +99,3 @@ def test_a_trace_belongs_to_its_arguments_code_and_versions(
     kept_traces.basis.cache_clear()
     assert len(names) == 4
     assert kept_traces.trace_name(*ARGUMENTS) == name
-
-
-def test_a_graph_is_traced_once_in_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check a second run, a run of another checkout that reads the recording, and that equal files give equal bytes."""
-    made: list[object] = []
-
-    def exporter(*arguments: object, with_logits: bool) -> ir.Model:
-        assert with_logits
-        made.append(arguments)
-        return ir.from_onnx_text(NEGATION)
-
-    monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / "none.tar.xz")
-    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", exporter)
-    (tmp_path / "nothing").mkdir()
-    kept_traces.record(tmp_path / "nothing")
-    for run, earlier in (("one", "checkout"), ("two", "checkout"), ("three", "other checkout")):
-        monkeypatch.setattr(kept_traces, "EARLIER", tmp_path / earlier)
-        (tmp_path / run).mkdir()
-        model = kept_traces.kept_traces(tmp_path / run)(*ARGUMENTS, with_logits=True)
-        assert [node.op_type for node in model.graph] == ["Neg"]
-        monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / f"{run}.tar.xz")
-        kept_traces.record(tmp_path / run)  # without locks and unpacked files
-    assert len(made) == 1
-    assert len(list((tmp_path / "checkout").iterdir())) == 1
-    assert not (tmp_path / "other checkout").exists()
-    packed = [(tmp_path / f"{run}.tar.xz").read_bytes() for run in ("one", "two", "three")]
-    assert packed[0] == packed[1] == packed[2]

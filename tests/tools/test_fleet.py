@@ -8,13 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 from tests.tools.run_tool import run_tool
-from tools.fleet import Costs, Decode, Decodes, Request, Scenario, record_decodes, simulate, table_of_scenario
+from tools.fleet import Costs, Decode, Decodes, Request, Scenario, simulate, table_of_scenario
 
-from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.turns import result_with_steps
-from lopa.runtime import Decoder
 from lopa.runtime.contract.sizes import Sizes
-from lopa.tiny import EVAL
 
 ROOT = Path(__file__).resolve().parents[2]
 SCALE = ROOT / "docs" / "measurements" / "scale"
@@ -67,15 +63,6 @@ def test_one_slot_follows_pollaczek_khinchine(decodes: list[Decode], second_mome
     assert mean_waiting(requests_of(decodes, 0.6, seed=3)) == pytest.approx(expected, rel=0.1)
 
 
-def test_random_routing_gives_independent_queues_and_the_least_loaded_replica_waits_less() -> None:
-    found = [
-        mean_waiting(requests_of(EXPONENTIAL, 1.5, replicas=3, seconds=10_000.0, seed=1, routing=routing))
-        for routing in ("random", "least loaded")
-    ]
-    assert found[0] == pytest.approx(0.5 / (1 - 0.5), rel=0.1)
-    assert found[1] < 0.5 * found[0]
-
-
 def test_a_full_queue_rejects_as_often_as_theory_predicts() -> None:
     load, places = 0.9, 4
     found = requests_of(EXPONENTIAL, load, queue=places - 1, seconds=20_000.0, seed=2)
@@ -116,16 +103,3 @@ def test_the_example_in_the_documentation_is_valid(scenario: dict[str, Any], tmp
     (tmp_path / "scenario.json").write_text(json.dumps(scenario))
     done = run_tool("measure", "fleet", "simulate", tmp_path / "scenario.json")
     assert (done.returncode, done.stdout.count("\n| 10, ")) == (0, 2), done.stderr
-
-
-def test_every_step_is_recorded(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        found = record_decodes(decoder, (1, 4), limit=1)
-        for item, prompt in zip(eval_set_from_jsonl(EVAL, limit=1), found.prompts, strict=True):
-            for branches, own in zip((1, 4), prompt, strict=True):
-                config = decoder.config(strategy="lopa", branches=branches)
-                result, steps = result_with_steps(decoder, item.prompt, config)
-                assert (own.branches, own.tokens, own.prompt) == (branches, result.tokens, len(result.prompt_ids))
-                expected = [(len(each.branches), each.rows.lengths, each.rows.prefix) for each in steps]
-                assert [each[0] for each in own.steps] == [each for each, _, _ in expected]
-                assert [each[1:] for each in own.steps] == [(len(n), max(n), prefix) for _, n, prefix in expected]

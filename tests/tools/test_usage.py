@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -66,12 +65,3 @@ def test_the_registry_lists_commands_without_importing() -> None:
     )
     assert all(f"  {name} " in done.stderr for name in MEASUREMENTS)
     assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
-
-
-def test_a_program_starts_as_documented(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    words = shlex.split(f"-m tools.checkpoint.make --like dream-7b {path} --seed -1")
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "tools.checkpoint.make" in done.stderr
-    assert not path.exists()

@@ -96,17 +96,6 @@ def test_no_choice_of_buckets_is_better_at_run_time(
     assert seconds_at_run_time(list(found.buckets), forwards) <= best * (1 + 1e-9)
 
 
-def test_one_bucket_fits_everything_and_the_others_frequent_shapes() -> None:
-    forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 1, 90, 64, 33): 5})
-    found = plan(forwards, LIMITS, costs_of(1), 2)
-    assert [
-        (bucket.requests, bucket.branches, bucket.window, bucket.prefix, bucket.wanted) for bucket in found.buckets
-    ] == [
-        (1, 4, 64, 64, 64),
-        (2, 4, 128, 192, 97),
-    ]
-
-
 def test_a_memory_limit_reduces_branches_of_the_largest_bucket_first() -> None:
     forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 4, 128, 192, 33): 5})
     found = plan(forwards, LIMITS, costs_of(1), 2, max_bytes=256)

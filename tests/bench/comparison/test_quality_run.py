@@ -81,19 +81,6 @@ def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: li
         assert row.measure.prompts == sum(item.kind == row.kind for item in items)
 
 
-def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) -> None:
-    mixed = [EvalItem(items[0].prompt, items[0].answer, "other"), EvalItem(items[1].prompt, "#### 123456", "math")]
-    outcomes = decode_outcomes(decoder, mixed, VARIANTS)
-    found = {(row.kind, row.config): row.measure for row in rows_from_outcomes(mixed, outcomes)}
-    assert [kind for kind, name in found if name == "d2f"] == ["math", "other"]
-    d2f = outcomes[next(key for key in outcomes if key.name == "d2f")]
-    assert found["other", "d2f"].steps == d2f[0].steps
-    assert found["math", "d2f"].steps == d2f[1].steps
-    score = found["math", "d2f"].score
-    assert score is not None
-    assert (score.correct, score.share) == (0, 0)
-
-
 def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[EvalItem]) -> None:
     variants = variants_from_text("threshold,lopa-4")
     assert [variant.name for variant in variants[:2]] == ["threshold 0.95", "threshold 0.9"]

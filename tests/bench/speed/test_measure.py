@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.speed import speed_measurement
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed, torch_threads
 from lopa.bench.speed.speed_report import StepTime, TimedDecode, measured_from_turns
 from lopa.runtime.decoder import Decoder
@@ -78,3 +81,12 @@ def test_the_number_of_threads_is_restored() -> None:
     with pytest.raises(KeyError), torch_threads(threads + 1):
         raise KeyError(torch.get_num_threads())
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.slow
+def test_a_shortened_request_equals_a_fresh_one() -> None:
+    model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
+    session = EagerSession(model)
+    assert_shortened_equals_fresh(session, EagerSession(model), exact=True)
+    with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0, the committed rows"):
+        session.shorten(1, 1)

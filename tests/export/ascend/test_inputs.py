@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.runtime.bundle.test_buckets import BUCKETS, bucket
+from tests.runtime.bundle.test_buckets import BUCKETS
 from tests.runtime.random_windows import random_batch
 
 from lopa.export.ascend.inputs import bucketed_inputs, engine_outputs
@@ -34,30 +34,6 @@ def test_a_tuple_gives_the_shapes_that_the_runtime_sends(
     cache = cache_shape_from_manifest(manifest).zeros(one.requests, one.prefix)
     assert [tuple(each.dims) for each in filled[7:]] == [portable_past(cache.block).shape]
     assert [each.name for each in filled] == [value.name for value in model.graph.input]
-
-
-def test_every_open_axis_has_a_number(model: onnx.ModelProto) -> None:
-    bucketed = bucketed_inputs(model, BUCKETS)
-    assert sum(dim == -1 for each in bucketed.inputs for dim in each.dims) == 15
-    assert {len(each) for each in bucketed.tuples} == {15}
-    assert bucketed.tuples[2] == (2, 384, 2, 384, 2, 384, 2, 384, 384, 2, 128, 512, 512, 4, 128)
-
-
-def test_axes_that_all_buckets_share_are_numbers(model: onnx.ModelProto) -> None:
-    bucketed = bucketed_inputs(model, BUCKETS[:2])
-    assert bucketed.inputs[0].dims == [1, -1]
-    assert bucketed.inputs[7].dims == [10, 2, -1, 32]
-    alone = bucketed_inputs(model, BUCKETS[:1])
-    assert alone.tuples == ((),)
-    assert alone.inputs == alone.filled(())
-    assert alone.inputs[3].dims == [1, 1, 256, 256]
-
-
-def test_buckets_that_fold_to_one_tuple(model: onnx.ModelProto) -> None:
-    """Check that 4 branches of 16 rows and 2 of 32 have the same tuple."""
-    bucketed = bucketed_inputs(model, [bucket(1, 4, 16, 64), bucket(1, 2, 32, 64), bucket(1, 1, 96, 128)])
-    assert bucketed.tuples[0] == bucketed.tuples[1] != bucketed.tuples[2]
-    assert bucketed.different == (bucketed.tuples[0], bucketed.tuples[2])
 
 
 def test_outputs(model: onnx.ModelProto) -> None:

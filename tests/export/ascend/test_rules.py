@@ -94,10 +94,6 @@ def model(tiny_portable: Path) -> onnx.ModelProto:
     return onnx.load(Bundle.open(tiny_portable).graph, load_external_data=False)
 
 
-def test_a_portable_graph_is_fine(model: onnx.ModelProto) -> None:
-    check_graph(model, int8=False)
-
-
 def test_an_unsupported_node_is_named(model: onnx.ModelProto) -> None:
     node = next(node for node in model.graph.node if node.op_type == "Sigmoid")
     node.op_type = "Gelu"

@@ -102,24 +102,6 @@ def differences(folder: Path) -> str | None:
     return None if theirs.bos_token_id in (None, files.special_tokens.bos) else f"bos {files.special_tokens.bos}"
 
 
-def _only_in_config(files: Files) -> None:
-    for number, content in zip(files.free, NEW, strict=False):
-        files.declare(number, content, special=content == "</think>")
-
-
-def _flags_in_config(**flags: bool) -> Edit:
-    def edit(files: Files) -> None:
-        for number, content in zip(files.free, NEW, strict=False):
-            files.json["added_tokens"].append({"id": number, "content": content, **NO_FLAGS})
-            files.declare(number, content, **flags)
-
-    return edit
-
-
-def _in_added_tokens(files: Files) -> None:
-    files.more["added_tokens.json"] = dict(zip(NEW, files.free, strict=False))
-
-
 def _in_special_map(files: Files) -> None:
     names = ("bos_token", "eos_token", "pad_token", "mask_token")
     files.more["special_tokens_map.json"] = {name: files.config.pop(name) for name in names}
@@ -134,21 +116,13 @@ def _unread_map(files: Files) -> None:
     files.more["special_tokens_map.json"] = {"bos_token": "<|endoftext|>"}
 
 
-def _extra(files: Files) -> None:
-    files.config |= {"additional_special_tokens": ["Question", "<|mask|>"], "image_token": "basket"}
-
-
 @pytest.mark.parametrize(
     "edit",
     [
         Files.unchanged,
-        _only_in_config,
-        *(_flags_in_config(**{flag: True}) for flag in FLAGS),
-        _in_added_tokens,
         _in_special_map,
         _other_bos,
         _unread_map,
-        _extra,
     ],
 )
 def test_an_export_has_the_ids_and_texts_of_transformers(tmp_path: Path, edit: Edit) -> None:
@@ -264,15 +238,6 @@ def test_the_code_of_a_checkpoint_is_replaced(tmp_path: Path) -> None:
     files.config |= {"tokenizer_class": "DreamTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_dream.X", None]}}
     assert type(auto_tokenizer(files.write(tmp_path))).__name__ == "TokenizersBackend"
     assert exported(tmp_path).tokenizer == (tmp_path / "tokenizer.json").read_bytes()
-
-
-@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer"])
-def test_a_class_that_builds_another_tokenizer(tmp_path: Path, name: str) -> None:
-    files = Files()
-    files.config["tokenizer_class"] = name
-    with pytest.raises(BadInputError, match=r"differs from tokenizer\.json: the text") as caught:
-        exported(files.write(tmp_path))
-    assert name in caught.value.received
 
 
 @pytest.mark.parametrize(

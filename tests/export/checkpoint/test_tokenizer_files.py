@@ -45,13 +45,6 @@ def test_tokens_with_a_role_become_special_tokens(tmp_path: Path) -> None:
     assert files.special_tokens == SpecialTokens(mask=2, eos=0, pad=0, bos=1)
 
 
-def test_a_chat_template_file_goes_into_the_settings(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path)
-    template = "{% for m in messages %}é {{ m.content }}{% endfor %}"
-    (checkpoint / "chat_template.jinja").write_text(template, encoding="utf-8")
-    assert json.loads(_files(checkpoint).tokenizer_config) == {**TOKENIZER_CONFIG, "chat_template": template}
-
-
 def test_ids_come_from_the_tokenizer_where_the_config_has_none(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path)
     edit_config(checkpoint, mask_token_id=None, eos_token_id=None, pad_token_id=None, bos_token_id=None)

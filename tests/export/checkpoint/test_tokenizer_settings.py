@@ -12,7 +12,7 @@ from tests.export.checkpoint.test_auto_tokenizer import Files, differences, expo
 from tests.export.checkpoints import small_checkpoint
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer, TokenizersBackend
 
-from lopa.export.checkpoint.tokenizer_settings import REFUSED, USED, WITHOUT_EFFECT
+from lopa.export.checkpoint.tokenizer_settings import REFUSED
 from lopa.runtime.errors import BadInputError
 
 _READ = re.compile(r"kwargs\.(?:pop|get|setdefault)\(\s*\"(\w+)\"|\"(\w+)\" (?:not )?in (?:init_)?kwargs")
@@ -80,11 +80,6 @@ def test_a_changed_field(tmp_path: Path, name: str) -> None:
     except BadInputError as error:
         refused = error.received
     assert name in refused if refused else differences(folder) is None
-
-
-def test_each_list_is_of_other_fields() -> None:
-    assert not USED & WITHOUT_EFFECT
-    assert not (USED | WITHOUT_EFFECT).intersection(REFUSED)
 
 
 def test_an_unknown_field_is_a_warning(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 The models have random weights and at least two layers, so that a row depends on the rows before it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,8 @@ from lopa.runtime import BadInputError, Decoder, Engine, EngineStatus, Generatio
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.requests.prefix_tree import CAUSAL_BLOCK, prefix_reuse
 
-OTHERS = ("fast_dllm_v2", "llada2", "two_layer_diffcoder")
-FAMILIES = ("sdar", "two_layer_wedlm", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS))
+FAMILIES = ("sdar", "two_layer_wedlm")
 """Blocks and sliding blocks; the others have the rules of SDAR."""
-DIFFCODER = {"architectures": ["StableDiffcoderForCausalLM"], "model_type": "llama", "attention_bias": False}
-"""Changes to the config.json of small_checkpoint."""
 LONGEST = 300
 """Prompt tokens after which a conversation ends. The smallest of the models has 512 positions."""
 
@@ -43,16 +39,6 @@ def two_layer_wedlm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         head_dim=8,
         qk_norm=True,
     )
-
-
-@pytest.fixture(scope="session")
-def two_layer_diffcoder(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return _bundle(tmp_path_factory.mktemp("diffcoder"), **DIFFCODER)
-
-
-@pytest.fixture(scope="session")
-def llada2(family_bundle: Callable[..., Path]) -> Bundle:
-    return Bundle.open(family_bundle("llada2"))
 
 
 @pytest.fixture(params=FAMILIES)
@@ -161,19 +147,3 @@ def test_a_growing_conversation_reuses_all_finished_blocks(family: Bundle) -> No
                 again = result_of(engine.submit(other, config))
                 assert again == with_stored_prompt(alone(plain, other, config), again)
         assert found.cached_tokens > LONGEST / 2
-
-
-def test_equal_ids_in_two_models_are_not_mixed(two_layer_diffcoder: Bundle, tmp_path: Path) -> None:
-    other = bundle_from_checkpoint(
-        small_checkpoint(tmp_path / "checkpoint", seed=6, changes=DIFFCODER), tmp_path / "bundle"
-    )
-    ids = list(range(3, 22)) * 3
-    with Decoder.open(two_layer_diffcoder.path, threads=1) as one, Decoder.open(other.path, threads=1) as two:
-        config = one.config(max_new_tokens=20, stop_at_eos=False)
-        expected = [alone(each, ids, config) for each in (one, two)]
-        assert expected[0].token_ids != expected[1].token_ids
-        with Engine(one) as first, Engine(two) as second:
-            for reused in (0, 56):
-                found = [result_of(each.submit(ids, config)) for each in (first, second)]
-                assert found == expected
-                assert [each.cached_tokens for each in found] == [reused, reused]

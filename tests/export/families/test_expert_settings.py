@@ -56,21 +56,6 @@ def test_impossible_experts_are_refused(tmp_path: Path, name: str, changes: dict
         config_from_checkpoint(config_with(tmp_path, name, **changes))
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "family"),
-    [
-        ("llada_moe", {}, "llada-moe"),
-        ("llada_moe", {"architectures": ["LLaDAMoEModel"]}, "llada-moe"),
-        ("llada_moe", {"architectures": None}, "llada-moe"),
-        ("llada_moe", {"model_type": "lladamoe"}, "llada-moe"),
-        ("llada2", {"architectures": None}, "llada2-moe"),
-        ("sdar_moe", {}, "sdar-moe"),
-    ],
-)
-def test_families_are_told_apart(tmp_path: Path, name: str, changes: dict[str, Any], family: str) -> None:
-    assert config_from_checkpoint(config_with(tmp_path, name, **changes)).family.name == family
-
-
 def test_dense_layers_are_read(tmp_path: Path) -> None:
     changes = {"decoder_sparse_step": 2, "mlp_only_layers": []}
     moe = config_from_checkpoint(config_with(tmp_path, "sdar_moe", **changes)).dimensions.moe

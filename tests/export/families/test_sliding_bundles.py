@@ -80,17 +80,6 @@ def test_the_command_line(wedlm: Bundle) -> None:
     assert "reference True with alignment 'sliding'" in refused.stderr
 
 
-def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle) -> None:
-    with Decoder.open(stable_diffcoder.path, ["numpy"]) as decoder:
-        assert (decoder.params().alignment, decoder.params().block_size) == ("absolute", 4)
-        (result,) = decoder.generate(["w5 w9 w11"], decoder.config(max_new_tokens=18))
-    assert result.text.strip()
-    for more in ((), ("--strategy", "lopa", "--branches", 1)):
-        shown = lopa_export("generate", stable_diffcoder.path, "w5 w9 w11", "--max-new-tokens", 18, *more)
-        assert shown.returncode == 0, shown.stderr
-        assert shown.stdout.strip() == result.text.strip()
-
-
 def test_models_whose_rows_predict_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:
     with Decoder.open(fast_dllm_v2.path, threads=1) as decoder:
         config = decoder.config(alignment="sliding", attention="causal", confidence="neg_entropy")

@@ -84,24 +84,6 @@ def test_numbers_of_rows_and_experts(sizes: Sizes, shape: tuple[int, int], form:
     _assert_close(run(_in_form(weights, form), weights, inputs), expected_result(weights, inputs), sizes)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sizes", [Sizes(), quantized("int8"), quantized("int4")], ids=["float32", "int8", "int4"])
-def test_all_rows_choose_the_same_experts(sizes: Sizes, form: str, tmp_path: Path) -> None:
-    if form == "portable" and sizes.quantized:
-        pytest.skip("the portable dialect has no quantized experts")
-    ids = np.broadcast_to(np.array([5, 0]), (1, 11, 2)).copy()
-    weights, inputs = random_weights(sizes, tmp_path), random_inputs(sizes, (1, 11), ids=ids)
-    _assert_close(run(_in_form(weights, form), weights, inputs), expected_result(weights, inputs), sizes)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_an_expert_chosen_twice_counts_twice(form: str, tmp_path: Path) -> None:
-    """No router chooses an expert twice, but equal ids have no order, so the form must not depend on one."""
-    weights = random_weights(Sizes(), tmp_path)
-    inputs = random_inputs(Sizes(), (1, 3), ids=np.full((1, 3, 2), 4))
-    _assert_close(run(_in_form(weights, form), weights, inputs), expected_result(weights, inputs), Sizes())
-
-
 @pytest.mark.parametrize("kind", ["", "int8", "int4"])
 def test_onnx_runtime_fuses_every_product(kind: str, tmp_path: Path) -> None:
     weights = random_weights(quantized(kind), tmp_path)

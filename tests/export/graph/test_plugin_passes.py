@@ -1,6 +1,5 @@
 """Graphs with functions of domain lopa: bit-equal to graphs without them, and their bodies against float64."""
 
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -122,27 +121,6 @@ def test_no_token_statistics_of_integers(tmp_path: Path) -> None:
     fast = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, plugins=True)
     assert fast.manifest.plugins == ["BranchAttention"]
     assert not _operators(fast)["lopa", "TokenStatistics"]
-
-
-@pytest.mark.usefixtures("few_cases")
-def test_the_command_decodes_and_verifies_the_same(
-    tiny_plugins: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with tiny.EVAL.open(encoding="utf-8") as lines:
-        prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 2)]
-    ids = []
-    for path in (tiny_plugins, tiny_bundle):
-        with Decoder.open(path, threads=1) as decoder:
-            results = decoder.generate(prompts, decoder.config(branches=3, max_new_tokens=48))
-            ids.append([(result.token_ids, result.steps) for result in results])
-    assert ids[0] == ids[1]
-    with pytest.raises(SystemExit) as ended:
-        main(["verify", str(tiny_plugins), "--checkpoint", str(tiny.CHECKPOINT), "--lora", str(tiny.ADAPTER)])
-    assert ended.value.code == 0
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", str(tiny_plugins)])
-    assert "plugins     BranchAttention, TokenStatistics\n" in capsys.readouterr().out
 
 
 def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

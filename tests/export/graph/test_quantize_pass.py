@@ -108,13 +108,6 @@ def test_int8_rows_are_rounded_by_their_own_scale() -> None:
     assert [node.op_type for node in model.graph].count("QuantizeLinear") == 1
 
 
-def test_a_row_does_not_depend_on_the_others() -> None:
-    model, _ = _product_model("int8", RNG.standard_normal((64, 24)).astype(np.float32), ir.DataType.FLOAT, uses=1)
-    x = RNG.standard_normal((5, 64)).astype(np.float32)
-    among_larger = np.concatenate([x, 1000 * x])
-    np.testing.assert_array_equal(_run(model, among_larger)[0][:5], _run(model, x)[0])
-
-
 @pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.FLOAT16])
 def test_int4_is_the_product_with_dequantized_integers(dtype: ir.DataType) -> None:
     values = RNG.standard_normal((96, 10)).astype(np.float32)

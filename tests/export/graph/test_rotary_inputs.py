@@ -21,7 +21,6 @@ from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import Dtype, IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
-from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.bundle.record import json_from_record
@@ -29,10 +28,6 @@ from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.sessions.session import open_session
 
 pytestmark = pytest.mark.usefixtures("few_cases")
-PROMPTS = (
-    "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:",
-    "Question: Jack has 5 marbles. Sam has 3 more marbles than Jack. How many marbles do they have together?\nAnswer:",
-)
 MOE = Path(__file__).parents[2] / "reference" / "moe"
 
 
@@ -172,20 +167,6 @@ def test_other_graphs_are_rejected(tiny_bundle: Path, alter: Callable[[ir.Graph]
     with pytest.raises(ir.passes.PassError) as caught:
         with_rotary_inputs(model)
     assert message in f"{caught.value} {caught.value.__cause__}"
-
-
-def test_whole_decodes_are_equal(
-    tiny_bundle: Path, tiny_rotary: Path, tiny_portable: Path, tiny_portable_positions: Path
-) -> None:
-    runs = [(tiny_bundle, "cpu"), (tiny_rotary, "cpu"), (tiny_rotary, "cpu+cpu"), (tiny_rotary, "numpy")]
-    runs += [(tiny_portable, "cpu"), (tiny_portable_positions, "cpu")]
-    found = []
-    for bundle, device in runs:
-        with Decoder.open(bundle, devices=[device]) as decoder:
-            results = [decoder.generate(prompt, max_new_tokens=64, branches=3) for prompt in PROMPTS]
-            found.append([(result.text, result.steps) for result in results])
-    assert all(each == found[0] for each in found), found
-    assert "54" in found[0][0][0]
 
 
 def converted(bundle: Bundle, target: Path) -> Bundle:

@@ -9,15 +9,13 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.export.graph_runs import Arrays, opened, random_inputs
 
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.graph.module import ContractForward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.network import network_from_dimensions
-from lopa.runtime.contract import TILE, TOP_K, input_names, output_names
+from lopa.runtime.contract import TILE, input_names, output_names
 from lopa.tiny import CHECKPOINT
 
 DIMENSIONS = config_from_checkpoint(CHECKPOINT).dimensions
@@ -96,58 +94,6 @@ def test_onnx_runtime_agrees_with_the_module(session: onnxruntime.InferenceSessi
     for sizes in SIZES:
         inputs = random_inputs(DIMENSIONS, *sizes, seed=sum(sizes))
         _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.tuples(*(st.integers(1, upper) for upper in (3, 5, 20, 3, 12))),
-    st.integers(0, 1 << 30),
-)
-def test_any_sizes(
-    session: onnxruntime.InferenceSession, module: ContractForward, sizes: tuple[int, ...], seed: int
-) -> None:
-    r, b, w, tiles, q = sizes
-    inputs = random_inputs(DIMENSIONS, r, b, w, tiles * TILE, q, seed=seed)
-    _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
-
-
-def test_statistics_match_the_tempered_logits(session: onnxruntime.InferenceSession) -> None:
-    inputs = random_inputs(DIMENSIONS, 2, 3, 9, TILE, 5, seed=3)
-    ids, logprobs, entropy, *_, logits = session.run(None, inputs)
-    tempered = torch.tensor(logits).double() / torch.tensor(inputs["temperature"]).double()[:, None, None, None]
-    expected = tempered.log_softmax(-1)
-    np.testing.assert_allclose(logprobs, expected.sort(descending=True).values[..., :TOP_K], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(logprobs, np.take_along_axis(expected.numpy(), ids, -1), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(entropy, -(expected.exp() * expected).sum(-1), rtol=1e-5, atol=1e-5)
-
-
-def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -> None:
-    """Commit new rows as prefix, and check that later rows have the same statistics as in one window."""
-    rows, early = 80, 48
-    inputs = random_inputs(DIMENSIONS, 1, 1, rows, TILE, rows - early, seed=11)
-    block = np.arange(rows) // 16
-    inputs |= {
-        "position_ids": np.arange(rows)[None, None],
-        "window_mask": (block[:, None] >= block)[None, None],
-        "prefix_mask": np.zeros((1, TILE), np.bool_),
-        "logits_index": np.arange(early, rows)[None, None],
-    }
-    whole = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
-    later: Arrays = {
-        "input_ids": inputs["input_ids"][..., early:],
-        "position_ids": inputs["position_ids"][..., early:],
-        "window_mask": inputs["window_mask"][..., early:, early:],
-        "prefix_mask": np.arange(TILE)[None] < early,
-        "logits_index": inputs["logits_index"] - early,
-        "temperature": inputs["temperature"],
-    }
-    for name in input_names(LAYERS)[6:]:
-        later[name] = inputs[name].copy()  # content of masked rows must not matter
-        later[name][:, :, :early] = whole[name.replace("past", "window")][:, 0, :, :early]
-    rest = dict(zip(whole, session.run(None, later), strict=True))
-    np.testing.assert_array_equal(rest["topk_ids"][..., 0], whole["topk_ids"][..., 0])
-    for name in ("topk_logprobs", "entropy", "logits"):
-        np.testing.assert_allclose(rest[name], whole[name], rtol=1e-4, atol=1e-4)
 
 
 def test_a_float16_bundle(tiny_half: Path) -> None:

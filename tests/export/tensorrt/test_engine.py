@@ -3,16 +3,11 @@
 import json
 import shutil
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
-import onnx
-import onnxruntime as ort
 import pytest
 from tests.export.tensorrt.interrupted_build import state_after_interrupt
 from tests.runtime.tensorrt.buckets import BUCKETS, DEVICE, target
@@ -22,10 +17,8 @@ from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
-from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import input_names
-from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.plan_file import check_file
 from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, BuildFlags, engine_for_device, target_of_device
@@ -137,15 +130,6 @@ def _other_flags(job: EngineJob) -> EngineJob:
 
 def _other_buckets(job: EngineJob) -> EngineJob:
     return replace(job, buckets=BUCKETS[1:])
-
-
-@pytest.mark.parametrize("change", [_other_flags, _other_buckets])
-def test_a_changed_request_replaces_the_engine(job: EngineJob, change: Callable[[EngineJob], EngineJob]) -> None:
-    first = engine_from_job(job, TRT, target(TRT), None, silent)
-    second = engine_from_job(change(job), TRT, target(TRT), None, silent)
-    assert not second.cached
-    assert second.found.folder == first.found.folder
-    assert second.found.engine.cache_key != first.found.engine.cache_key
 
 
 def test_everything_that_matters_is_in_the_key(bundle: Bundle, job: EngineJob) -> None:
@@ -263,54 +247,9 @@ def test_an_engine_that_does_not_open_is_kept(bundle: Bundle, job: EngineJob) ->
     assert made.found.engine.verified_on == []
 
 
-def test_rounded_rows_are_signed_for_the_parser(tiny_quantized: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(shutil.copytree(tiny_quantized, tmp_path / "bundle"))
-    made = engine_from_job(job_from_bundle(bundle, BUCKETS, BuildFlags()), TRT, target(TRT), None, silent)
-    assert bundle.manifest.quantization is not None
-    expected = ["INT8"] if bundle.manifest.quantization.kind == "int8" else []
-    assert _description(made.found.folder)["zero_points"] == expected
-
-
 def test_a_portable_bundle_is_rejected(tiny_portable: Path) -> None:
     with pytest.raises(BadInputError, match="only a graph in the portable dialect"):
         job_from_bundle(Bundle.open(tiny_portable), BUCKETS, BuildFlags())
-
-
-@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_an_int8_build_agrees_with_an_int8_bundle(tiny_bundle: Path, tiny_quantized: Path) -> None:
-    """Compare the models for the parser, run by ONNX Runtime."""
-    plain, quantized = Bundle.open(tiny_bundle), Bundle.open(tiny_quantized)
-    in_floating_point, in_integers = (job_from_bundle(each, BUCKETS, BuildFlags()) for each in (plain, quantized))
-    built = job_from_bundle(plain, BUCKETS, BuildFlags(products="int8"))
-    expected, ours, theirs = (_logprobs(each) for each in (in_floating_point, built, in_integers))
-    rounding = np.abs(theirs - expected).mean()
-    assert rounding > 1e-3
-    assert np.abs(ours - theirs).mean() < 0.02 * rounding
-
-
-def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
-    model = onnx.load_model_from_string(job.model)
-    for node in model.graph.node:
-        for attribute in [each for each in node.attribute if each.name == "TRT_decomposable"]:
-            node.attribute.remove(attribute)
-    onnx.load_external_data_for_model(model, str(job.bundle.path))
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    random = np.random.default_rng(7)
-    axes = Sizes(requests=1, branches=2, window=16, prefix=64, wanted=16)
-    inputs: dict[str, npt.NDArray[Any]] = {
-        name: random.normal(0, 1, shape).astype(np.float32)
-        for name, shape in GraphArrays(job.bundle.manifest).input_shapes(axes).items()
-    }
-    inputs["input_ids"] = random.integers(0, 1000, (1, 2, 16))
-    inputs["position_ids"] = 40 + np.tile(np.arange(16), (1, 2, 1))
-    inputs["window_mask"] = np.ones((1, 2, 16, 16), np.bool_)
-    inputs["prefix_mask"] = np.arange(64)[None] < 40
-    inputs["logits_index"] = np.tile(np.arange(16), (1, 2, 1))
-    inputs["temperature"] = np.ones(1, np.float32)
-    logprobs: npt.NDArray[np.float32] = session.run(["topk_logprobs"], inputs)[0]
-    return logprobs
 
 
 @pytest.mark.parametrize("products", ["int8", "fp8"])

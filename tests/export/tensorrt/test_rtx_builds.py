@@ -112,12 +112,6 @@ def test_a_bucket_of_experts(
     _checked_plan(real_rtx, job, tmp_path)
 
 
-def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -> None:
-    """Check the parser only: `lopa-export tensorrt` requires the standard dialect."""
-    bundle = Bundle.open(tiny_portable)
-    assert _parsed(real_rtx, bundle.graph.read_bytes(), bundle)["outputs"]
-
-
 def test_a_bucket_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     """Run all steps of `lopa-export tensorrt --rtx` for a given GPU."""
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
@@ -169,23 +163,6 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
     assert len(names) == 6
     _built(real_rtx, _job(tiny_half), tmp_path / PLAN_NAME, names)
     assert _fused_kernels((tmp_path / PLAN_NAME).read_bytes()) == {b"fmha::Turing_hmma_fp16_traits"}
-
-
-@pytest.mark.parametrize(
-    ("in_floating_point", "message"),
-    [
-        ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
-    ],
-    ids=["bfloat16"],
-    indirect=["in_floating_point"],
-)
-def test_other_floats_are_not_for_7_5(
-    in_floating_point: Path, message: str, real_rtx: ModuleType, tmp_path: Path
-) -> None:
-    with pytest.raises(BadInputError, match=message) as raised:
-        _built(real_rtx, _job(in_floating_point), tmp_path / PLAN_NAME, ["7.5"])
-    assert "export in another dtype" in raised.value.remedy
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_that_stay_on_the_host(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:

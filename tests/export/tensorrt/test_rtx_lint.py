@@ -9,17 +9,14 @@ import onnx
 import onnx.defs
 import pytest
 from tests.buckets import BUCKETS
-from tests.export.tensorrt.one_node import F32, model_of_node
 from tests.export.tensorrt.operator_models import MODELS
 from tests.export.tensorrt.parser_controls import CONTROLS
 from tests.export.tensorrt.real_verdict import verdict_of_model
 
 from lopa.export.tensorrt import parser_lint
-from lopa.export.tensorrt.builder import check_named_dimensions
 from lopa.export.tensorrt.engine import job_from_bundle
 from lopa.export.tensorrt.parser_lint import tensorrt_operators
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 pytestmark = pytest.mark.tensorrt_rtx
@@ -74,13 +71,3 @@ def test_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_quantized: P
     ]
     used = {node.op_type for job in jobs for node in onnx.load_model_from_string(job.model).graph.node}
     assert used <= set(MODELS)
-
-
-def test_axes_of_one_name_have_one_size(real_rtx: ModuleType) -> None:
-    """Check that the builder accepts an inconsistent profile and fails later, so that our own check is needed."""
-    shapes = {"a": (2, 8), "b": (3, 8)}
-    model = model_of_node("Add", {name: (F32, ["n", 8]) for name in shapes})
-    assert verdict_of_model(real_rtx, model, shapes)[0] == "builder rejects"
-    with pytest.raises(BadInputError, match="gives n the size 2 in a, axis 0 and 3 in b"):
-        check_named_dimensions({name: ["n", ""] for name in shapes}, shapes, 0)
-    assert verdict_of_model(real_rtx, model, {"a": (3, 8), "b": (3, 8)})[0] == "built"

@@ -62,26 +62,6 @@ def own_head_beside_ties(folder: Path) -> Case:
     return naive, checkpoint(folder / "right"), misread, None
 
 
-def single_file_beside_an_index(folder: Path) -> Case:
-    misread = checkpoint(folder / "misread")
-    shard = "model-00001-of-00001.safetensors"
-    other = {name: tensor + 1 for name, tensor in tensors_of(misread).items()}
-    write_index(misread, {shard: other}, dict.fromkeys(other, shard))
-    return checkpoint(folder / "naive", other), checkpoint(folder / "right"), misread, None
-
-
-def tensor_in_two_shards(folder: Path) -> Case:
-    misread = checkpoint(folder / "misread")
-    whole = tensors_of(misread)
-    (misread / "model.safetensors").unlink()
-    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
-    last = {MATRIX: whole[MATRIX] + 1}
-    placed = {name: second if name == HEAD else first for name in whole}
-    rest = {name: tensor for name, tensor in whole.items() if name != HEAD}
-    write_index(misread, {first: rest, second: {HEAD: whole[HEAD], **last}}, placed)
-    return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
-
-
 def head_in_two_shards(folder: Path) -> Case:
     """Add the same constant to every row of the head, which changes no probability: only the weights show it."""
     misread = checkpoint(folder / "misread")
@@ -93,30 +73,6 @@ def head_in_two_shards(folder: Path) -> Case:
     rest = {name: tensor for name, tensor in whole.items() if name != MATRIX}
     write_index(misread, {first: rest, second: {MATRIX: whole[MATRIX], **last}}, placed)
     return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
-
-
-def theta_in_two_places(folder: Path) -> Case:
-    scaling = {"rope_type": "default", "rope_theta": 500.0}
-    misread = checkpoint(folder / "misread", rope_theta=10000.0, rope_scaling=scaling)
-    return checkpoint(folder / "naive"), checkpoint(folder / "right", rope_theta=500.0), misread, None
-
-
-def saved_embedding_on_a_tied_base(folder: Path) -> Case:
-    misread = checkpoint(folder / "misread", tie_word_embeddings=True)
-    whole = tensors_of(misread)
-    head = whole.pop(HEAD)
-    save_file(whole, misread / "model.safetensors")
-    saved = torch.randn(head.shape, generator=torch.Generator().manual_seed(3))
-    lora = folder / "lora"
-    lora.mkdir()
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
-    (lora / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": ["embed_tokens"]}))
-    module = "base_model.model.model.layers.0.self_attn.q_proj"
-    unchanged = {f"{module}.lora_A.weight": torch.zeros(2, 32), f"{module}.lora_B.weight": torch.zeros(32, 2)}
-    save_file({**unchanged, f"base_model.model.{EMBEDDING}": saved}, lora / "adapter_model.safetensors")
-    naive = checkpoint(folder / "naive", {EMBEDDING: saved, HEAD: saved.clone()})
-    right = checkpoint(folder / "right", {EMBEDDING: saved, HEAD: whole[EMBEDDING].clone()})
-    return naive, right, misread, lora
 
 
 def second_version_of_gptq(folder: Path) -> Case:
@@ -132,11 +88,7 @@ def second_version_of_gptq(folder: Path) -> Case:
     "case",
     [
         own_head_beside_ties,
-        single_file_beside_an_index,
-        tensor_in_two_shards,
         head_in_two_shards,
-        theta_in_two_places,
-        saved_embedding_on_a_tied_base,
         second_version_of_gptq,
     ],
     ids=lambda case: case.__name__,

@@ -1,6 +1,5 @@
 """transformers' networks as a reference: they apply the given mask and no causal one."""
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,35 +45,6 @@ def sequences() -> Sequences:
     )
 
 
-def with_another_last_token(whole: Sequences) -> Sequences:
-    ids = whole.input_ids.copy()
-    ids[:, -1] = (ids[:, -1] + 1) % 975
-    return replace(whole, input_ids=ids)
-
-
-def largest_difference(reference: TransformersReference, whole: Sequences, other: Sequences) -> np.ndarray:
-    """Return the largest differences by row, over branches and vocabulary."""
-    difference = np.abs(reference.forward(whole).logits - reference.forward(other).logits)
-    return difference.max(axis=(0, 2))
-
-
-def test_rows_see_later_rows(reference: TransformersReference) -> None:
-    whole = sequences()
-    assert (largest_difference(reference, whole, with_another_last_token(whole)) > 1e-2).all()
-
-
-def test_rows_do_not_attend_to_masked_rows(reference: TransformersReference) -> None:
-    mask = sequences().mask.copy()
-    mask[:, :4, -1] = (
-        False  # rows 0 to 3 must not depend on the last row, even through other rows; rows 4 to 7 attend to it
-    )
-    mask[:, :4, 4:-1] = False
-    whole = replace(sequences(), mask=mask)
-    difference = largest_difference(reference, whole, with_another_last_token(whole))
-    assert (difference[:4] == 0).all()
-    assert (difference[4:] > 1e-2).all()
-
-
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's own call
 def test_a_causal_mask_gives_the_models_default_behaviour(reference: TransformersReference) -> None:
     causal = replace(sequences(), mask=np.tril(sequences().mask))
@@ -84,28 +54,6 @@ def test_a_causal_mask_gives_the_models_default_behaviour(reference: Transformer
         expected = model(torch.from_numpy(causal.input_ids), position_ids=torch.from_numpy(causal.position_ids)).logits
     np.testing.assert_allclose(reference.forward(causal).logits, expected, atol=2e-4)
     assert np.abs(reference.forward(sequences()).logits - expected.numpy()).max() > 0.1
-
-
-def test_only_sampled_positions_in_their_order(reference: TransformersReference) -> None:
-    whole = sequences()
-    some = replace(whole, wanted=np.array([[3, 0, 3], [8, 8, 1]]))
-    every = reference.forward(whole).logits
-    np.testing.assert_allclose(
-        reference.forward(some).logits, np.stack([every[0, [3, 0, 3]], every[1, [8, 8, 1]]]), atol=1e-4
-    )
-
-
-def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -> None:
-    whole = sequences()
-    here, there = (
-        reference.forward(whole).rows,
-        reference.forward(replace(whole, position_ids=whole.position_ids + 100)).rows,
-    )
-    assert [array.shape for array in here] == [(BRANCHES, 2, LENGTH, 32)] * 10
-    assert np.abs(here[0] - there[0]).max() > 0.1
-    np.testing.assert_array_equal(here[1], there[1])
-    # Rotation is relative: shifting all positions by the same distance changes nothing after attention.
-    np.testing.assert_allclose(here[9], there[9], atol=1e-3)
 
 
 def test_other_architectures_have_no_reference_model(manifest: Manifest) -> None:
@@ -210,27 +158,6 @@ def test_stacked_experts(tmp_path: Path, kinds: tuple[str, ...], ending: str) ->
     checkpoint = RECORDED.parent / "moe" / "llada2"
     dimensions = source_from_checkpoint(checkpoint, None).config.dimensions
     assert_same(dimensions, "llada2-moe", changed_copy(tmp_path / "stacked", checkpoint, stack), checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("changes", "removed"),
-    [
-        ({"num_local_experts": 16}, ["num_experts"]),
-        (
-            {"rope_parameters": {"rope_type": "default", "rope_theta": 600000, "partial_rotary_factor": 0.5}},
-            ["rope_theta", "partial_rotary_factor", "rope_scaling"],
-        ),
-    ],
-)
-def test_llada2_as_transformers_5_writes_it(tmp_path: Path, changes: dict[str, object], removed: list[str]) -> None:
-    checkpoint = RECORDED.parent / "moe" / "llada2"
-    dimensions = source_from_checkpoint(checkpoint, None).config.dimensions
-    copy = changed_copy(tmp_path / "copy", checkpoint, lambda _: None)
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({k: v for k, v in (config | changes).items() if k not in removed}))
-    found, expected = (network_from_checkpoint(dimensions, "llada2-moe", each) for each in (copy, checkpoint))
-    assert torch.equal(found.model.rotary_emb.inv_freq, expected.model.rotary_emb.inv_freq)
-    assert_same(dimensions, "llada2-moe", copy, checkpoint)
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,6 @@ def network(tiny_bundle: Path) -> Any:
     return reference._model.double()
 
 
-@pytest.fixture(scope="module")
-def first_layer(network: Any) -> Any:
-    model = copy.deepcopy(network)
-    del model.model.layers[1:]
-    return model
-
-
 @pytest.fixture
 def session(tiny_bundle: Path) -> Iterator[Session]:
     session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
@@ -103,29 +96,6 @@ def shadow_logits(model: Any, packed: PackedRows) -> Logits:
 
 @pytest.mark.parametrize("attention", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_one_layer_gives_a_forward_without_the_token(first_layer: Any, seed: int, shift: int, attention: str) -> None:
-    """Compare with a forward in which the position is masked (shift 0) or absent (shift 1)."""
-    context = context_with(shift, attention)
-    anchor = anchor_of(seed, context)
-    every = judged_in(anchor)
-    # Masks of a block see each other, so the definition applies to one at a time.
-    groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
-    for judged in groups:
-        found = shadow_logits(first_layer, rows_with_shadows(anchor, judged, context))
-        plain = pack_rows((anchor,), context)
-        for position, answer in zip(judged, found, strict=True):
-            ids, mask = plain.input_ids.copy(), plain.masks[0].copy()
-            if shift:
-                mask[:, position] = False
-            else:
-                ids[position] = MASK
-            expected = logits_of(first_layer, ids, plain.positions, mask)[position - shift]
-            np.testing.assert_allclose(answer, expected, atol=CLOSE)
-
-
-@pytest.mark.parametrize("attention", ["full", "block_causal"])
-@pytest.mark.parametrize("shift", [0, 1])
 def test_more_layers_read_the_real_rows(network: Any, shift: int, attention: str) -> None:
     """Compare with the real rows through all layers, then one extra row that reads all of theirs except two."""
     context = context_with(shift, attention)
@@ -147,21 +117,6 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, attention: str
             sees[0, [position, at]] = False
             expected = logits_of(network, np.array([token]), np.array([at]), sees, copy.deepcopy(rows))[0]
             np.testing.assert_allclose(answer, expected, atol=CLOSE)
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_the_checked_token_acts_through_other_rows_only(network: Any, first_layer: Any, shift: int) -> None:
-    """Change that token: nothing changes in one layer, but later layers see rows that have read it."""
-    context = context_with(shift, "full")
-    anchor = anchor_of(3, context)
-    position = int(judged_in(anchor)[2])
-    other = replace(anchor, tokens=anchor.tokens.copy())
-    other.tokens[position] = (anchor.tokens[position] + 1) % 900 + 3
-    both = [rows_with_shadows(each, judged_in(anchor), context) for each in (anchor, other)]
-    one = [shadow_logits(first_layer, packed)[2] for packed in both]
-    more = [shadow_logits(network, packed)[2] for packed in both]
-    np.testing.assert_array_equal(one[0], one[1])
-    assert np.abs(more[0] - more[1]).max() > 1e-3
 
 
 def test_an_engine_with_a_cache(network: Any, session: Session) -> None:

@@ -21,9 +21,12 @@ from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.families.family import QWEN2_OUTER, QWEN3_LAYER
 from lopa.export.source import source_from_checkpoint
 
-# Published parameter counts: LLaDA 8.02 billion, two of Qwen2.5, and Qwen3-1.7B with an untied head for SDAR.
+# Published parameter counts: LLaDA 8.02 billion, three of Qwen2.5, and Qwen3-1.7B with an untied head for SDAR.
 # Mixtures of experts: as in the table of sizes, and Qwen3-30B-A3B for SDAR.
 PARAMETERS = {
+    "dream-7b": 7_615_616_512,
+    "diffucoder-7b": 7_615_616_512,
+    "dream-0.5b": 494_032_768 + 151936 * 896,  # with an untied head
     "llada-8b": 8_015_581_184,
     "fast-dllm-v2-1.5b": 1_543_714_304,
     "sdar-1.7b": 2_031_739_904,

@@ -58,22 +58,6 @@ def test_a_forbidden_import_is_found(contract: str, was: str, changed: str, foun
     assert f"{contract} BROKEN" in done.stdout
 
 
-def test_a_file_that_imports_upwards_is_found(tmp_path: Path) -> None:
-    """Import against the layers in a tree of three files; the error names the line."""
-    for name, text in {"__init__": "", "above": "", "below": "\nimport house_of_cards.above\n"}.items():
-        (tmp_path / "house_of_cards").mkdir(exist_ok=True)
-        (tmp_path / "house_of_cards" / f"{name}.py").write_text(text)
-    (tmp_path / "layers.toml").write_text(
-        '[tool.importlinter]\nroot_packages = ["house_of_cards"]\n'
-        '[[tool.importlinter.contracts]]\nname = "Cards"\ntype = "layers"\n'
-        'containers = ["house_of_cards"]\nexhaustive = true\nlayers = ["above", "below"]\n'
-    )
-    command = [Path(sys.executable).with_name("lint-imports"), "--config", "layers.toml", "--no-cache"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "house_of_cards.below -> house_of_cards.above (l.2)" in done.stdout
-
-
 def modules() -> Iterator[Path]:
     """Yield the Python files of every package, relative to the project."""
     for top in TOPS:
