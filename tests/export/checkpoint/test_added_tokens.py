@@ -75,14 +75,12 @@ def test_both_files_with_the_same_tokens(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         (_decoder(_x=_entry("<x>")), "added_tokens_decoder['x']"),
-        (_decoder(_99999999999=_entry("<x>")), "added_tokens_decoder['99999999999']"),
         (_decoder(_4294967296=_entry("<x>")), "the added token '<x>' with the id 4294967296"),
         (_decoder(_5="<x>"), "added_tokens_decoder['5'] = '<x>'"),
         (_decoder(_5=_entry("<x>", special="yes")), "added_tokens_decoder['5']"),
         (_decoder(_5=_entry(7)), "the added token 7"),
         (_decoder(_5=_entry("\ud800")), "the added token '\\ud800'"),
         (_decoder(_5=_entry("")), "an added token without text"),
-        (_decoder(_5={}), "an added token without text"),
         ({"added_tokens_decoder": []}, "added_tokens_decoder = []"),
         (_decoder(_5=_entry("<x>"), _6=_entry("<x>")), "gives the token '<x>' the ids 5 and 6"),
         (_decoder(_5=_entry("b")), "gives the token 'b' the ids 1 and 5"),
@@ -102,11 +100,9 @@ def test_rejected_entries(tmp_path: Path, settings: dict[str, Any], message: str
     [
         ('{"<|mask|>": 5}', "gives the token '<|mask|>' the ids"),
         ('{"<x>": "5"}', "'<x>': '5'"),
-        ('{"<x>": true}', "'<x>': True"),
         ('{"<x>": -1}', "with the id -1"),
         ('{"": 5}', "an added token without text"),
         ("[]", "got `array`"),
-        ("{", "Input data was truncated"),
     ],
 )
 def test_a_broken_added_tokens_file(tmp_path: Path, content: str, message: str) -> None:

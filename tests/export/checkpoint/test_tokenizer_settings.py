@@ -12,7 +12,6 @@ from tests.export.checkpoint.test_auto_tokenizer import Files, differences, expo
 from tests.export.checkpoints import small_checkpoint
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer, TokenizersBackend
 
-from lopa.export.checkpoint.tokenizer_settings import REFUSED
 from lopa.runtime.errors import BadInputError
 
 _READ = re.compile(r"kwargs\.(?:pop|get|setdefault)\(\s*\"(\w+)\"|\"(\w+)\" (?:not )?in (?:init_)?kwargs")
@@ -86,14 +85,6 @@ def test_an_unknown_field_is_a_warning(tmp_path: Path) -> None:
     files = Files()
     files.config |= {"sampling": "greedy", "other": None, "more": False, "image_token": "Question"}
     assert exported(files.write(tmp_path)).notes == ("tokenizer_config.json: sampling is unknown and has no effect",)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_fields(tmp_path: Path, name: str) -> None:
-    files = Files()
-    files.config |= {name: True, "clean_up_tokenization_spaces": True}
-    with pytest.raises(BadInputError, match=r"in tokenizer_config\.json"):
-        exported(files.write(tmp_path))
 
 
 def test_spaces_that_are_cleaned_up(tmp_path: Path) -> None:

@@ -63,18 +63,6 @@ def bundles(
     return dict(zip(checkpoints, (dream, llada, fast_dllm_v2, sdar, wedlm, stable_diffcoder, *sparse), strict=True))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_row_of_a_tensor_has_one_place_in_the_bundle(checkpoints: dict[str, Path], name: str) -> None:
-    source = source_from_checkpoint(checkpoints[name], None)
-    rows: dict[str, list[int]] = {}
-    for weight in source.planned:
-        for part in weight.parts:
-            rows.setdefault(part.source, []).extend(range(part.first, part.first + part.rows))
-    assert {tensor: sorted(found) for tensor, found in rows.items()} == {
-        tensor: [*range(stored.shape[0])] for tensor, stored in source.stored.items()
-    }
-
-
 _ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "attention": "block_causal"}
 DECODING: dict[str, dict[str, Any]] = {
     "dream": {"strategy": "lopa", "alignment": "prompt", "attention": "full", "cache": "blocks", "block_size": 32},

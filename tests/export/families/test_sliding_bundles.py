@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.cli.command import lopa_export
 from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
@@ -62,22 +61,6 @@ def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
             )
             assert once.result.token_ids == apart.result.token_ids
     assert sum(len(step.rows.lengths) < len(step.branches) for step in steps) > 5
-
-
-def test_the_command_line(wedlm: Bundle) -> None:
-    with Decoder.open(wedlm.path, threads=1) as decoder:
-        assert decoder.params().slides
-        prompt = "w5 w9 w11"
-        (result,) = decoder.generate([prompt], decoder.config(max_new_tokens=20))
-    shown = lopa_export("generate", wedlm.path, prompt, "--max-new-tokens", 20)
-    assert shown.returncode == 0, shown.stderr
-    assert result.text.strip()
-    assert shown.stdout.strip() == result.text.strip()
-    ahead = lopa_export("generate", wedlm.path, prompt, "--strategy", "lopa", "--branches", 3, "--max-new-tokens", 20)
-    assert ahead.returncode == 0, ahead.stderr
-    refused = lopa_export("generate", wedlm.path, prompt, "--reference")
-    assert refused.returncode != 0
-    assert "reference True with alignment 'sliding'" in refused.stderr
 
 
 def test_models_whose_rows_predict_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,28 +52,3 @@ def test_the_commands_for_the_cpu_work_as_documented(tiny_bundle: Path, tmp_path
     rows = re.findall(r"^\| (`.+?`) \|", PAGE, re.MULTILINE)
     listed = {name for names in rows for name in re.findall(r"`([\w-]+\.\w+)`", names)}
     assert {each.name for each in (tmp_path / "CASES").iterdir()} - {"__pycache__"} == listed
-
-
-@cache
-def help_of(tool: str) -> str:
-    """Return the output of `polygraphy TOOL --help`."""
-    command = [*POLYGRAPHY, *tool.split(), "--help"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.slow  # a process for the help of each tool
-@pytest.mark.parametrize("command", NOT_RUN)
-def test_the_options_of_the_others_exist(command: str) -> None:
-    given = command.partition("  # ")[0].replace("$(cat ", "").partition("polygraphy ")[2]
-    for part in re.split(r"--check polygraphy ", given):
-        words = part.split()
-        tool = words[0] if words[0] in ("run", "convert") else " ".join(words[:2])
-        for option in (word.partition("=")[0] for word in words if word.startswith("-")):
-            assert re.search(rf"(?<![\w-]){option}(?![\w-])", help_of(tool)), f"{tool} has no {option}"
-
-
-@pytest.mark.slow
-def test_the_options_in_the_shapes_file_exist() -> None:
-    for which in ("min", "opt", "max"):
-        assert f"--trt-{which}-shapes" in help_of("run")
-        assert f"--trt-{which}-shapes" in help_of("convert")

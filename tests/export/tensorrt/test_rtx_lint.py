@@ -2,22 +2,16 @@
 
 import ast
 import inspect
-from pathlib import Path
 from types import ModuleType
 
 import onnx
 import onnx.defs
 import pytest
-from tests.buckets import BUCKETS
-from tests.export.tensorrt.operator_models import MODELS
 from tests.export.tensorrt.parser_controls import CONTROLS
 from tests.export.tensorrt.real_verdict import verdict_of_model
 
 from lopa.export.tensorrt import parser_lint
-from lopa.export.tensorrt.engine import job_from_bundle
 from lopa.export.tensorrt.parser_lint import tensorrt_operators
-from lopa.runtime.bundle import Bundle
-from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 pytestmark = pytest.mark.tensorrt_rtx
 
@@ -52,22 +46,3 @@ def test_the_table_lists_what_the_parser_lists(real_rtx: ModuleType) -> None:
     real = {name for name in known if parser.supports_operator(name)}
     assert listed - real == {"DeformConv"}  # a plugin that RTX lacks; no graph of ours needs it
     assert real - listed == {"CausalConvWithState", "LinearAttention", "Swish"}  # newer than 10.15
-
-
-@pytest.mark.parametrize("operator", MODELS)
-def test_every_type_that_the_table_has_is_built(operator: str, real_rtx: ModuleType) -> None:
-    """Check the operators of our graphs."""
-    types = tensorrt_operators().operators[operator].types.split()
-    models = {name: MODELS[operator](onnx.TensorProto.DataType.Value(name)) for name in types}
-    assert {name: verdict_of_model(real_rtx, model)[0] for name, model in models.items()} == dict.fromkeys(
-        types, "built"
-    )
-
-
-def test_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_quantized: Path) -> None:
-    jobs = [
-        job_from_bundle(Bundle.open(tiny_bundle_logits), BUCKETS, BuildFlags(products="int8")),
-        job_from_bundle(Bundle.open(tiny_quantized), BUCKETS, BuildFlags()),
-    ]
-    used = {node.op_type for job in jobs for node in onnx.load_model_from_string(job.model).graph.node}
-    assert used <= set(MODELS)

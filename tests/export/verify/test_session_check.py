@@ -106,19 +106,6 @@ def test_cached_results_depend_on_all_inputs() -> None:
     assert counting.asked == 6
 
 
-def test_the_cache_of_a_reference_is_limited() -> None:
-    """Check the limit: a result of Counting has 40 + 2 x 48 bytes, so two fit."""
-    asked = [
-        Sequences(np.array([[i]]), np.array([[0]]), np.ones((1, 1, 1), np.bool_), np.array([[0]])) for i in range(4)
-    ]
-    counting = Counting()
-    cached = CachedReference(counting, max_bytes=2 * 136 + 135)
-    for _ in range(3):
-        for each in asked:
-            cached.forward(each)
-    assert counting.asked == 2 + 3 * 2
-
-
 def wrong(found: Report) -> set[str]:
     """Return the outputs beyond tolerance, without layer numbers."""
     return {"key" if "key_values" in error.output else error.output for error in found.errors if not error.ok}

@@ -21,7 +21,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Stage
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE, output_names
-from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
+from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN
 from lopa.runtime.errors import BadInputError
 
 
@@ -122,28 +122,6 @@ def test_the_weights_are_in_one_file(tiny_staged: Path, tiny_bundle: Path) -> No
             }  # fmt: skip
             used.append(initializer.name)
     assert sorted(used) == sorted(bundle.manifest.tensors), "each weight belongs to one stage"
-
-
-def test_the_signature_of_a_stage(tiny_staged: Path) -> None:
-    bundle = Bundle.open(tiny_staged)
-    layers = bundle.manifest.dimensions.layers
-    rows = ["requests", "branches", "window"]
-    for stage in bundle.manifest.stages:
-        part = ModelPart(stage.first_layer, stage.end_layer, layers)
-        graph = onnx.load(bundle.file(stage.graph), load_external_data=False).graph
-        assert [value.name for value in graph.input] == part.input_names()
-        assert [value.name for value in graph.output] == part.output_names(with_logits=False)
-        shapes = {
-            value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
-            for value in (*graph.input, *graph.output)
-        }
-        assert shapes[HIDDEN if stage.first_layer else NEXT_HIDDEN] == [
-            2,
-            *rows,
-            bundle.manifest.dimensions.hidden_size,
-        ]
-        assert shapes[f"past_key_values.{stage.first_layer}.key"] == ["requests", 2, "prefix", 32]
-        assert shapes[f"window_key_values.{stage.first_layer}.key"] == ["requests", "branches", 2, "window", 32]
 
 
 @pytest.mark.parametrize("ends", [(3,), (3, 3), (3, 6), (4, 3), (1, 1, 5)])
