@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,9 @@ from tokenizers import Tokenizer, models
 
 from lopa.cli.main import main
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
+from lopa.export.source import ExportSource
+from lopa.export.weights.plan import tensor_records_from_plan
+from lopa.export.weights.writer import write_weights
 
 CONFIG: dict[str, Any] = {
     "architectures": ["DreamModel"],
@@ -93,6 +97,23 @@ def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tens
     return {name: torch.randn(shape, generator=generator) / 4 for name, shape in present.items()}
 
 
+def tensors_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors of the safetensors files."""
+    return {name: tensor for path in checkpoint.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def written(source: ExportSource, folder: Path) -> dict[str, np.ndarray]:
+    """Return the float32 tensors that an export writes, by their names in the bundle."""
+    records = tensor_records_from_plan(source.planned, "float32")
+    write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
+    data = (folder / "data").read_bytes()
+    (folder / "data").unlink()
+    return {
+        name: np.frombuffer(data, np.float32, each.length // 4, each.offset).reshape(each.shape)
+        for name, each in records.items()
+    }
+
+
 def edit_config(checkpoint: Path, **changes: Any) -> None:
     """Change entries of config.json; None writes null."""
     path = checkpoint / "config.json"
@@ -108,7 +129,7 @@ def edit_weights(checkpoint: Path, changes: Mapping[str, torch.Tensor | None]) -
             del tensors[name]
         else:
             tensors[name] = value
-    save_file(tensors, path)
+    save_file(tensors, path, {"format": "pt"})
 
 
 def enlarge_vocabulary(checkpoint: Path, rows: int) -> None:

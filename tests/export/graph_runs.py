@@ -1,14 +1,19 @@
 """Graphs in ONNX Runtime: sessions on one thread, random inputs of the contract, and operators when optimized."""
 
 from collections import Counter
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+from tests.runtime.random_windows import random_batch
+from tests.runtime.sequential import sequential
 
-from lopa.runtime.bundle.manifest import ModelDimensions
-from lopa.runtime.contract import past_names
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.sessions.session import open_session
 
 Arrays = dict[str, np.ndarray]
 
@@ -20,21 +25,32 @@ def opened(graph: Path | bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
-def random_inputs(
-    dimensions: ModelDimensions, r: int, b: int, w: int, p: int, q: int, *, seed: int, dtype: str = "float32"
-) -> Arrays:
-    """Return random inputs of a standard graph; every row sees itself, as the contract requires."""
+def random_inputs(graph: Path, r: int, b: int, w: int, p: int, q: int, *, seed: int) -> Arrays:
+    """Return random inputs of a standard graph or stage; every row sees itself, as the contract requires."""
     rng = np.random.default_rng(seed)
-    past = (r, dimensions.kv_heads, p, dimensions.head_size)
-    return {
-        "input_ids": rng.integers(0, dimensions.vocab_size, (r, b, w)),
-        "position_ids": rng.integers(0, dimensions.max_positions, (r, b, w)),
-        "window_mask": (rng.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
-        "prefix_mask": rng.random((r, p)) < 0.5,
-        "logits_index": rng.integers(0, w, (r, b, q)),
-        "temperature": rng.uniform(0.4, 2.0, r).astype(np.float32),
-        **{name: rng.standard_normal(past).astype(dtype) for name in past_names(dimensions.layers)},
-    }
+    axes = {"requests": r, "branches": b, "window": w, "prefix": p, "rows": q}
+    inputs: Arrays = {}
+    for value in onnx.load(graph, load_external_data=False).graph.input:
+        form = value.type.tensor_type
+        shape = [axis.dim_value or axes[axis.dim_param] for axis in form.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(form.elem_type)
+        if dtype == np.bool_:
+            inputs[value.name] = rng.random(shape) < 0.5
+        elif dtype == np.int64:
+            inputs[value.name] = rng.integers(0, {"input_ids": 24, "position_ids": 512}.get(value.name, w), shape)
+        else:
+            inputs[value.name] = rng.standard_normal(shape).astype(dtype)
+    inputs["window_mask"] |= np.eye(w, dtype=np.bool_)
+    inputs["temperature"] = rng.uniform(0.4, 2.0, r).astype(np.float32)
+    return inputs
+
+
+def statistics_of(bundle: Bundle, device: str = "cpu", batch: WindowBatch | None = None) -> Statistics:
+    """Return the statistics of a forward on one thread: of `batch`, or of two requests with three branches."""
+    some = batch or random_batch(np.random.default_rng(0), [0, 1], 3, 40, 20)
+    some = replace(some, input_ids=some.input_ids % bundle.manifest.dimensions.vocab_size)
+    with closing(open_session(bundle, device, threads=1)) as session:
+        return sequential(session).forward(some)
 
 
 def operators_when_optimized(graph: Path, folder: Path) -> Counter[str]:

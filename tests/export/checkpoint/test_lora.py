@@ -8,12 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from tests.export.checkpoints import small_checkpoint
+from tests.export.checkpoints import small_checkpoint, written
 from tests.tools.miniature import MINIATURES
 from tools.checkpoint.likeness import LAYER_MATRICES
 from tools.checkpoint.make import checkpoint_from_likeness
@@ -22,8 +21,6 @@ from torch import nn
 from lopa.export.checkpoint.lora import _KNOWN
 from lopa.export.families import FAMILIES
 from lopa.export.source import ExportSource, source_from_checkpoint
-from lopa.export.weights.plan import tensor_records_from_plan
-from lopa.export.weights.writer import write_weights
 from lopa.runtime.errors import BadInputError
 
 LLADA = Path(__file__).parents[2] / "reference" / "families" / "llada"
@@ -76,16 +73,8 @@ def _saved_adapter(
 
 def _our_merge(source: ExportSource, folder: Path) -> dict[str, torch.Tensor]:
     """Return the tensors in the weights file, in the checkpoint's layout."""
-    records = tensor_records_from_plan(source.planned, "float32")
-    write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
-    data = (folder / "data").read_bytes()
-    merged = {}
-    for weight in source.planned:
-        record = records[weight.name]
-        values = np.frombuffer(data, np.float32, count=record.length // 4, offset=record.offset)
-        tensor = torch.tensor(values.reshape(record.shape))
-        merged[weight.source] = tensor.t() if weight.transposed else tensor
-    return merged
+    found = {name: torch.tensor(values) for name, values in written(source, folder).items()}
+    return {each.source: found[each.name].t() if each.transposed else found[each.name] for each in source.planned}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.export.checkpoint.test_lora import _our_merge
-from tests.export.checkpoints import CONFIG, edit_config, shard, small_checkpoint
+from tests.export.checkpoints import CONFIG, edit_config, edit_weights, shard, small_checkpoint
 
 from lopa.export.checkpoint.tensors import SINGLE_NAME
 from lopa.export.source import source_from_checkpoint
@@ -25,12 +25,6 @@ QWEN2 = {
     "model_type": "qwen2",
     "tie_word_embeddings": True,
 }
-
-
-def _without(checkpoint: Path, name: str) -> None:
-    tensors = load_file(checkpoint / SINGLE_NAME)
-    del tensors[name]
-    save_file(tensors, checkpoint / SINGLE_NAME, {"format": "pt"})
 
 
 def tied_checkpoint(folder: Path, head: str = "none") -> Path:
@@ -78,11 +72,10 @@ def test_a_family_with_its_own_entry_for_ties(tmp_path: Path) -> None:
     edit_config(tmp_path, weight_tying=True)
     with pytest.raises(BadInputError, match=r"other values than the embedding, but config.json has weight_tying"):
         source_from_checkpoint(tmp_path, None)
-    tensors = load_file(tmp_path / SINGLE_NAME)
     head, embedding = "model.transformer.ff_out.weight", "model.transformer.wte.weight"
-    save_file({**tensors, head: tensors[embedding].clone()}, tmp_path / SINGLE_NAME)
+    edit_weights(tmp_path, {head: load_file(tmp_path / SINGLE_NAME)[embedding].clone()})
     source_from_checkpoint(tmp_path, None)
-    _without(tmp_path, head)
+    edit_weights(tmp_path, {head: None})
     merged = _our_merge(source_from_checkpoint(tmp_path, None), tmp_path)
     assert torch.equal(merged[head], merged[embedding])
 
@@ -133,7 +126,7 @@ def test_ties_of_a_family_whose_modules_peft_does_not_know(tmp_path: Path) -> No
     checkpoint, folder = Path(shutil.copytree(LLADA, tmp_path / "checkpoint")), tmp_path / "adapter"
     folder.mkdir()
     edit_config(checkpoint, weight_tying=True)
-    _without(checkpoint, "model.transformer.ff_out.weight")
+    edit_weights(checkpoint, {"model.transformer.ff_out.weight": None})
     name = "model.transformer.wte.weight"
     base, module = load_file(checkpoint / SINGLE_NAME), "model.transformer.blocks.0.q_proj"
     rows, columns = base[f"{module}.weight"].shape

@@ -8,28 +8,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.export.graph_runs import statistics_of
 from tests.runtime.random_windows import random_batch
-from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.quantized_form import VARIABLE
 from lopa.runtime.contract import Statistics
 from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
 from lopa.runtime.sessions.numpy_session import expert_weights
-from lopa.runtime.sessions.session import open_session
 
 needs_kernels = pytest.mark.skipif(kernel_library() is None, reason="the kernels need x86-64 and a C++ compiler")
 pytestmark = needs_kernels
 SPARSE_LAYERS = 2
 OPERATORS = {"float32": "ExpertsFloat", "float16": "ExpertsFloat16", "int8": "ExpertsInt8", "int4": "ExpertsInt4"}
-
-
-def statistics(bundle: Path, device: str = "cpu", seed: int = 0) -> Statistics:
-    session = open_session(Bundle.open(bundle), device, threads=1)
-    try:
-        return sequential(session).forward(random_batch(np.random.default_rng(seed), [0, 1], 3, 40, 20))
-    finally:
-        session.close()
 
 
 def made(family_bundle: Callable[..., Path], family: str, kind: str) -> Path:
@@ -52,9 +43,9 @@ def test_a_layer_is_one_node(family: str, kind: str, family_bundle: Callable[...
 def test_float32_agrees_with_numpy(
     family: str, form: str, family_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = made(family_bundle, family, "float32")
+    bundle = Bundle.open(made(family_bundle, family, "float32"))
     monkeypatch.setenv(VARIABLE, form)
-    found, exact = statistics(bundle), statistics(bundle, "numpy")
+    found, exact = statistics_of(bundle), statistics_of(bundle, "numpy")
     assert (found.topk_ids[..., 0] == exact.topk_ids[..., 0]).mean() > 0.98
     difference = np.abs(found.topk_logprobs - exact.topk_logprobs).max(axis=-1)
     assert np.quantile(difference, 0.98) < 3e-4  # the others may have another expert at a near-tie
@@ -65,10 +56,10 @@ def test_float32_agrees_with_numpy(
 def test_int8_forms_compute_alike(
     family: str, family_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle, found = made(family_bundle, family, "int8"), []
+    bundle, found = Bundle.open(made(family_bundle, family, "int8")), []
     for form in ("mapped", "packed"):
         monkeypatch.setenv(VARIABLE, form)
-        found.append(statistics(bundle))
+        found.append(statistics_of(bundle))
     same = found[0].topk_ids[..., 0] == found[1].topk_ids[..., 0]
     assert same.mean() > 0.97
     np.testing.assert_allclose(np.median(found[0].entropy - found[1].entropy), 0, atol=1e-4)
@@ -100,11 +91,7 @@ def test_unused_experts_are_not_read(
 
 
 def _one_row(bundle: Path, device: str = "cpu") -> Statistics:
-    session = open_session(Bundle.open(bundle), device, threads=1)
-    try:
-        return sequential(session).forward(random_batch(np.random.default_rng(3), [0], 1, 1, 1))
-    finally:
-        session.close()
+    return statistics_of(Bundle.open(bundle), device, random_batch(np.random.default_rng(3), [0], 1, 1, 1))
 
 
 def _used_experts(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:

@@ -2,13 +2,13 @@
 
 import logging
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from tests.export.checkpoints import small_checkpoint
+from tests.export.graph_runs import statistics_of
 from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 
@@ -17,7 +17,6 @@ from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle, quantized_form
-from lopa.runtime.contract import Statistics
 from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import open_session
@@ -30,15 +29,6 @@ both = pytest.mark.parametrize("tiny_quantized", ["int8", "int4"], indirect=True
 @pytest.fixture(autouse=True)
 def no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(quantized_form.VARIABLE, raising=False)
-
-
-def statistics(bundle: Bundle, device: str = "cpu") -> Statistics:
-    """Return the statistics of fixed random windows."""
-    session = open_session(bundle, device, threads=1)
-    try:
-        return sequential(session).forward(random_batch(np.random.default_rng(0), [0], 3, 40, 40))
-    finally:
-        session.close()
 
 
 def operators(graph: Path) -> Counter[tuple[str, str]]:
@@ -73,9 +63,9 @@ def test_every_product_is_replaced(tiny_quantized: Path) -> None:
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_int8_results_equal_those_of_onnxruntime(tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = Bundle.open(tiny_quantized)
-    mapped = statistics(bundle)
+    mapped = statistics_of(bundle)
     monkeypatch.setenv(quantized_form.VARIABLE, "packed")
-    packed = statistics(bundle)
+    packed = statistics_of(bundle)
     for name in ("topk_ids", "topk_logprobs", "entropy"):
         assert (getattr(mapped, name) == getattr(packed, name)).all()
 
@@ -126,7 +116,7 @@ def test_the_form_is_reported_and_requested(
     with caplog.at_level(logging.INFO):
         assert quantized_form.cpu_form(bundle) == "mapped"
     assert "int8 weights are read in place" in caplog.text
-    assert (statistics(bundle, "cpu+cpu").entropy == statistics(bundle).entropy).all()
+    assert (statistics_of(bundle, "cpu+cpu").entropy == statistics_of(bundle).entropy).all()
     monkeypatch.setenv(quantized_form.VARIABLE, "packed")
     assert quantized_form.cpu_form(bundle) == "packed"
     monkeypatch.setenv(quantized_form.VARIABLE, "auto")
@@ -157,10 +147,5 @@ def test_products_with_an_odd_number_of_outputs_stay(tmp_path: Path, dtype: Dtyp
     assert found["", "MatMul"] == found["", "DequantizeLinear"] == 1  # the head
     assert found[DOMAIN, "MatMulInt4" if dtype == "float32" else "MatMulInt4HalfScales"] == 14
     batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
-    batch = replace(batch, input_ids=batch.input_ids % 33)
-    results = []
-    for device in ("cpu", "numpy"):
-        session = open_session(bundle, device, threads=1)
-        results.append(sequential(session).forward(batch).topk_logprobs)
-        session.close()
-    assert results[0] == pytest.approx(results[1], abs=0.05)
+    found, expected = (statistics_of(bundle, device, batch).topk_logprobs for device in ("cpu", "numpy"))
+    assert found == pytest.approx(expected, abs=0.05)

@@ -1,7 +1,6 @@
 """Rounded rows for CPUs: the same integers and bit-equal results in fewer operators."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
-from tests.export.graph_runs import operators_when_optimized
-from tests.runtime.random_windows import random_batch
-from tests.runtime.sequential import sequential
+from tests.export.graph_runs import operators_when_optimized, statistics_of
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph import twin as twins
@@ -22,8 +19,6 @@ from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatr
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.quantize_tensor import int8_from_values
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics
-from lopa.runtime.sessions.session import open_session
 
 RNG = np.random.default_rng(1616)
 INPUTS, OUTPUTS = 96, 40
@@ -149,17 +144,6 @@ def test_a_float_graph_is_unchanged(tiny_bundle: Path, kept: ir.passes.InPlacePa
 # Tests of complete bundles
 
 
-def _answers(bundle: Bundle, device: str) -> Statistics:
-    """Return the statistics of two requests with three branches, computed on one thread."""
-    batch = random_batch(np.random.default_rng(7), [0, 1], 3, 11, 5)
-    batch = replace(batch, input_ids=batch.input_ids % bundle.manifest.dimensions.vocab_size)
-    session = open_session(bundle, device, threads=1)
-    try:
-        return sequential(session).forward(batch)
-    finally:
-        session.close()
-
-
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_every_product_of_the_tiny_model(tiny_quantized: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
@@ -177,6 +161,6 @@ def test_float16_with_layers_left_out_and_stages(tmp_path: Path, device: str, mo
     checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
     choice = QuantizationChoice("int8", exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, stages=2)
-    twin, plain = _answers(bundle, device), _answers(bundle.with_twins(), device)
+    twin, plain = statistics_of(bundle, device), statistics_of(bundle.with_twins(), device)
     np.testing.assert_array_equal(twin.topk_ids, plain.topk_ids)
     np.testing.assert_allclose(twin.topk_logprobs, plain.topk_logprobs, atol=1e-4)

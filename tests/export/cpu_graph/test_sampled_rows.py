@@ -2,48 +2,20 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from tests.export.graph_runs import random_inputs
 
 from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph
 from lopa.runtime.contract.model_part import ModelPart, whole_model
-from lopa.runtime.contract.sizes import Sizes
 
-Arrays = dict[str, npt.NDArray[Any]]
-
-SIZES = [
-    Sizes(1, 1, 1, 64, 1),
-    Sizes(1, 5, 24, 64, 9),
-    Sizes(3, 2, 7, 128, 1),
-    Sizes(2, 3, 11, 64, 20),
-]
+SIZES = [(1, 1, 1, 64, 1), (1, 5, 24, 64, 9), (3, 2, 7, 128, 1), (2, 3, 11, 64, 20)]
 """One row, several branches, several requests, more sampled positions than rows."""
-
-
-def random_inputs(bundle: Bundle, part: ModelPart, sizes: Sizes) -> Arrays:
-    """Return random inputs of one forward; every row sees itself and some others."""
-    rng = np.random.default_rng(sizes.rows)
-    inputs: Arrays = {}
-    for name, form in arrays_of_values(inputs_of_graph(bundle.manifest, part), sizes).items():
-        if form.dtype == np.bool_:
-            inputs[name] = rng.random(form.shape) < 0.5
-        elif form.dtype == np.int64:
-            inputs[name] = rng.integers(0, sizes.window if name == contract.LOGITS_INDEX else 1024, form.shape)
-        else:
-            inputs[name] = rng.standard_normal(form.shape).astype(form.dtype)
-    inputs[contract.WINDOW_MASK] |= np.eye(sizes.window, dtype=np.bool_)
-    inputs[contract.TEMPERATURE] = rng.uniform(0.4, 2.0, sizes.requests).astype(np.float32)
-    if contract.INPUT_IDS in inputs:
-        inputs[contract.INPUT_IDS] %= bundle.manifest.dimensions.vocab_size
-    return inputs
 
 
 def opened(model: ir.Model, weights_folder: Path) -> ort.InferenceSession:
@@ -65,9 +37,9 @@ def assert_agrees(graph: Path, bundle: Bundle, part: ModelPart, tolerance: float
     before, after = opened(standard, bundle.path), opened(changed, bundle.path)
     names = [value.name for value in standard.graph.outputs]
     for sizes in SIZES:
-        inputs = random_inputs(bundle, part, sizes)
+        inputs = random_inputs(graph, *sizes, seed=sum(sizes))
         expected, found = before.run(names, inputs), after.run([*names, "seen"], inputs)
-        assert found.pop().shape[:2] == (sizes.requests * sizes.branches, sizes.wanted)
+        assert found.pop().shape[:2] == (sizes[0] * sizes[1], sizes[-1])
         for name, right, ours in zip(names, expected, found, strict=True):
             assert ours.shape == right.shape
             if name == contract.TOPK_IDS:

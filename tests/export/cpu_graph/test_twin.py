@@ -4,13 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
-from tests.runtime.random_windows import random_batch
-from tests.runtime.sequential import sequential
+from tests.export.graph_runs import statistics_of
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph import twin
@@ -19,7 +17,6 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.contract import ENTROPY
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.session import open_session
 from lopa.tiny import CHECKPOINT
 
 
@@ -48,12 +45,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 
 def entropy(bundle: Bundle, device: str = "cpu") -> float:
     """Return the entropy of one row of a fixed window."""
-    batch = random_batch(np.random.default_rng(0), [0], 1, 4, 1)
-    session = open_session(bundle, device, threads=1)
-    try:
-        return float(sequential(session).forward(batch).entropy[0, 0, 0])
-    finally:
-        session.close()
+    return float(statistics_of(bundle, device).entropy[0, 0, 0])
 
 
 def edit_manifest(bundle: Bundle, **fields: object) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from onnx_ir.passes import common
+from tests.export.graph_runs import opened, random_inputs
 
 from lopa.export.cpu_graph import vocabulary_statistics
 from lopa.export.cpu_graph.vocabulary_statistics import (
@@ -58,11 +58,7 @@ def any_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _answers(graph: bytes | Path, inputs: Mapping[str, Array]) -> list[Array]:
     """Return the statistics."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    return list(session.run(list(NAMES), dict(inputs)))
+    return list(opened(graph).run(list(NAMES), dict(inputs)))
 
 
 def _by_row(head: bytes, vocabulary: int) -> bytes:
@@ -182,29 +178,10 @@ def _assert_same_answers(path: Path, folder: Path, tolerance: float) -> Path:
         model = ir.load(copy / name)
         assert VocabularyStatisticsPass(manifest.dimensions.vocab_size)(model).modified
         ir.save(model, copy / "by-row.onnx")
-        inputs = _inputs_of_graph(copy / name, np.random.default_rng(8))
+        inputs = random_inputs(copy / name, 2, 3, 5, 64, 4, seed=8)
         found, expected = _answers(copy / "by-row.onnx", inputs), _answers(copy / name, inputs)
         np.testing.assert_array_equal(found[0], expected[0])
         for ours, theirs in zip(found[1:], expected[1:], strict=True):
             assert ours.shape == theirs.shape
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
     return copy / "by-row.onnx"
-
-
-def _inputs_of_graph(graph: Path, rng: np.random.Generator) -> dict[str, Array]:
-    """Return random windows: 2 requests of 3 branches, 5 rows with 4 sampled positions, a prefix of 64."""
-    sizes = {"requests": 2, "branches": 3, "window": 5, "rows": 4, "prefix": 64}
-    inputs: dict[str, Array] = {}
-    for value in onnx.load(graph, load_external_data=False).graph.input:
-        form = value.type.tensor_type
-        shape = [axis.dim_value or sizes[axis.dim_param] for axis in form.shape.dim]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(form.elem_type)
-        if dtype == np.bool_:
-            inputs[value.name] = np.ones(shape, np.bool_)
-        elif value.name == TEMPERATURE:
-            inputs[value.name] = np.array([1.0, 0.5], np.float32)
-        elif dtype == np.int64:
-            inputs[value.name] = rng.integers(0, 5, shape)
-        else:
-            inputs[value.name] = rng.standard_normal(shape).astype(dtype)
-    return inputs

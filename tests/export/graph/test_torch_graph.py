@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from tests.export.graph_runs import Arrays, opened, random_inputs
@@ -27,12 +26,11 @@ ALLOWED = {
 }
 
 
-def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
+def _module(bundle: Path) -> ContractForward:
     """Return the module in float32 with the bundle's weights."""
     opened = Bundle.open(bundle)
-    module = ContractForward(
-        network_from_dimensions(opened.manifest.dimensions), dtype=torch.float32, with_logits=with_logits
-    )
+    network = network_from_dimensions(opened.manifest.dimensions)
+    module = ContractForward(network, dtype=torch.float32, with_logits=True)
     data = opened.weights.read_bytes()
     state = {}
     for name, record in opened.manifest.tensors.items():
@@ -40,16 +38,6 @@ def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
         state[name] = torch.tensor(values.astype(np.float32).reshape(record.shape))
     module.load_state_dict(state)
     return module.eval()
-
-
-@pytest.fixture(scope="module")
-def session(tiny_bundle_logits: Path) -> onnxruntime.InferenceSession:
-    return opened(Bundle.open(tiny_bundle_logits).graph)
-
-
-@pytest.fixture(scope="module")
-def module(tiny_bundle_logits: Path) -> ContractForward:
-    return _module(tiny_bundle_logits, with_logits=True)
 
 
 def _from_torch(module: ContractForward, inputs: Arrays) -> list[np.ndarray]:
@@ -60,7 +48,7 @@ def _from_torch(module: ContractForward, inputs: Arrays) -> list[np.ndarray]:
 
 
 def _check_against_torch(found: list[np.ndarray], expected: list[np.ndarray], *, tolerance: float) -> None:
-    names = output_names(LAYERS, with_logits=len(found) == 14)
+    names = output_names(LAYERS, with_logits=True)
     assert len(found) == len(expected) == len(names)
     for name, ours, theirs in zip(names, found, expected, strict=True):
         assert ours.shape == theirs.shape
@@ -90,19 +78,22 @@ SIZES = [
 ]
 
 
-def test_onnx_runtime_agrees_with_the_module(session: onnxruntime.InferenceSession, module: ContractForward) -> None:
+def test_onnx_runtime_agrees_with_the_module(tiny_bundle_logits: Path) -> None:
+    graph = Bundle.open(tiny_bundle_logits).graph
+    session, module = opened(graph), _module(tiny_bundle_logits)
     for sizes in SIZES:
-        inputs = random_inputs(DIMENSIONS, *sizes, seed=sum(sizes))
+        inputs = random_inputs(graph, *sizes, seed=sum(sizes))
         _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
 
 
 def test_a_float16_bundle(tiny_half: Path) -> None:
-    session, module = opened(Bundle.open(tiny_half).graph), _module(tiny_half, with_logits=True)
+    graph = Bundle.open(tiny_half).graph
+    session, module = opened(graph), _module(tiny_half)
     types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
     assert {kind for name, kind in types.items() if "key_values" in name} == {"tensor(float16)"}
     assert {types[name] for name in ("temperature", "topk_logprobs", "entropy")} == {"tensor(float)"}
     for sizes in SIZES[:4]:
-        inputs = random_inputs(DIMENSIONS, *sizes, seed=7, dtype="float16")
+        inputs = random_inputs(graph, *sizes, seed=7)
         _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=0.1)
     record = Bundle.open(tiny_half).manifest.tensors["head.weight"]
     assert (record.dtype, record.length) == ("float16", 2 * 192 * 1024)

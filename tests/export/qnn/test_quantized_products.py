@@ -1,30 +1,16 @@
 """The forms of quantized products that QNN keeps on the NPU, run by ONNX Runtime's CPU provider."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
-from tests.runtime.random_windows import random_batch
-from tests.runtime.sequential import sequential
 
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
-from lopa.export.qnn.fixed_graph import block_matrices, fixed_graph
 from lopa.export.qnn.quantized_products import Int16RowsPass
-from lopa.runtime import contract
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import bucket_from_sizes
-from lopa.runtime.bundle.webgpu_twin import reordered_matrices
-from lopa.runtime.contract.batch_parts import Part
-from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.qnn.qnn_forward import inputs_of_part
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.session import open_session
 
 Array = npt.NDArray[np.float32]
 RNG = np.random.default_rng(7)
@@ -103,41 +89,3 @@ def test_rows_and_matrices_of_zeros_give_zeros(integers: npt.NDArray[np.int8], s
     assert np.abs(found[1]).max() < 1e-4
     nothing = _product(np.zeros_like(integers), scales, Int16RowsPass()).run(None, {"x": x + 1})[0]
     assert (nothing == 0).all()
-
-
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_whole_graphs_match_the_reference(kind: str, export_tiny: Callable[..., Path]) -> None:
-    """The graph that QNN compiles, on the CPU in float32. The reference rounds rows of int8 products to 8 bits."""
-    bundle = Bundle.open(export_tiny(with_logits=False, quantize=kind))
-    options = ort.SessionOptions()
-    matrices = reordered_matrices(bundle, block_matrices(bundle.manifest))
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in matrices.items()}
-    if values:
-        options.add_external_initializers(list(values), list(values.values()))
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(bundle.graph.parent.resolve())
-    )
-    model = ir.to_proto(fixed_graph(bundle, BUCKET))
-    assert {node.op_type for node in model.graph.node} >= (
-        {"MatMulNBits"} if kind == "int4" else {"QuantizeLinear", "MatMul"}
-    )
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    batch = random_batch(np.random.default_rng(3), [0], 2, 40, 20, starts=500)
-    whole, rotary = Part(slice(1), slice(2)), bundle.manifest.dimensions
-    inputs = inputs_of_part(
-        batch,
-        whole,
-        cache_shape_from_manifest(bundle.manifest).zeros(1, 64),
-        BUCKET,
-        RotaryAngles(rotary.rotary_size, rotary.rope_theta),
-    )
-    outputs = dict(zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True))
-    oracle = open_session(bundle, "numpy")
-    expected = sequential(oracle).forward(batch)
-    oracle.close()
-    tolerance = 2e-4 if kind == "int4" else 0.15
-    wanted = batch.logits_index.shape[2]
-    found = outputs[contract.TOPK_LOGPROBS][:, :, :wanted]
-    np.testing.assert_array_equal(outputs[contract.TOPK_IDS][:, :, :wanted, 0], expected.topk_ids[..., 0])
-    assert np.abs(found - expected.topk_logprobs).max() < tolerance
-    assert np.abs(outputs[contract.ENTROPY][:, :, :wanted] - expected.entropy).max() < tolerance

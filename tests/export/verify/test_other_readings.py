@@ -7,13 +7,12 @@ that can be misread, whose digests are not checked.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tests.export.checkpoint.packed_checkpoint import packed_checkpoint, write_config
-from tests.export.checkpoints import ONE_LAYER, small_checkpoint
+from tests.export.checkpoints import ONE_LAYER, edit_config, edit_weights, small_checkpoint, tensors_of
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify import report
@@ -25,23 +24,11 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 MATRIX = "model.layers.0.mlp.down_proj.weight"
 
 
-def checkpoint(folder: Path, change: Mapping[str, torch.Tensor] | None = None, **config: Any) -> Path:
-    """Write a plain checkpoint with some other tensors and settings."""
+def checkpoint(folder: Path, change: Mapping[str, torch.Tensor] | None = None) -> Path:
+    """Write a plain checkpoint with some other tensors."""
     small_checkpoint(folder, changes=ONE_LAYER)
-    if change:
-        save_file({**load_file(folder / "model.safetensors"), **change}, folder / "model.safetensors")
-    if config:
-        edit_config(folder, **config)
+    edit_weights(folder, change or {})
     return folder
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def tensors_of(folder: Path) -> Tensors:
-    return load_file(folder / "model.safetensors")
 
 
 def write_index(folder: Path, shards: Mapping[str, Tensors], placed: Mapping[str, str]) -> None:
@@ -50,8 +37,8 @@ def write_index(folder: Path, shards: Mapping[str, Tensors], placed: Mapping[str
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": dict(placed)}))
 
 
-Case = tuple[Path, Path, Path, Path | None]
-"""Checkpoint of the naive reading, of the right one, the checkpoint that can be misread, and its adapter."""
+Case = tuple[Path, Path, Path]
+"""Checkpoint of the naive reading, of the right one, and the checkpoint that can be misread."""
 
 
 def own_head_beside_ties(folder: Path) -> Case:
@@ -59,7 +46,7 @@ def own_head_beside_ties(folder: Path) -> Case:
     own = tensors_of(misread)
     edit_config(misread, tie_word_embeddings=True)
     naive = checkpoint(folder / "naive", {HEAD: own[EMBEDDING].clone()})
-    return naive, checkpoint(folder / "right"), misread, None
+    return naive, checkpoint(folder / "right"), misread
 
 
 def head_in_two_shards(folder: Path) -> Case:
@@ -72,7 +59,7 @@ def head_in_two_shards(folder: Path) -> Case:
     placed = {name: second if name == MATRIX else first for name in whole}
     rest = {name: tensor for name, tensor in whole.items() if name != MATRIX}
     write_index(misread, {first: rest, second: {MATRIX: whole[MATRIX], **last}}, placed)
-    return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
+    return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread
 
 
 def second_version_of_gptq(folder: Path) -> Case:
@@ -81,7 +68,7 @@ def second_version_of_gptq(folder: Path) -> Case:
         packed_checkpoint(folder / name, second_version=True)
     write_config(folder / "naive", settings)
     write_config(folder / "misread", {**settings, "format": "gptq_v2"})
-    return folder / "naive", folder / "right", folder / "misread", None
+    return folder / "naive", folder / "right", folder / "misread"
 
 
 @pytest.mark.parametrize(
@@ -97,10 +84,10 @@ def test_only_the_reading_of_others_is_ok(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], case: Callable[[Path], Case]
 ) -> None:
     monkeypatch.setattr(report, "check_origin", lambda *_: None)
-    naive, right, misread, lora = case(tmp_path)
+    naive, right, misread = case(tmp_path)
     for plain, is_right in ((naive, False), (right, True)):
         bundle = bundle_from_checkpoint(plain, tmp_path / f"{plain.name}-bundle")
-        found = report_from_bundle(bundle, checkpoint=misread, lora=lora, device="numpy")
+        found = report_from_bundle(bundle, checkpoint=misread, device="numpy")
         assert found.ok == is_right, (plain.name, found.errors)
         wrong = {error.reference for error in found.errors if not error.ok}
         assert wrong <= (set() if is_right else {"transformers", "checkpoint"})

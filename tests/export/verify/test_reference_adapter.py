@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from tests.export.checkpoints import tensors_of
 from tests.export.conftest import RECORDED
 
 from lopa.export.source import source_from_checkpoint
@@ -26,10 +27,6 @@ Tensors = dict[str, torch.Tensor]
 def network_of(checkpoint: Path, lora: Path | None = None, family: str | None = None) -> Any:
     config = source_from_checkpoint(checkpoint, None, family).config
     return network_from_checkpoint(config.dimensions, config.architecture.name, checkpoint, lora)
-
-
-def tensors_of(folder: Path) -> Tensors:
-    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 def with_tensors(folder: Path, checkpoint: Path, tensors: Tensors) -> Path:

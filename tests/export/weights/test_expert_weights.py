@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from tests.export.checkpoints import tensors_of, written
 from tests.export.weights.test_plan import ARCHITECTURE as TWO_KINDS
 from tests.export.weights.test_plan import SIZES as TWO_KINDS_SIZES
 from tests.two_kinds import network_of_two_kinds
@@ -31,10 +32,6 @@ EXPERT = "model.layers.1.mlp.experts.3.up_proj.weight"
 Tensors = dict[str, torch.Tensor]
 
 
-def tensors_of(folder: Path) -> Tensors:
-    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
-
-
 def changed(folder: Path, change: Callable[[Tensors], object]) -> Path:
     """Copy llada2's checkpoint to `folder` and change its tensors."""
     shutil.copytree(RECORDED / "llada2", folder, ignore=shutil.ignore_patterns("traces"))
@@ -42,19 +39,6 @@ def changed(folder: Path, change: Callable[[Tensors], object]) -> Path:
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
     return folder
-
-
-def written(checkpoint: Path, folder: Path, lora: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the float32 tensors that an export of the checkpoint writes."""
-    source = source_from_checkpoint(checkpoint, lora)
-    records = tensor_records_from_plan(source.planned, "float32")
-    write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
-    data = (folder / "data").read_bytes()
-    (folder / "data").unlink()
-    return {
-        name: np.frombuffer(data, np.float32, each.length // 4, each.offset).reshape(each.shape)
-        for name, each in records.items()
-    }
 
 
 @pytest.mark.parametrize(
@@ -130,9 +114,8 @@ def test_an_adapter_changes_its_matrix_only(tmp_path: Path, target: str) -> None
     def merge(tensors: Tensors) -> None:
         tensors[f"{target}.weight"] += 2 * (up @ down)
 
-    expected = written(changed(tmp_path / "merged", merge), tmp_path)
-    found = written(RECORDED / "llada2", tmp_path, lora)
-    plain = written(RECORDED / "llada2", tmp_path)
+    cases = ((changed(tmp_path / "merged", merge), None), (RECORDED / "llada2", lora), (RECORDED / "llada2", None))
+    expected, found, plain = (written(source_from_checkpoint(*each), tmp_path) for each in cases)
     assert any(not np.array_equal(found[name], plain[name]) for name in found)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
