@@ -151,21 +151,3 @@ def test_slow_units_and_stages_without_a_count(clock: Clock, capsys: pytest.Capt
         "prompts: stopped after 1 of 3",
         "compiling: 2 min 10 s",
     ]
-
-
-def test_a_failed_stage_without_a_count_has_no_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress() as progress:
-        progress.stage("loading")
-        clock.now += 12
-        progress.__exit__(KeyError, KeyError(), None)
-        assert capsys.readouterr().err == "loading\n"
-
-
-@pytest.mark.parametrize(("seconds_each", "lines"), [(0.001, 0), (0.1, 10), (10.0, 16), (61.0, 100)])
-def test_number_of_log_lines(clock: Clock, capsys: pytest.CaptureFixture[str], seconds_each: float, lines: int) -> None:
-    total = 100 if seconds_each > 0.1 else 1000
-    with show_progress("steps", total) as progress:
-        for done in range(1, total + 1):
-            clock.now += seconds_each
-            progress(done)
-    assert len(capsys.readouterr().err.splitlines()) - 2 == pytest.approx(lines, abs=4)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from lopa.runtime.bundle.manifest import ModelDimensions
 
@@ -48,9 +48,6 @@ class LayerKind:
     head_size: int
     """Size of a head; 8 is the hidden size divided by the heads."""
 
-    def __str__(self) -> str:
-        return f"{'bias' if self.qkv_bias else 'no bias'}, {'norms' if self.qk_norm else 'no norms'}, {self.head_size}"
-
     @property
     def dimensions(self) -> ModelDimensions:
         return ModelDimensions(
@@ -73,10 +70,8 @@ class LayerKind:
         settings = {**_SIZES, "head_dim": self.head_size}
         if self.qk_norm:
             model: Any = Qwen3ForCausalLM(Qwen3Config(**settings, attention_bias=self.qkv_bias))
-        elif self.qkv_bias:
-            model = Qwen2ForCausalLM(Qwen2Config(**settings))
         else:
-            model = LlamaForCausalLM(LlamaConfig(**settings))
+            model = Qwen2ForCausalLM(Qwen2Config(**settings))
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -86,9 +81,6 @@ class LayerKind:
                 if name.endswith("o_proj.bias"):
                     weight.zero_()  # Qwen3 has this bias together with the others; our networks never have it
         return model.to(dtype).eval()
-
-
-LAYER_KINDS = [LayerKind(bias, norm, size) for bias in (True, False) for norm in (False, True) for size in (8, 12)]
 
 
 def weights_of_network(model: Any) -> dict[str, torch.Tensor]:

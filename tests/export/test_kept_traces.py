@@ -1,7 +1,6 @@
 """Cached traces equal the traces of torch's exporter."""
 
 from importlib.metadata import version
-from pathlib import Path
 
 import msgspec
 import onnx_ir as ir
@@ -11,7 +10,6 @@ from tests.export.kept_traces import traced_by_the_exporter
 
 from lopa.export.graph import torch_graph
 from lopa.runtime.bundle.manifest import ModelDimensions
-from lopa.runtime.contract import LOGITS
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 
 ONE = ModelDimensions(
@@ -64,14 +62,6 @@ def test_a_cached_trace_without_logits_equals_the_exporter_s(monkeypatch: pytest
 
 
 ARGUMENTS = (ONE, "standard", "float32", whole_model(1))
-
-
-def test_the_current_code_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (kept_traces.recorded_traces(tmp_path) / kept_traces.trace_name(*ARGUMENTS)).exists():
-        pytest.skip("recorded from other code or with other versions; see tests/export/kept_traces.py")
-    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", None)  # must not be called
-    model = kept_traces.kept_traces(tmp_path)(*ARGUMENTS, with_logits=True)
-    assert model.graph.outputs[-1].name == LOGITS
 
 
 def test_a_trace_belongs_to_its_arguments_code_and_versions(

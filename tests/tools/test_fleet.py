@@ -5,69 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from tests.tools.run_tool import run_tool
-from tools.fleet import Costs, Decode, Decodes, Request, Scenario, simulate, table_of_scenario
-
-from lopa.runtime.contract.sizes import Sizes
+from tools.fleet import Decode, Decodes, Scenario, table_of_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 SCALE = ROOT / "docs" / "measurements" / "scale"
-SECOND = 1000
-"""Rows of a window whose forward takes one second."""
-QUANTILES = -np.log1p(-(np.arange(800) + 0.5) / 800)
-"""Quantiles of the exponential distribution with mean 1."""
 
 
 def decode(windows: list[int], branches: int = 1) -> Decode:
     steps = tuple((branches, branches, window, 64) for window in windows)
     return Decode(branches=branches, prompt=1, tokens=10, steps=steps)
-
-
-CONSTANT = [decode([SECOND])]
-EXPONENTIAL = [decode([max(1, round(SECOND * each))]) for each in QUANTILES]
-
-
-def by_rows(sizes: Sizes) -> float:
-    return sizes.rows / SECOND
-
-
-BY_ROWS = Costs(by_rows)
-
-
-def requests_of(decodes: list[Decode], load: float, costs: Costs = BY_ROWS, **fields: Any) -> list[Request]:
-    scenario = {
-        "decodes": "",
-        "costs": {"kind": "measured", "table": ""},
-        "loads": [load],
-        "branches": [1],
-        "replicas": 1,
-        "slots": 1,
-        "queue": 1_000_000,
-        "seconds": 20_000.0 / load,
-        **fields,
-    }
-    return simulate(msgspec.convert(scenario, Scenario), decodes, costs, load)[0]
-
-
-def mean_waiting(requests: list[Request]) -> float:
-    return float(np.mean([each.started - each.arrived for each in requests if each.started]))
-
-
-@pytest.mark.parametrize(
-    ("decodes", "second_moment"), [(CONSTANT, 1.0), (EXPONENTIAL, 2.0)], ids=["constant", "exponential"]
-)
-def test_one_slot_follows_pollaczek_khinchine(decodes: list[Decode], second_moment: float) -> None:
-    expected = 0.6 * second_moment / (2 * (1 - 0.6))
-    assert mean_waiting(requests_of(decodes, 0.6, seed=3)) == pytest.approx(expected, rel=0.1)
-
-
-def test_a_full_queue_rejects_as_often_as_theory_predicts() -> None:
-    load, places = 0.9, 4
-    found = requests_of(EXPONENTIAL, load, queue=places - 1, seconds=20_000.0, seed=2)
-    refused = sum(each.refused for each in found) / len(found)
-    assert refused == pytest.approx((1 - load) * load**places / (1 - load ** (places + 1)), rel=0.05)
 
 
 def test_published_tables_are_reproduced(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import ast
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -53,15 +51,3 @@ def test_documented_measurements_are_registered() -> None:
     assert named == MEASUREMENTS.keys() - own_programs
     for module, _ in MEASUREMENTS.values():
         assert isinstance(importlib.import_module(module).main, click.Command)
-
-
-def test_the_registry_lists_commands_without_importing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "tools.measure"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert all(f"  {name} " in done.stderr for name in MEASUREMENTS)
-    assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)

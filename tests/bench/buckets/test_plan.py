@@ -1,15 +1,12 @@
 """Expected effect of a plan on its forwards, computed by hand, and its table."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from lopa.bench.buckets.bucket_costs import BucketCosts
-from lopa.bench.buckets.bucket_plan import bucket_plan_from_choice, expected_effect
-from lopa.bench.buckets.bucket_table import table_of_expected
+from lopa.bench.buckets.bucket_plan import expected_effect
 from lopa.bench.buckets.planner import BucketChoice
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import SPLIT_COST, BucketPlanCosts, ShapeBucket
 from lopa.runtime.contract.sizes import Sizes
 
@@ -36,17 +33,3 @@ def test_every_forward_of_a_split_counts() -> None:
     assert expected.no_padding_seconds == pytest.approx((5 * 40 + 3 * 30) / 4)
     assert expected.least_seconds == pytest.approx(expected.seconds / 2)
     assert expected.padding == pytest.approx((6 * 64 + 3 * 32) / (5 * 40 + 3 * 30) - 1)
-
-
-def test_the_table_has_the_shapes_and_the_cost_of_padding(tiny_bundle: Path) -> None:
-    """Two shapes run in one bucket: 30 and 20 seconds become 50, and 50 rows become 64."""
-    forwards = Counter({Sizes(1, 1, 30, 64, 1): 1, Sizes(1, 1, 20, 64, 9): 1})
-    plan = bucket_plan_from_choice(choice(), Bundle.open(tiny_bundle), (), forwards, ROWS)
-    table = table_of_expected(plan, forwards)
-    assert "all occurring sizes, no better choice exists" in table.title
-    assert table.rows == (
-        ("no padding", "2", "0.0 %", "2.500e+04", "+0.0 %"),
-        ("this plan, 2 buckets", "1", "28.0 %", "5.000e+04", "+100.0 %"),
-    )
-    less = bucket_plan_from_choice(choice(least_share=0.75), Bundle.open(tiny_bundle), (), forwards, ROWS)
-    assert "a better choice saves at most 25.00 %" in table_of_expected(less, forwards).title

@@ -1,18 +1,15 @@
 """Intervals compared with a plain float64 implementation, with all possible resamples, and with the true values."""
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
 
 from lopa.bench.comparison.paired_statistics import (
-    RESAMPLES,
     Interval,
     interval_from_resamples,
     interval_of_ratio,
     pareto_front,
-    resampled_ratios,
     score_difference,
     score_from_count,
     tail_probability,
@@ -46,17 +43,6 @@ def test_the_interval_is_the_plain_bootstrap(seed: int) -> None:
     assert found.low == pytest.approx(plain.low, abs=0.08 * wide)
     assert found.high == pytest.approx(plain.high, abs=0.08 * wide)
     assert found.low < sum(above) / sum(below) < found.high
-
-
-def test_three_prompts_have_twenty_seven_resamples() -> None:
-    above, below = np.array([3.0, 20.0, 7.0]), np.array([2.0, 4.0, 7.0])
-    every = np.array([above[list(each)].sum() / below[list(each)].sum() for each in product(range(3), repeat=3)])
-    drawn = resampled_ratios(above.tolist(), below.tolist())
-    assert drawn.shape == (RESAMPLES,)
-    values, counts = np.unique(every.round(9), return_counts=True)
-    assert set(drawn.round(9)) == set(values)
-    shares = [(drawn.round(9) == value).mean() for value in values]
-    assert shares == pytest.approx(counts / 27, abs=0.03)
 
 
 def test_wilson_interval() -> None:

@@ -22,7 +22,6 @@ from lopa.bench.comparison.quality_figures import (
 )
 from lopa.bench.comparison.quality_run import (
     decode_outcomes,
-    shared_settings,
     variant_config,
     variants_that_fit,
 )
@@ -79,19 +78,6 @@ def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: li
     for row in rows:
         assert (row.measure.score is not None) == (row.kind == "math")
         assert row.measure.prompts == sum(item.kind == row.kind for item in items)
-
-
-def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[EvalItem]) -> None:
-    variants = variants_from_text("threshold,lopa-4")
-    assert [variant.name for variant in variants[:2]] == ["threshold 0.95", "threshold 0.9"]
-    scored = [item for item in items if item.kind == "math"]
-    found = measured_rows(decoder, scored, variants)
-    assert [row.config for row in found] == [variant.name for variant in variants]
-    assert {row.curve for row in found} == {"threshold", "lopa-4"}
-    assert "skip_threshold" not in shared_settings(decoder, variants)
-    steps = [row.measure.steps for row in found if row.curve == "threshold"]
-    assert steps == sorted(steps, reverse=True)
-    assert steps[0] > steps[-1]
 
 
 @pytest.mark.parametrize("text", ["d2f,", "no", "ALL", ""])

@@ -1,16 +1,15 @@
 """Counted operations equal torch's count for the eager model, and the roofline follows from them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from tests.two_kinds import CHOSEN, EXPERTS, manifest_of_network, network_of_two_kinds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
-from lopa.bench.forward import work as work_module
 from lopa.bench.forward.work import ForwardShape, ForwardWork, MachineRates, floor_seconds, work_of_forward
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
@@ -18,9 +17,6 @@ from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.tiny import ADAPTER, CHECKPOINT
-
-HEAD_ROW = 2 * 192 * 1024
-"""Operations of the vocabulary projection per row of the tiny model."""
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +68,22 @@ def test_work_of_the_tiny_bundle(
     assert work_of_forward(msgspec.structs.replace(manifest, tensors=quantized.records), shape) == int8
 
 
-def test_a_row_uses_its_share_of_the_experts(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = network_of_two_kinds(manifest.dimensions, inner=256)
-    sparse = manifest_of_network(manifest, network)
-    monkeypatch.setattr(work_module, "network_from_dimensions", lambda _: network)
-    attention = 2 * 192 * (192 + 64 + 64 + 192)
-    dense_layer, sparse_layer = 3 * 2 * 192 * 512, 2 * 192 * EXPERTS + CHOSEN * 2 * 2 * 192 * 256
-    scores = 4 * 192 * (64 + 32)
+def test_a_row_uses_its_share_of_the_experts(family_bundle: Callable[..., Path]) -> None:
+    sparse = Bundle.open(family_bundle("llada_moe", dtype="float32")).manifest
+    sizes, moe = sparse.dimensions, sparse.dimensions.moe
+    assert moe is not None
+    hidden, head, layers, kv = sizes.hidden_size, sizes.head_size, sizes.layers, sizes.kv_heads
+    attention = 4 * hidden * head * (sizes.heads + kv) + 4 * sizes.heads * head * (64 + 32)
+    experts = 2 * hidden * moe.experts + moe.experts_per_token * 3 * 2 * hidden * moe.expert_size
     work = work_of_forward(sparse, ForwardShape(1, 32, 64, wanted=10))
-    assert work.float32 == 32 * (3 * (attention + scores) + dense_layer + 2 * sparse_layer) + 10 * HEAD_ROW
+    assert work.float32 == 32 * layers * (attention + experts) + 10 * 2 * hidden * sizes.vocab_size
     lengths = {name: record.length for name, record in sparse.tensors.items() if name != "embedding.weight"}
-    experts = sum(length for name, length in lengths.items() if ".experts." in name)
-    others = sum(lengths.values()) - experts + 32 * 4 * 192 + 4 * 6 * 64 * (64 + 32)
-    assert work.moved == pytest.approx(others + experts * (1 - (1 - CHOSEN / EXPERTS) ** 32), abs=6)
+    matrices = sum(length for name, length in lengths.items() if ".experts." in name)
+    others = sum(lengths.values()) - matrices + 4 * (32 * hidden + 2 * layers * kv * head * (64 + 32))
+    share = 1 - (1 - moe.experts_per_token / moe.experts) ** 32
+    assert work.moved == pytest.approx(others + matrices * share, abs=6)
     measured = work_of_forward(sparse, ForwardShape(1, 32, 64, wanted=10), touched=0.5)
-    assert measured.moved == others + experts // 2
-    assert measured.float32 == work.float32
-    one = work_of_forward(sparse, ForwardShape(1, 1, 64, wanted=1))
-    rest = sum(lengths.values()) - experts + 4 * 192 + 4 * 6 * 64 * (64 + 1)
-    assert one.moved == rest + experts * CHOSEN // EXPERTS
+    assert (measured.moved, measured.float32) == (others + matrices // 2, work.float32)
 
 
 def test_roofline_seconds() -> None:

@@ -49,19 +49,13 @@ def assert_agrees(graph: Path, bundle: Bundle, part: ModelPart, tolerance: float
                 np.testing.assert_allclose(ours, right, rtol=0, atol=allowed, err_msg=f"{name} {sizes}")
 
 
-def test_float32_with_logits(tiny_bundle_logits: Path) -> None:
-    bundle = Bundle.open(tiny_bundle_logits)
-    assert_agrees(bundle.graph, bundle, whole_model(bundle.manifest.dimensions.layers), 1e-5)
-
-
-def test_float16(tiny_half: Path) -> None:
-    bundle = Bundle.open(tiny_half)
-    assert_agrees(bundle.graph, bundle, whole_model(bundle.manifest.dimensions.layers), 0.01)
-
-
-def test_quantized(tiny_quantized: Path) -> None:
-    bundle = Bundle.open(tiny_quantized)
-    assert_agrees(bundle.graph, bundle, whole_model(bundle.manifest.dimensions.layers), 0.01)
+@pytest.mark.parametrize(
+    ("bundle", "tolerance"), [("tiny_bundle_logits", 1e-5), ("tiny_half", 0.01), ("tiny_quantized", 0.01)]
+)
+def test_types(bundle: str, tolerance: float, request: pytest.FixtureRequest) -> None:
+    opened_bundle = Bundle.open(request.getfixturevalue(bundle))
+    part = whole_model(opened_bundle.manifest.dimensions.layers)
+    assert_agrees(opened_bundle.graph, opened_bundle, part, tolerance)
 
 
 @pytest.mark.parametrize("family", ["llada", "sdar"])

@@ -10,7 +10,6 @@ import transformers
 from tests.cli.command import lopa_export
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.export.families.test_config_fields import write_config
-from tests.export.families.test_resaved import CHECKPOINTS
 from tests.tools.miniature import MINIATURES
 from tools.checkpoint.likeness import config_from_likeness
 
@@ -153,13 +152,6 @@ def test_the_command_and_the_function_warn(tmp_path: Path) -> None:
     stages: list[str] = []
     bundle_from_checkpoint(checkpoint, tmp_path / "other", progress=lambda stage, _done, _total: stages.append(stage))
     assert any("ignoring new_field" in stage for stage in stages)
-
-
-def test_no_reference_checkpoint_has_an_unknown_entry() -> None:
-    folders = [each for each in CHECKPOINTS.values() if isinstance(each, Path)]
-    assert len(folders) == 6
-    for folder in folders:
-        assert config_from_checkpoint(folder).warnings == ()
 
 
 @pytest.mark.parametrize("family", ["sdar", "sdar-moe"])

@@ -9,7 +9,6 @@ import onnx_ir as ir
 import openvino
 import pytest
 from tests.export.graph.expert_graphs import (
-    FILE,
     PREFIX,
     Sizes,
     WeightsOfLayer,
@@ -95,28 +94,6 @@ def test_onnx_runtime_fuses_every_product(kind: str, tmp_path: Path) -> None:
     assert operators["DequantizeLinear"] == 0
     assert kind == "" or operators["MatMul"] == 0
     assert operators["QuantizeLinear"] == (2 if kind == "int8" else 0)  # rows are rounded once per row and layer
-
-
-@pytest.mark.parametrize("sizes", KINDS.values(), ids=KINDS)
-def test_initializers_are_parts_of_the_stacked_records(sizes: Sizes, tmp_path: Path) -> None:
-    weights = random_weights(sizes, tmp_path)
-    before = {each.name: (each.offset, each.length) for each in weights.tensors}
-    model = _in_form(weights, "standard")
-    parts: Counter[str] = Counter()
-    for name, value in model.graph.initializers.items():
-        if not name.startswith(PREFIX):
-            continue
-        tensor = value.const_value
-        assert isinstance(tensor, ir.ExternalTensor)
-        stacked, _, number = name.rpartition(".")
-        offset, length = before[stacked]
-        assert (tensor.location, tensor.length) == (FILE, length // 6)
-        assert tensor.offset == offset + int(number) * length // 6
-        parts[stacked] += 1
-    assert parts == dict.fromkeys(before, 6)
-    names = [node.name for node in model.graph]
-    assert len(set(names)) == len(names)
-    assert all(name is not None and name.startswith(f"{PREFIX}/") for name in names)
 
 
 @pytest.mark.parametrize("sizes", KINDS.values(), ids=KINDS)

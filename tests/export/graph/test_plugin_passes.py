@@ -10,7 +10,6 @@ import onnx_ir as ir
 import pytest
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.export.graph_runs import opened, random_inputs
-from tests.plugins.branch_attention_reference import branch_attention_reference
 from tests.plugins.token_statistics_reference import token_statistics_reference
 
 from lopa import tiny
@@ -160,20 +159,6 @@ def _run_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int
     session = opened(_model_of_function(plugin, name, inputs, outputs))
     found: list[Array] = session.run(None, inputs)
     return found
-
-
-def test_the_body_of_branch_attention_is_the_reference() -> None:
-    rng = np.random.default_rng(3)
-    r, b, heads, kv_heads, w, p, d = 2, 3, 6, 2, 5, 7, 16
-    shapes = {"q": (r, b, heads, w, d), "k": (r, b, kv_heads, w, d), "v": (r, b, kv_heads, w, d)}
-    shapes |= {"past_k": (r, kv_heads, p, d), "past_v": (r, kv_heads, p, d)}
-    inputs = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
-    inputs["window"] = (rng.random((r, b, w, w)) < 0.4) | np.eye(w, dtype=np.bool_)
-    inputs["prefix"] = np.stack([np.zeros(p, np.bool_), rng.random(p) < 0.5])
-    flat = inputs | {key: inputs[key].reshape(r * b, -1, w, d) for key in ("q", "k", "v")}
-    (found,) = _run_function("BranchAttention", "BranchAttention", flat, 1)
-    expected = branch_attention_reference(*inputs.values())
-    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=2e-6)
 
 
 def test_the_body_of_the_merge_accepts_several_splits() -> None:

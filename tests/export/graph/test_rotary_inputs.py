@@ -28,7 +28,6 @@ from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.sessions.session import open_session
 
 pytestmark = pytest.mark.usefixtures("few_cases")
-MOE = Path(__file__).parents[2] / "reference" / "moe"
 
 
 @pytest.fixture(scope="module", params=["float32", "float16"])
@@ -97,17 +96,6 @@ def test_defaults_are_portable_graphs(tmp_path: Path) -> None:
     assert found == {"default": {**old, "portable.onnx": "rotary_cos"}, "none": old}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llada2", "llada_moe"])
-def test_families_with_experts(family: str, tmp_path: Path) -> None:
-    """Check LLaDA2's too, of whose channels only some rotate."""
-    bundle = bundle_from_checkpoint(
-        MOE / family, tmp_path / "bundle", dialects=("standard", "portable"), rotary_inputs=True
-    )
-    assert (bundle.manifest.dimensions.partial_rotary_size is not None) == (family == "llada2")
-    assert report_from_bundle(bundle).ok
-
-
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_quantized_graphs_and_their_twins(kind: IntegerDtype, tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
@@ -118,13 +106,6 @@ def test_quantized_graphs_and_their_twins(kind: IntegerDtype, tmp_path: Path) ->
     assert {twin.form for twin in bundle.manifest.twins} >= {"packed", "mapped"}
     for model in _graphs(bundle).values():
         assert model.graph.input[1].name == "rotary_cos"
-
-
-def test_graphs_with_plugins(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", plugins=True, rotary_inputs=True)
-    assert bundle.manifest.plugins
-    assert report_from_bundle(bundle).ok
 
 
 @pytest.mark.parametrize("source", ["tiny_bundle", "tiny_portable_positions"])

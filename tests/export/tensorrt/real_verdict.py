@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import onnx
@@ -14,17 +13,13 @@ from lopa.runtime.tensorrt.tensorrt_library import garbage_collection_disabled, 
 AXIS = 4
 
 
-def verdict_of_model(
-    trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
-) -> tuple[Verdict, str]:
-    """Return the verdict and the message, empty if it builds. `shapes` override AXIS. External data is not read."""
+def verdict_of_model(trt: ModuleType, model: onnx.ModelProto) -> tuple[Verdict, str]:
+    """Return the verdict and the message, empty if it builds. External data is not read."""
     with garbage_collection_disabled():
-        return _verdict_of_model(trt, model, shapes or {})
+        return _verdict_of_model(trt, model)
 
 
-def _verdict_of_model(
-    trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
-) -> tuple[Verdict, str]:
+def _verdict_of_model(trt: ModuleType, model: onnx.ModelProto) -> tuple[Verdict, str]:
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -38,8 +33,7 @@ def _verdict_of_model(
         if tensor.is_shape_tensor:
             profile.set_shape_input(tensor.name, *[[1] * math.prod(tensor.shape)] * 3)
         elif -1 in tensor.shape:
-            plain = [AXIS if size == -1 else size for size in tensor.shape]
-            profile.set_shape(tensor.name, *[shapes.get(tensor.name, plain)] * 3)
+            profile.set_shape(tensor.name, *[[AXIS if size == -1 else size for size in tensor.shape]] * 3)
     config.add_optimization_profile(profile)
     if builder.build_serialized_network(network, config) is None:
         return "builder rejects", "; ".join(messages.kept)

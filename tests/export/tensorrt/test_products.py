@@ -8,7 +8,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from lopa.export.tensorrt.parser_lint import refusals_of_model, tensorrt_operators
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.runtime.bundle.manifest import TensorRecord
 from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
@@ -113,20 +112,6 @@ def test_a_product_of_activations_stays_as_it_is() -> None:
     operators = [node.op_type for node in model.graph.node]
     assert operators.count("MatMul") == 3
     assert operators.count("QuantizeLinear") == 3  # two weights, and the factor that they share
-
-
-@pytest.mark.parametrize(
-    ("dtype", "products"), [("float32", "int8"), ("float16", "fp8"), ("bfloat16", "int8"), ("float32", "fp8")]
-)
-def test_the_parser_accepts_it(dtype: str, products: Products) -> None:
-    _, first, second = _numbers()
-    model = _quantized(dtype, products, {"first": first, "second": second})
-    assert refusals_of_model(model, tensorrt_operators()) == []
-    onnx.checker.check_model(model, full_check=True)
-    types = {
-        value.name: value.type.tensor_type.elem_type for value in onnx.shape_inference.infer_shapes(model).graph.output
-    }
-    assert set(types.values()) == {TYPES[dtype]}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

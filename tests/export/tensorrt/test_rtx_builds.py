@@ -91,8 +91,6 @@ def test_a_bucket_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_r
     [
         ("llada2", {"quantize": "int4"}),
         ("sdar_moe", {"quantize": "int8"}),
-        pytest.param("llada_moe", {"dtype": "float32"}, marks=pytest.mark.slow),
-        pytest.param("llada2", {"dtype": "bfloat16"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_bucket_of_experts(

@@ -58,10 +58,8 @@ def write_adapter(folder: Path, tensors: Mapping[str, torch.Tensor], **config: A
         (RECORDED / "sdar", r".*layers\..*_proj", {"target_modules": "all-linear"}),
         # One of LLaDA's matrices has the name of its head.
         (LLADA, r".*(q_proj|\.ff_out)", {"target_modules": ["q_proj", "ff_out"]}),
-        (LLADA, r".*\.blocks\.1\.ff_proj", {"target_modules": r".*\.blocks\.1\.ff_proj"}),
         (LLADA, r".*\.blocks\..*", {"target_modules": "all-linear"}),
         (EXPERTS / "llada2", r".*(query_key_value|dense)", {"target_modules": ["query_key_value", "dense"]}),
-        (EXPERTS / "llada2", r".*(gate_proj|down_proj)", {"target_modules": ["gate_proj", "down_proj"]}),
         (EXPERTS / "sdar_moe", r".*\.(gate|q_proj|up_proj)", {"target_modules": ["gate", "q_proj", "up_proj"]}),
         (EXPERTS / "sdar_moe", r".*\.experts\.[2-4]\..*", {"target_modules": r".*\.experts\.[2-4]\..*"}),
         (EXPERTS / "llada_moe", r".*layers\..*(gate|proj)", {"target_modules": "all-linear"}),

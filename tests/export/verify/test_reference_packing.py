@@ -26,14 +26,6 @@ def test_values_of_every_layout(tmp_path: Path, layout: str) -> None:
         np.testing.assert_allclose(found[name].numpy(), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["format", "checkpoint_format"])
-def test_both_names_of_the_second_version(tmp_path: Path, name: str) -> None:
-    values = packed_checkpoint(tmp_path / "c", second_version=True)
-    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32, name: "gptq_v2"}
-    matrix = "model.layers.0.mlp.up_proj.weight"
-    np.testing.assert_allclose(unpacked_weights(tmp_path / "c", settings)[matrix].numpy(), values[matrix], rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     "settings",
     [

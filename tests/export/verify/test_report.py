@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa.export.verify.cases import SHAPES, Sequences, cases_from_manifest
 from lopa.export.verify.report import _rounding, report_from_bundle
-from lopa.export.verify.session_check import NumpyReference, WholeForward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
@@ -36,21 +34,6 @@ def test_float32_agrees_with_both_references(tiny_bundle_logits: Path) -> None:
         "comparing",
         "comparing the cpu graph",
     ]
-
-
-def test_a_reference_computes_a_case_once_for_all_graphs(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed, forward = [], NumpyReference.forward
-
-    def counted(reference: NumpyReference, sequences: Sequences) -> WholeForward:
-        computed.append(sequences)
-        return forward(reference, sequences)
-
-    monkeypatch.setattr(NumpyReference, "forward", counted)
-    bundle = Bundle.open(tiny_bundle)
-    report = report_from_bundle(bundle)
-    assert report.ok
-    assert report.cases == 2 * len(SHAPES)
-    assert len(computed) == sum(len(case.sequences) for case in cases_from_manifest(bundle.manifest))
 
 
 @pytest.mark.usefixtures("few_cases")

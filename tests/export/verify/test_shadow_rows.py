@@ -5,7 +5,6 @@ predicts, so both values of `prediction_shift`, 0 and 1, are tested.
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,11 @@ import numpy as np
 import pytest
 import torch
 from tests.params import branch_of, context_of
-from tests.runtime.sequential import sequential
 from transformers import DynamicCache
 
 from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
-from lopa.runtime.requests.running_loop import batch_from_rows, columns_from_statistics
-from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.branch import BlockState, Branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows, pack_rows
@@ -41,25 +37,18 @@ def network(tiny_bundle: Path) -> Any:
     return reference._model.double()
 
 
-@pytest.fixture
-def session(tiny_bundle: Path) -> Iterator[Session]:
-    session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
-    yield session
-    session.close()
-
-
 def context_with(shift: int, attention: str) -> Context:
     options = {"attention": attention, "block_size": SIZE, "max_new_tokens": 2 * SIZE, "block_add_threshold": 0.0}
     return context_of(mask_token=MASK, prediction_shift=shift, **options)
 
 
-def anchor_of(seed: int, context: Context, *, cached: bool = False) -> Branch:
+def anchor_of(seed: int, context: Context) -> Branch:
     """Return an anchor with a prompt of 9 and two active blocks of 8, half of them unmasked, all with random tokens."""
     rng = np.random.default_rng(seed)
     branch = branch_of(rng.integers(3, 975, PROMPT), context, blocks=2)
     unmasked = branch.unmasked | (rng.random(len(branch.tokens)) < 0.5)
     tokens = np.where(branch.unmasked | ~unmasked, branch.tokens, rng.integers(3, 975, len(branch.tokens)))
-    first = replace(branch.blocks[0], state=BlockState.IN_CACHE if cached else BlockState.TO_CACHE)
+    first = replace(branch.blocks[0], state=BlockState.TO_CACHE)
     return replace(branch, tokens=tokens, unmasked=unmasked, blocks=(first, *branch.blocks[1:]))
 
 
@@ -117,35 +106,3 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, attention: str
             sees[0, [position, at]] = False
             expected = logits_of(network, np.array([token]), np.array([at]), sees, copy.deepcopy(rows))[0]
             np.testing.assert_allclose(answer, expected, atol=CLOSE)
-
-
-def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
-    """Run two rounds of ONNX Runtime: the prompt is committed, then shadow rows read it from the cache."""
-    context = context_with(1, "full")
-    first = rows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
-    sequential(session).run(batch_from_rows([first], [7], [0.0]))
-    sequential(session).commit(7, 0, first.commit)
-    anchor = anchor_of(11, context, cached=True)
-    judged = judged_in(anchor)
-    assert judged[0] == PROMPT, "which is predicted by a row of the cache"
-    packed = rows_with_shadows(anchor, judged, context)
-    statistics = sequential(session).run(batch_from_rows([packed], [7], [0.0]))
-    (columns,) = columns_from_statistics(statistics, [packed])
-    answered = columns[packed.remaskable_columns]
-
-    rows = DynamicCache()
-    logits_of(network, first.input_ids, first.positions, first.masks[0], rows)
-    rows.crop(PROMPT - first.lengths[0])  # drops this number of rows
-    real = packed.lengths[0] - len(judged)
-    sees = np.ones((real, PROMPT + real), np.bool_)
-    logits_of(network, packed.input_ids[:real], packed.positions[:real], sees, rows)
-    for number, position in enumerate(judged):
-        sees = np.ones((1, PROMPT + real + 1), np.bool_)
-        sees[0, position] = False
-        if position > PROMPT:  # the row before the first is committed, and every row sees the cache
-            sees[0, position - 1] = False
-        token, at = anchor.tokens[position - 1 : position], np.array([position - 1])
-        logprobs = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
-        best = logprobs.topk(8)
-        np.testing.assert_array_equal(answered.topk_ids[number], best.indices.numpy())
-        np.testing.assert_allclose(answered.topk_logprobs[number], best.values.numpy(), atol=2e-4)

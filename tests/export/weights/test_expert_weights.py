@@ -10,17 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.export.checkpoints import tensors_of, written
-from tests.export.weights.test_plan import ARCHITECTURE as TWO_KINDS
-from tests.export.weights.test_plan import SIZES as TWO_KINDS_SIZES
-from tests.two_kinds import network_of_two_kinds
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.checkpoint.lora import NO_ADAPTER
-from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.source import source_from_checkpoint
-from lopa.export.weights.plan import source_shapes, tensor_records_from_plan, weight_plan_from_network
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
-from lopa.export.weights.writer import write_weights
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.errors import BadInputError
@@ -71,24 +64,6 @@ def test_each_expert_is_quantized_by_itself(
             assert error.max() <= 0.501
             largest = np.abs(blocks).max(axis=1) / steps
             assert largest.min() > (126.9 if options["quantize"] == "int8" else 7.4)
-
-
-def test_experts_stacked_in_one_tensor_are_written(tmp_path: Path) -> None:
-    """A checkpoint may store [experts, outputs, inputs] under one name."""
-    network = network_of_two_kinds(TWO_KINDS_SIZES, inner=64)
-    plan = weight_plan_from_network(network, TWO_KINDS)
-    generator = torch.Generator().manual_seed(0)
-    tensors = {name: torch.randn(shape, generator=generator) for name, shape in source_shapes(plan).items()}
-    save_file(tensors, tmp_path / "model.safetensors")
-    records = tensor_records_from_plan(plan, "float32")
-    write_weights(tmp_path / "data", plan, records, tensors_from_checkpoint(tmp_path), NO_ADAPTER, lambda _done: None)
-    data = (tmp_path / "data").read_bytes()
-    for layer in (1, 2):
-        for part in ("up", "down"):
-            record = records[f"layers.{layer}.mlp.experts.{part}.weight"]
-            found = np.frombuffer(data, np.float32, record.length // 4, record.offset).reshape(record.shape)
-            source = tensors[f"model.layers.{layer}.mlp.experts.{part}_proj"].numpy()
-            np.testing.assert_array_equal(found, source.swapaxes(1, 2))
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,3 @@ def test_blocks_have_the_adapter_in_them(tmp_path: Path, monkeypatch: pytest.Mon
     expected = matrix.bfloat16().double() + 1.5 * up.bfloat16().double() @ down.half().double()
     torch.testing.assert_close(found.double(), expected[:, columns], rtol=1e-6, atol=1e-6)
     assert rows == [7] * 12 + [6]
-
-
-def test_a_vector_and_a_row_that_is_larger_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.export.weights.writer._BLOCK_ITEMS", 10)
-    vector, matrix = torch.randn(33), torch.randn(3, 25)
-    stored = _stored(tmp_path, vector=vector, matrix=matrix)
-    found, rows = _joined(stored["vector"], None)
-    assert torch.equal(found, vector)
-    assert rows == [10, 10, 10, 3]
-    found, rows = _joined(stored["matrix"], None)
-    assert torch.equal(found, matrix)
-    assert rows == [1, 1, 1]

@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tools.miniature import MINIATURES
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
-from tools.checkpoint.make import checkpoint_from_likeness
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.families.family import QWEN2_OUTER, QWEN3_LAYER
-from lopa.export.source import source_from_checkpoint
 
 # Published parameter counts: LLaDA 8.02 billion, three of Qwen2.5, and Qwen3-1.7B with an untied head for SDAR.
 # Mixtures of experts: as in the table of sizes, and Qwen3-30B-A3B for SDAR.
@@ -97,28 +94,3 @@ def test_checkpoints_have_the_tensors_of_the_recorded_ones(name: str) -> None:
     assert {each: written[each] for each in same} == {each: recorded[each] for each in same}
     parameters = sum(each.items for each in tensors_from_dimensions(likeness.dimensions, likeness.architecture))
     assert parameters == pytest.approx(SPARSE_PARAMETERS[name], rel=0.005)
-
-
-@pytest.mark.parametrize("family", [family for family, each in MINIATURES.items() if each.dimensions.moe is None])
-def test_the_forward_of_a_miniature_is_well_conditioned(tmp_path: Path, family: str) -> None:
-    likeness = MINIATURES[family]
-    checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
-    assert source_from_checkpoint(tmp_path / "checkpoint", None).config.family.name == family
-    names = _names_of_transformers(likeness)
-    stored = tensors_from_checkpoint(tmp_path / "checkpoint")
-    model = _network(likeness)
-    model.load_state_dict(
-        {names[name]: tensor.read().float() for name, tensor in stored.items()}, strict=not likeness.tied
-    )
-    ids = torch.randint(10, 400, (1, 64), generator=torch.Generator().manual_seed(3))
-    ids[:, 24:] = likeness.mask
-    with torch.no_grad():
-        answer = model.eval()(ids, output_hidden_states=True)
-    begin, end = (answer.hidden_states[i].square().mean().sqrt().item() for i in (0, -2))
-    assert 2 < end / begin < 8
-    logits = answer.logits[0]
-    assert 2 < logits.std().item() < 4
-    best = logits.topk(2).values
-    assert (best[:, 0] - best[:, 1]).median() > 0.2
-    assert len(set(logits[:24].argmax(-1).tolist())) >= 8
-    assert len(set(logits[24:].argmax(-1).tolist())) >= 3, "rows of masks must not all predict the same"

@@ -1,6 +1,6 @@
 """The diagram of the architecture page matches layers.toml, which import-linter enforces."""
 
-from tools.checks.picture import PAGE, diagram_from_layers, layers_by_container, page_with_diagram
+from tools.checks.picture import PAGE, diagram_from_layers, page_with_diagram
 
 
 def test_the_page_shows_the_current_layers() -> None:
@@ -17,10 +17,3 @@ def test_a_package_with_layers_and_one_without() -> None:
         'b["b/"]',
         "a --> b",
     ]
-
-
-def test_every_list_of_layers_is_read() -> None:
-    layers = layers_by_container()
-    assert ["lopa.runtime"] in layers[""]
-    assert {"lopa.runtime", "lopa.export", "lopa.bench", "lopa.serve", "lopa.cli"} < set(layers)
-    assert all(layer for container in layers.values() for layer in container)
