@@ -1,5 +1,6 @@
 """Heads that config.json ties to the embedding, and their adapters, against transformers and PEFT."""
 
+import json
 import shutil
 import warnings
 from pathlib import Path
@@ -118,6 +119,28 @@ def test_saved_modules_of_a_tied_base_are_peft_s(tmp_path: Path, head: str, save
     embedding, own = outer_weights(checkpoint, folder, tmp_path)
     assert torch.equal(embedding, expected.get_input_embeddings().weight)
     assert torch.equal(own, expected.get_output_embeddings().weight)
+
+
+def test_ties_of_a_family_whose_modules_peft_does_not_know(tmp_path: Path) -> None:
+    """PEFT ties only modules named embed_tokens and lm_head."""
+    checkpoint, folder = Path(shutil.copytree(LLADA, tmp_path / "checkpoint")), tmp_path / "adapter"
+    folder.mkdir()
+    edit_config(checkpoint, weight_tying=True)
+    edit_weights(checkpoint, {"model.transformer.ff_out.weight": None})
+    name = "model.transformer.wte.weight"
+    base, module = load_file(checkpoint / SINGLE_NAME), "model.transformer.blocks.0.q_proj"
+    rows, columns = base[f"{module}.weight"].shape
+    stored = {
+        name: torch.randn_like(base[name]),
+        f"{module}.lora_A.weight": torch.randn(4, columns),
+        f"{module}.lora_B.weight": torch.randn(rows, 4),
+    }
+    stored = {f"base_model.model.{key}": value for key, value in stored.items()}
+    save_file(stored, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": module, "modules_to_save": ["wte"]}
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "ensure_weight_tying": True}))
+    with pytest.raises(BadInputError, match="ensure_weight_tying"):
+        source_from_checkpoint(checkpoint, folder)
 
 
 @pytest.mark.parametrize("kept", [EMBEDDING, HEAD])

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from tests.export.tensorrt.one_node import BF16, attention_model
-from tests.export.tensorrt.parser_controls import CONTROLS
+from tests.export.tensorrt.one_node import BF16, F32, I64, attention_model, model_of_node
+from tests.export.tensorrt.parser_controls import CONTROLS, INT8
 
 from lopa.export.tensorrt.parser_graph import let_attention_decompose, model_for_parser
 from lopa.export.tensorrt.parser_lint import check_parser_accepts, refusals_of_model, tensorrt_operators
@@ -24,6 +25,21 @@ def test_nodes_that_the_parser_rejects_are_named(case: str) -> None:
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is None])
 def test_nodes_that_the_parser_accepts_are_accepted(case: str) -> None:
     assert refusals_of_model(CONTROLS[case].make(), tensorrt_operators()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "ours"),
+    [
+        (attention_model(softmax_precision=1), "attribute softmax_precision"),
+        (attention_model(qk_matmul_output_mode=1), "attribute qk_matmul_output_mode"),
+        (model_of_node("Unsqueeze", {"x": (F32, [2, 2]), "axes": (I64, [1])}), "its axes axes are computed"),
+        (model_of_node("CumSum", {"x": (F32, [2, 2]), "axis": (I64, [])}), "its axes axis are computed"),
+        (model_of_node("DequantizeLinear", {"x": (INT8, [2]), "s": (F32, [2])}, axis=0), "its scale s is computed"),
+        (model_of_node("QuantizeLinear", {"x": (F32, [2])}, {"s": np.float32(1)}), "y is converted to UINT8"),
+    ],
+)
+def test_other_nodes_with_these_rules(model: onnx.ModelProto, ours: str) -> None:
+    assert ours in "; ".join(map(str, refusals_of_model(model, tensorrt_operators())))
 
 
 def test_an_error_names_node_operator_opset_type_axes_and_remedy() -> None:

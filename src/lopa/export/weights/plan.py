@@ -70,11 +70,8 @@ class PlannedWeight:
         if len(shape) < _STACKED_AXES:
             return (WeightPart(self.source, (self.source_rows or shape[0], *shape[1:]), self.first_row, shape[0]),)
         experts, rows = shape[:2]
-        if EXPERT in self.source:
-            return tuple(
-                WeightPart(self.source.replace(EXPERT, str(expert)), shape[1:], 0, rows) for expert in range(experts)
-            )
-        return tuple(WeightPart(self.source, shape, expert * rows, rows) for expert in range(experts))
+        sources = (self.source.replace(EXPERT, str(expert)) for expert in range(experts))
+        return tuple(WeightPart(source, shape[1:], 0, rows) for source in sources)
 
 
 EXPERT = "{expert}"
