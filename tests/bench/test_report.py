@@ -81,18 +81,6 @@ def test_tables_show_the_rows(report: QualityReport) -> None:
         assert [line[steps] for line in table.rows] == [str(row.measure.steps) for row in rows]
 
 
-def test_markdown_is_aligned() -> None:
-    text = markdown_from_table(Table("title", ("name", "n"), (("a", "1"), ("long name", "1000"))))
-    assert text.splitlines() == [
-        "title",
-        "",
-        "| name      |    n |",
-        "| :-------- | ---: |",
-        "| a         |    1 |",
-        "| long name | 1000 |",
-    ]
-
-
 def test_bars_stay_in_their_cell() -> None:
     text = markdown_from_table(Table("title", ("name", "a|b"), (("x|y", "1"),)))
     assert text.splitlines()[2:] == ["| name | a\\|b |", "| :--- | ---: |", "| x\\|y |    1 |"]

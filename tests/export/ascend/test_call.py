@@ -10,7 +10,6 @@ from tests.runtime.bundle.test_buckets import BUCKETS, bucket
 from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inputs
 from lopa.export.ascend.contract import atc_contract
 from lopa.export.ascend.inputs import bucketed_inputs
-from lopa.export.ascend.rules import check_call
 from lopa.runtime.ascend.ascend_manifest import EngineInput, Precision
 from lopa.runtime.bundle import Bundle
 
@@ -57,15 +56,3 @@ def test_a_scalar_has_no_numbers() -> None:
     arguments = arguments_from_call(AtcCall("g.onnx", "buckets", "Ascend910B1", "origin", False, inputs, ((8,), (16,))))
     assert "--input_shape=s:;x:1,-1" in arguments
     assert "--dynamic_dims=8;16" in arguments
-
-
-def test_a_model_of_28_layers_is_one_om(tiny_portable: Path) -> None:
-    """Check that the number of inputs and their dims does not grow with the layers."""
-    model = onnx.load(Bundle.open(tiny_portable).graph, load_external_data=False)
-    model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 2 * 28
-    bucketed = bucketed_inputs(model, BUCKETS)
-    (call,) = calls_from_inputs(bucketed, graph="g.onnx", soc_version="Ascend910B1", precision="origin", int8=False)
-    assert call.tuples == bucketed.tuples
-    assert call.inputs[-1].dims == [56, -1, -1, 32]
-    assert sum(len(each.dims) for each in call.inputs) == 23
-    check_call(call, "bfloat16")

@@ -18,7 +18,6 @@ from tools.checkpoint.tensors import ALPHA, RANK, lora_tensors_from_dimensions
 from transformers import Qwen2Tokenizer
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.families import FAMILIES
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle import Bundle
@@ -141,26 +140,6 @@ def test_blocks_are_as_large_as_the_checkpoint_was_trained(
 def _copy(checkpoint: Path, place: Path) -> Path:
     """Return a copy that a test may change."""
     return Path(shutil.copytree(checkpoint, place / "checkpoint"))
-
-
-@pytest.mark.parametrize(("name", "other"), [*zip(FAMILIES, [*FAMILIES][1:] + [*FAMILIES][:1], strict=True)])
-def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path, name: str, other: str) -> None:
-    """Check families with the same tensors and shapes, which only config.json tells apart."""
-    for file in checkpoints[name].glob("*.json"):
-        if not file.name.startswith("model"):
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    for file in (*checkpoints[other].glob("*.safetensors"), *checkpoints[other].glob("model*.json")):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    shapes = [
-        {each: tensor.shape for each, tensor in tensors_from_checkpoint(checkpoints[each_name]).items()}
-        for each_name in (name, other)
-    ]
-    if shapes[0] == shapes[1]:
-        source_from_checkpoint(tmp_path, None)
-        return
-    with pytest.raises(BadInputError, match=r"tensor|shape") as caught:
-        source_from_checkpoint(tmp_path, None)
-    assert "config.json belongs to these weights" in caught.value.remedy
 
 
 def test_an_autoregressive_checkpoint_is_exported_as_requested(

@@ -8,7 +8,7 @@ import pytest
 from tests.export.tensorrt.one_node import BF16, F32, I64, attention_model, model_of_node
 from tests.export.tensorrt.parser_controls import CONTROLS, INT8
 
-from lopa.export.tensorrt.parser_graph import let_attention_decompose, model_for_parser
+from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.export.tensorrt.parser_lint import check_parser_accepts, refusals_of_model, tensorrt_operators
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -69,14 +69,6 @@ def test_functions_are_checked_by_their_bodies(tiny_plugins: Path) -> None:
     assert refusals_of_model(model, tensorrt_operators()) == []
     inside[0].op_type = "MatMulInteger"
     assert {each.rule for each in refusals_of_model(model, tensorrt_operators())} >= {"operator"}
-
-
-def test_stages_are_accepted(tiny_staged: Path) -> None:
-    bundle = Bundle.open(tiny_staged)
-    for stage in bundle.manifest.stages:
-        model = onnx.load(bundle.file(stage.graph), load_external_data=False)
-        let_attention_decompose(model)
-        assert refusals_of_model(model, tensorrt_operators()) == []
 
 
 def test_converted_quantized_graphs_are_accepted(tiny_quantized: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.tensors import tensors_from_dimensions
+from tools.checkpoint.tokenizer import BOS, EOS, tokenizer_from_likeness
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from lopa.export.checkpoint.config import config_from_checkpoint
@@ -94,3 +96,16 @@ def test_checkpoints_have_the_tensors_of_the_recorded_ones(name: str) -> None:
     assert {each: written[each] for each in same} == {each: recorded[each] for each in same}
     parameters = sum(each.items for each in tensors_from_dimensions(likeness.dimensions, likeness.architecture))
     assert parameters == pytest.approx(SPARSE_PARAMETERS[name], rel=0.005)
+
+
+@pytest.mark.parametrize("name", LIKENESSES)
+def test_ids_are_within_the_vocabulary(name: str) -> None:
+    likeness = LIKENESSES[name]
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_from_likeness(likeness)))
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    assert 300 < len(ids) < 1000
+    assert len(set(ids.values())) == len(ids)
+    assert min(ids.values()) >= 0
+    assert max(ids.values()) < likeness.dimensions.vocab_size
+    assert (ids[likeness.mask_text], ids[EOS], ids.get(BOS)) == (likeness.mask, likeness.eos, likeness.bos)
+    assert {likeness.mask, likeness.eos, *likeness.ends} <= tokenizer.get_added_tokens_decoder().keys()
