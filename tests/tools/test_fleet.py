@@ -1,4 +1,4 @@
-"""The simulated fleet against exact results of queueing theory, and against the published table."""
+"""The simulated fleet against the published tables."""
 
 import json
 from pathlib import Path

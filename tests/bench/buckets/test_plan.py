@@ -1,4 +1,4 @@
-"""Expected effect of a plan on its forwards, computed by hand, and its table."""
+"""Expected effect of a plan on its forwards, computed by hand."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Intervals compared with a plain float64 implementation, with all possible resamples, and with the true values."""
+"""Intervals compared with a plain float64 implementation, and tests of differences with exact figures."""
 
 import math
 

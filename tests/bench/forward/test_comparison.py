@@ -1,4 +1,4 @@
-"""Comparison of engines: equal ones agree, a different one is detected, and the figures follow from the seconds."""
+"""Comparison of engines: equal ones agree, and the figures follow from the seconds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A fixed number of real steps, the host's share from their seconds, and no requests left in the session."""
+"""A fixed number of real steps, and the host's share from their seconds."""
 
 from pathlib import Path
 

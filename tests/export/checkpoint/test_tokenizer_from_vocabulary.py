@@ -1,4 +1,4 @@
-"""The tokenizer against transformers' Qwen2Tokenizer, and against the slow algorithm of Dream's own tokenizer."""
+"""The tokenizer against transformers' Qwen2Tokenizer, and files that are missing or broken."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bundles of the families without recordings, from checkpoint to answer: command line, batch mates, devices."""
+"""Bundles of the families without recordings, from checkpoint to answer: batch mates, devices."""
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The base of the linters: queries of rules, and violations as text. Rules have their own tests."""
+"""The base of the linters: queries of rules. Rules have their own tests."""
 
 import numpy as np
 import onnx

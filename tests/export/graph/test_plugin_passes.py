@@ -1,4 +1,4 @@
-"""Graphs with functions of domain lopa: bit-equal to graphs without them, and their bodies against float64."""
+"""Graphs with functions of domain lopa: bit-equal to graphs without them, and the body of the merge against float64."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Graphs that take cosines and sines: their signature, their results and whole decodes, with and without."""
+"""Graphs that take cosines and sines: their signature and their results, with and without."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Commands of docs/how-to/engines.md: run in one folder, or with their options checked against --help."""
+"""Commands of docs/how-to/engines.md: run in one folder, or with a reason."""
 
 import os
 import re

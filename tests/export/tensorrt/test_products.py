@@ -1,4 +1,4 @@
-"""8-bit products: their results on ONNX Runtime, and the check of TensorRT's parser."""
+"""8-bit products: their results on ONNX Runtime."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Our check of a graph against the real parser and builder of TensorRT for RTX, rule by rule and type by type."""
+"""Our check of a graph against the real parser and builder of TensorRT for RTX, rule by rule."""
 
 import ast
 import inspect

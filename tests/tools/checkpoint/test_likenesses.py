@@ -1,6 +1,6 @@
-"""Likenesses of every family have the tensors of transformers' networks and a well-conditioned forward.
+"""Likenesses of every family have the tensors of transformers' networks, and a tokenizer with their ids.
 
-Mixtures of experts are compared with the recorded checkpoints, and run in numpy.
+Mixtures of experts are compared with the recorded checkpoints.
 """
 
 import json
