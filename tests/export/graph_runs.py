@@ -1,4 +1,4 @@
-"""Graphs in ONNX Runtime: sessions on one thread, random inputs, statistics of bundles, and operators when optimized."""
+"""Graphs in ONNX Runtime: sessions on one thread, random inputs, statistics, and operators when optimized."""
 
 from collections import Counter
 from contextlib import closing

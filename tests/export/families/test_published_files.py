@@ -1,6 +1,6 @@
 """Export of the recordings' checkpoints and of small ones, in published file formats.
 
-Names, sizes, tokens, defaults and all values must arrive in the bundle. Other tests check the results of the graphs.
+Names, sizes, tokens and defaults must arrive in the bundle. Other tests check weights and the results of graphs.
 """
 
 import json

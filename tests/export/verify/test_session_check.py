@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lopa.export.verify.cases import SHAPES, Sequences
+from lopa.export.verify.cases import SHAPES, Sequences, cases_from_manifest
 from lopa.export.verify.session_check import (
     CachedReference,
     NumpyReference,
@@ -18,6 +18,7 @@ from lopa.export.verify.session_check import (
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.contract.packed_batch import PackedBatch, packed_batch, padded_batch
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.sequential_session import statistics_of_windows
@@ -69,6 +70,14 @@ def report(
         return report_from_session(alter(session), bundle.manifest, [reference])
     finally:
         session.close()
+
+
+def test_cases_fit_the_contract(tiny_bundle: Path) -> None:
+    for case in cases_from_manifest(Bundle.open(tiny_bundle).manifest):
+        check_batch(case.window)
+        for slot in range(len(case.requests)):
+            for batch in case.prefix_batches(slot):
+                check_batch(batch)
 
 
 class Counting:

@@ -1,7 +1,7 @@
 """Results of shadow rows in float64 with transformers' network, equal to their definition up to rounding.
 
-The network is the tiny checkpoint's, complete or its first layer only. The caller decides which position a row
-predicts, so both values of `prediction_shift`, 0 and 1, are tested.
+The network is the tiny checkpoint's. The caller decides which position a row predicts, so both values of
+`prediction_shift`, 0 and 1, are tested.
 """
 
 import copy
