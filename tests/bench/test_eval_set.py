@@ -47,6 +47,8 @@ GOOD = '{"prompt": "p", "answer": "#### 1", "kind": "math"}'
         ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
         (r'{"prompt": "\ud800", "answer": "a", "kind": "code"}', "line 3: "),
         ('{"prompt": "p", "kind": "code"}', "has no answer"),
+        ('{"answer": "a", "kind": "code"}', "has no prompt"),
+        ('{"prompt": "p", "answer": "a"}', "has no kind"),
         ('{"prompt": 5, "answer": "a", "kind": "code"}', "prompt 5"),
         ('{"prompt": "p", "answer": "#### many", "kind": "math"}', "no number"),
         ('{"prompt": "p", "answer": "many", "kind": "x", "scoring": "last_number"}', "no number"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lopa.bench.comparison.paired_statistics import pareto_front
-from lopa.bench.comparison.quality_figures import rows_from_outcomes
+from lopa.bench.comparison.paired_statistics import ScoreDifference, pareto_front
+from lopa.bench.comparison.quality_figures import Comparison, rows_from_outcomes
 from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
 from lopa.bench.comparison.score_plot import panels_of_quality, png_from_panels
@@ -118,3 +118,13 @@ def test_unwritable_paths_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="taken"):
         write_atomically(tmp_path / "taken", b"data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_the_comparison_column_shows_the_p_value(report: QualityReport) -> None:
+    for (won, lost, p), cell in (
+        ((20, 4, 0.0015), "d2f 0.9: +20 -4, <0.01"),
+        ((3, 4, 1.0), "d2f 0.9: +3 -4, 1.00"),
+    ):
+        beside = Comparison("d2f 0.9", ScoreDifference(40, lost, won, 0.0, 0.0, p))
+        math, *_ = tables_from_quality(replace(report, rows=(replace(report.rows[0], beside=beside),)))
+        assert cell in math.rows[0]

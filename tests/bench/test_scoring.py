@@ -14,6 +14,8 @@ from lopa.bench.scoring import VERDICTS, last_number, number_from_text
         ("####8.", 8),
         ("#### -1,234.50 dollars", Decimal("-1234.5")),
         ("#### $12", 12),
+        ("#### -$5", -5),
+        ("#### $-5", -5),
         ("#### **12**", 12),
         ("#### `-.5`", Decimal("-0.5")),
         ("#### .5", Decimal("0.5")),
@@ -24,6 +26,7 @@ from lopa.bench.scoring import VERDICTS, last_number, number_from_text
         ("the answer is 8", None),
         ("#### eight", None),
         ("####", None),
+        ("### 8", None),
         ("#### 8\n####", None),
     ],
 )

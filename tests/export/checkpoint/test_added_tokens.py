@@ -100,6 +100,7 @@ def test_rejected_entries(tmp_path: Path, settings: dict[str, Any], message: str
     [
         ('{"<|mask|>": 5}', "gives the token '<|mask|>' the ids"),
         ('{"<x>": "5"}', "'<x>': '5'"),
+        ('{"<x>": true}', "'<x>': True"),
         ('{"<x>": -1}', "with the id -1"),
         ('{"": 5}', "an added token without text"),
         ("[]", "got `array`"),

@@ -114,7 +114,7 @@ def test_an_adapter_is_merged_into_the_values(tmp_path: Path) -> None:
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the layout 'gemv'"),
         ({"quant_method": "gptq", "bits": 4, "version": "gptq_v2"}, "the layout 'gptq' and 'gptq_v2'"),
         ({"quant_method": "awq", "bits": 8}, "8 bits"),
-        ({"quant_method": "gptq", "bits": 4, "format": "marlin"}, "the layout 'marlin'"),
+        ({"quant_method": "gptq", "bits": 4, "format": "gemm"}, "the layout 'gemm'"),
         ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "is_marlin_format = True"),
         ({"quant_method": "gptq", "bits": 4, "format": "gptq", "checkpoint_format": "gptq_v2"}, "'gptq_v2' and 'gptq'"),
         ({"quant_method": "gptq", "bits": 4, "pack_dtype": "int16"}, "pack_dtype = 'int16'"),

@@ -17,6 +17,7 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph.nonfinite_rows import NonFiniteRowsPass
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
+from lopa.export.weights.plan import Dtype, IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime import Decoder, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
@@ -134,20 +135,19 @@ def test_layers_of_experts(
         assert not _is_finite(bundle), where
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_float16(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
-    choice = QuantizationChoice("int8" if kind == "int8" else "int4")
-    source = bundle_from_checkpoint(checkpoint, tmp_path / "source", dtype="float16", quantization=choice)
-    assert _is_finite(source)
-    for where, bundle in _broken(source.path, tmp_path / "bundle", monkeypatch):
-        assert not _is_finite(bundle), where
+ODD = {"intermediate_size": 96, "vocab_size": 33}
+"""An odd number of outputs, which leaves the head to ONNX Runtime in every form."""
 
 
-def test_products_that_no_kernel_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An odd number of outputs leaves the head to ONNX Runtime in every form."""
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 96, "vocab_size": 33})
-    source = bundle_from_checkpoint(checkpoint, tmp_path / "source", quantization=QuantizationChoice("int4"))
+@pytest.mark.parametrize(
+    ("kind", "dtype", "changes"),
+    [("int8", "float16", HALF_OF_TESTS), ("int4", "float16", HALF_OF_TESTS), ("int4", "float32", ODD)],
+)
+def test_other_bundles(
+    kind: IntegerDtype, dtype: Dtype, changes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=changes)
+    source = bundle_from_checkpoint(checkpoint, tmp_path / "source", dtype=dtype, quantization=QuantizationChoice(kind))
     assert _is_finite(source)
     for where, bundle in _broken(source.path, tmp_path / "bundle", monkeypatch):
         assert not _is_finite(bundle), where

@@ -70,6 +70,23 @@ def _to_avoid(model: onnx.ModelProto) -> None:
     _insert(model, make.make_node("Pad", ["head", values], ["padded"], name="bad"))
 
 
+def _input_of_five_axes(model: onnx.ModelProto) -> None:
+    model.graph.input.append(make.make_tensor_value_info("bad", onnx.TensorProto.FLOAT, ["r", 1, 2, 3, 4]))
+
+
+def _weight_of_three_axes(model: onnx.ModelProto) -> None:
+    weight = _constant(model, "bad", np.random.default_rng(0).standard_normal((1, 32, 32)).astype(np.float32))
+    _node(model, "layers.0.attention.query/MatMul").input[1] = weight
+
+
+def _not_a_number(model: onnx.ModelProto) -> None:
+    _constant(model, "bad", np.array(np.nan, np.float16))
+
+
+def _not_of_the_dialect(model: onnx.ModelProto) -> None:
+    _insert(model, make.make_node("Tanh", ["temperature"], ["squashed"], name="bad"))
+
+
 def _last_index(model: onnx.ModelProto) -> None:
     _insert(model, make.make_node("ArgMax", ["temperature"], ["last"], name="bad", select_last_index=1))
 
@@ -142,8 +159,10 @@ def _function(model: onnx.ModelProto) -> None:
         (_other_domain, "unregistered operator", "layers.0.mlp/Sigmoid", "Sigmoid", None, "operators of the dialect"),
         (_unregistered_opset, "unregistered opset", "TopK", "TopK", None, "opset 17"),
         (_to_avoid, "operator to avoid", "bad", "Pad", None, "Slice and Concat"),
+        (_not_of_the_dialect, "operator to avoid", "bad", "Tanh", None, "operators of the dialect"),
         (_last_index, "operator to avoid", "bad", "ArgMax", None, "leave it 0"),
         (_five_axes, "rank", "bad", "Unsqueeze", 5, "fold axes"),
+        (_input_of_five_axes, "rank", "bad", "", 5, "fold axes"),
         (_empty_axis, "empty axis", "bad", "", 2, "remove it"),
         (_empty_slice, "empty axis", "bad", "Slice", 2, "remove it"),
         (_computed_reshape, "data-dependent shape", "bad", "Reshape", None, "masks and positions as inputs"),
@@ -151,8 +170,10 @@ def _function(model: onnx.ModelProto) -> None:
         (_shape_chain, "data-dependent shape", "worse", "Expand", None, "masks and positions as inputs"),
         (_unknown_shape, "data-dependent shape", "bad", "NoSuchThing", None, "masks and positions as inputs"),
         (_swapped_weight, "weight of a product", "layers.0.attention.query/MatMul", "MatMul", 2, "second input"),
+        (_weight_of_three_axes, "weight of a product", "layers.0.attention.query/MatMul", "MatMul", 3, "second input"),
         (_transposed_weight, "weight of a product", "layers.0.attention.query/MatMul", "MatMul", 2, "second input"),
         (_infinite, "infinite constant", "bad", "", 1, "-1e4"),
+        (_not_a_number, "infinite constant", "bad", "", 0, "-1e4"),
         (_bare_indices, "index type", "TopK", "TopK", None, "Cast"),
     ],
 )

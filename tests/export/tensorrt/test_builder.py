@@ -16,6 +16,7 @@ import lopa.export.tensorrt.builder as builder
 from lopa.export.progress import silent
 from lopa.export.tensorrt.builder import BuildRequest, check_named_dimensions, plan_from_request
 from lopa.export.tensorrt.engine import job_from_bundle
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import profiles_of_buckets
@@ -94,6 +95,17 @@ def test_freed_memory_is_returned() -> None:
         for how in ("keep", "back")
     )
     assert kept - back > 150_000  # in units of 1024 bytes
+
+
+def test_a_profile_that_contradicts_itself_is_not_built(
+    request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = GraphArrays.input_shapes
+    wrong = {"position_ids": (1, 1, 33)}
+    monkeypatch.setattr(GraphArrays, "input_shapes", lambda arrays, sizes: right(arrays, sizes) | wrong)
+    monkeypatch.setattr(builder, "_build", lambda *_: pytest.fail("it was built"))
+    with pytest.raises(BadInputError, match=r"profile 0 gives \w+ the size"):
+        plan_from_request(TRT, request_of_tiny, tmp_path / "a.plan", silent)
 
 
 NAMES = {"ids": ["R", "B", "W"], "mask": ["R", "B", "W", "W"], "other": ["", "R"]}

@@ -1,22 +1,18 @@
 """The graphs of stages, run one after another by ONNX Runtime, are bit-equal to the whole graph."""
 
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.export.graph_runs import Arrays, opened, random_inputs
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.bundle_plan import stage_name
-from lopa.export.graph.torch_graph import graph_from_dimensions
+from lopa.export.weights.plan import IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
-from lopa.export.weights.stage_split import parts_from_records
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Stage
 from lopa.runtime.bundle.record import json_from_record
@@ -51,22 +47,6 @@ def _check_same_bits(bundle: Bundle) -> None:
         assert np.abs(whole["entropy"]).min() > 0
 
 
-def _with_stages(source: Path, path: Path, stages: int) -> Bundle:
-    """Return a copy of a bundle with graphs of stages, which is faster than another export."""
-    shutil.copytree(source, path)
-    manifest = Bundle.open(path).manifest
-    entries = []
-    for number, part in enumerate(parts_from_records(manifest.tensors, manifest.dimensions.layers, stages)):
-        graph = graph_from_dimensions(
-            manifest.dimensions, manifest.tensors, manifest.weights, dtype=manifest.dtype, with_logits=False, part=part
-        )
-        name = stage_name(number, stages)
-        ir.save(graph, path / name)
-        entries.append(Stage(graph=name, first_layer=part.first, end_layer=part.end))
-    (path / MANIFEST_NAME).write_bytes(json_from_record(msgspec.structs.replace(manifest, stages=entries)))
-    return Bundle(path, msgspec.structs.replace(manifest, stages=entries))
-
-
 def test_two_stages(tiny_staged: Path) -> None:
     bundle = Bundle.open(tiny_staged)
     assert [(stage.first_layer, stage.end_layer) for stage in bundle.manifest.stages] == [(0, 3), (3, 5)]
@@ -78,14 +58,11 @@ def test_a_stage_for_each_layer(tmp_path: Path) -> None:
     _check_same_bits(bundle_from_checkpoint(checkpoint, tmp_path / "bundle", stages=2))
 
 
-def test_quantized_stages(tiny_quantized: Path, tmp_path: Path) -> None:
-    _check_same_bits(_with_stages(tiny_quantized, tmp_path / "quantized", 2))
-
-
-def test_float16_stages_of_integers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_float16_stages_of_integers(kind: IntegerDtype, tmp_path: Path) -> None:
     """Check int8 in float16: between integer products ONNX Runtime rounds different values to float16."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
-    choice = QuantizationChoice("int8")
+    choice = QuantizationChoice(kind)
     _check_same_bits(
         bundle_from_checkpoint(
             checkpoint, tmp_path / "bundle", dtype="float16", quantization=choice, stages=3, with_logits=True
