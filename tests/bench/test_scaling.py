@@ -70,13 +70,6 @@ def test_prompts_that_decode_differently_are_excluded(run: Run) -> None:
         scaling_report({1: [turn(1.0)] * ROUNDS, 2: [turn(1.0, ids=(9,))] * ROUNDS}, run, FILE, {})
 
 
-def test_steps_of_a_plain_session_are_rejected(tiny_bundle: Path, items: tuple[EvalItem, ...]) -> None:
-    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
-        _, steps = result_with_steps(decoder, items[0].prompt, decoder.config(max_new_tokens=4))
-    with pytest.raises(ValueError, match="without a split"):
-        parts_of_step(steps[0])
-
-
 def test_the_complete_report(one: Decoder, run: Run, items: tuple[EvalItem, ...]) -> None:
     config = one.config(branches=3, max_new_tokens=16)
     turns = measure_turns({1: one}, items, config)

@@ -44,11 +44,6 @@ def test_a_pattern_that_matches_nothing(pattern: str) -> None:
     assert "layers.0.attention.query.weight" in raised.value.expected
 
 
-def test_a_head_that_is_excluded_twice() -> None:
-    with pytest.raises(BadInputError, match=r"'head\.weight' matches no tensor"):
-        quantized_plan(PLAN, QuantizationChoice("int8", head=False, exclude=("head.weight",)))
-
-
 def test_excluding_every_matrix_is_rejected() -> None:
     with pytest.raises(BadInputError, match="leaves no tensor to quantize"):
         quantized_plan(PLAN, QuantizationChoice("int8", exclude=("*",)))

@@ -53,11 +53,6 @@ def test_two_stages(tiny_staged: Path) -> None:
     _check_same_bits(bundle)
 
 
-def test_a_stage_for_each_layer(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    _check_same_bits(bundle_from_checkpoint(checkpoint, tmp_path / "bundle", stages=2))
-
-
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_float16_stages_of_integers(kind: IntegerDtype, tmp_path: Path) -> None:
     """Check int8 in float16: between integer products ONNX Runtime rounds different values to float16."""
