@@ -67,6 +67,16 @@ def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
     return config, traces
 
 
+def changed_copy(path: Path, folder: Path, change: Callable[[Any, Any], object], traces: int = 1) -> Path:
+    """Return a copy of the first `traces` traces of a file, changed by `change(header, last trace)`."""
+    with gzip.open(path, "rt") as lines:
+        header, *found = (json.loads(next(lines)) for _ in range(1 + traces))
+    change(header, found[-1])
+    with gzip.open(folder / path.name, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (header, *found))
+    return folder / path.name
+
+
 @dataclass
 class Comparison:
     """The comparison of one trace.

@@ -1,7 +1,5 @@
 """Our decoder on ONNX Runtime reproduces every recorded trace of the published implementation."""
 
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 from tests.conformance.recorded import (
     Record,
+    changed_copy,
     check_comparisons,
     comparisons_of_file,
     open_test_device,
@@ -37,17 +36,6 @@ def test_every_recorded_trace_exists() -> None:
     assert sum(len(read_traces(path)[1]) for path in trace_files()) == 1072
 
 
-def _changed(folder: Path, name: str, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Path:
-    """Return a copy of a file's first trace, changed by `change(header, trace)`."""
-    path = next(path for path in trace_files() if path.name.startswith(name))
-    with gzip.open(path, "rt") as lines:
-        header, trace = (json.loads(next(lines)) for _ in range(2))
-    change(header, trace)
-    with gzip.open(folder / path.name, "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for line in (header, trace))
-    return folder / path.name
-
-
 LOPA, D2F = "lopa_bf2_bs16_full", "d2f_bs16_full.jsonl"
 
 
@@ -66,7 +54,8 @@ CHANGES: tuple[tuple[str, Change, str], ...] = (
 def test_a_changed_trace_is_a_mismatch(name: str, change: Change, text: str, tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "numpy")
-    [found] = comparisons_of_file(_changed(tmp_path, name, change), session, bundle.manifest)
+    path = next(path for path in trace_files() if path.name.startswith(name))
+    [found] = comparisons_of_file(changed_copy(path, tmp_path, change), session, bundle.manifest)
     session.close()
     assert found.mismatch is not None
     assert text in found.mismatch

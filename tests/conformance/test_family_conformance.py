@@ -3,8 +3,6 @@
 This tests a sample of every recorded file's prompts. test_recorded_variants.py tests all of them.
 """
 
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from tests.conformance.family_traces import (
     read_family_traces,
     sampled,
 )
-from tests.conformance.recorded import Record, check_comparisons, open_test_device
+from tests.conformance.recorded import Record, changed_copy, check_comparisons, open_test_device
 from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
@@ -59,24 +57,14 @@ CUT: tuple[tuple[str, Change, str], ...] = (
 )
 
 
-def _changed(folder: Path, name: str, change: Change) -> Path:
-    """Return a copy of a file's first trace, changed by `change(header, trace)`."""
-    path = next(path for path in FILES if str(path).endswith(f"{name.replace('/', '/traces/')}.jsonl.gz"))
-    header, traces = read_family_traces(path)
-    header, trace = json.loads(json.dumps([header, traces[0]]))
-    change(header, trace)
-    with gzip.open(folder / path.name, "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for line in (header, trace))
-    return folder / path.name
-
-
 @pytest.mark.parametrize(("name", "change", "text"), CUT)
 def test_a_changed_end_is_a_mismatch(
     name: str, change: Change, text: str, family_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
     bundle = Bundle.open(family_bundle(name.split("/")[0]))
     session = open_session(bundle, "cpu", threads=1)
-    [found] = family_comparisons(_changed(tmp_path, name, change), session, bundle.manifest)
+    path = next(path for path in FILES if str(path).endswith(f"{name.replace('/', '/traces/')}.jsonl.gz"))
+    [found] = family_comparisons(changed_copy(path, tmp_path, change), session, bundle.manifest)
     session.close()
     assert found.mismatch is not None
     assert text in found.mismatch

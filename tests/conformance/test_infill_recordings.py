@@ -3,8 +3,6 @@
 tests/reference/infill/README.md describes the recordings.
 """
 
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from tests.conformance.infill_recordings import (
     infill_files,
     is_dreamon,
 )
-from tests.conformance.recorded import DEVICE, Record, check_comparisons
+from tests.conformance.recorded import DEVICE, Record, changed_copy, check_comparisons
 from tests.dreamon_checkpoint import HEAD_ROWS
 
 from lopa.runtime import Decoder
@@ -65,38 +63,20 @@ def test_every_recording_is_there() -> None:
     assert {step["what"] for step in steps if "what" in step} == {"fill", "expand", "delete"}
 
 
-def changed(path: Path, folder: Path, change: Callable[[dict[str, Any], list[dict[str, Any]]], object]) -> Path:
-    """Return a copy of two traces of a file, changed by `change(header, traces)`."""
-    header, traces = read_family_traces(path)
-    header, traces = json.loads(json.dumps(header)), traces[:2]
-    change(header, traces)
-    copy = folder / path.name
-    with gzip.open(copy, "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for line in (header, *traces))
-    return copy
-
-
-def named(name: str) -> Path:
-    return next(path for path in FILES if path.name.startswith(name))
-
-
-def test_differences_are_detected(decoder_of: Callable[[Path], Decoder], tmp_path: Path) -> None:
-    def other_token(_: Any, traces: list[dict[str, Any]]) -> None:
-        traces[1]["steps"][0]["fills"][0][1] += 1
-
-    def other_window(_: Any, traces: list[dict[str, Any]]) -> None:
-        traces[1]["steps"][0]["window_after"][0] += 1
-
-    def one_step_less(_: Any, traces: list[dict[str, Any]]) -> None:
-        del traces[1]["steps"][-1]
-
-    for name, change, text in (
-        ("llada_t05_hole", other_token, "instead of"),
-        ("dreamon_entropy_pad", other_window, "instead of"),
-        ("dreamon_entropy_pad", one_step_less, "steps instead of"),
-    ):
-        with decoder_of(named(name)) as decoder:
-            first, second = infill_comparisons(changed(named(name), tmp_path, change), decoder)
-        assert first.whole
-        assert second.mismatch is not None
-        assert text in second.mismatch
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("llada_t05_hole", lambda _, trace: trace["steps"][0]["fills"][0].__setitem__(1, 0), "instead of"),
+        ("dreamon_entropy_pad", lambda _, trace: trace["steps"][0]["window_after"].__setitem__(0, 0), "instead of"),
+        ("dreamon_entropy_pad", lambda _, trace: trace["steps"].pop(), "steps instead of"),
+    ],
+)
+def test_differences_are_detected(
+    name: str, change: Callable[[Any, Any], object], text: str, decoder_of: Callable[[Path], Decoder], tmp_path: Path
+) -> None:
+    path = next(path for path in FILES if path.name.startswith(name))
+    with decoder_of(path) as decoder:
+        first, second = infill_comparisons(changed_copy(path, tmp_path, change, traces=2), decoder)
+    assert first.whole
+    assert second.mismatch is not None
+    assert text in second.mismatch

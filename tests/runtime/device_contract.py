@@ -48,6 +48,8 @@ class DeviceContract:
 
     several: ClassVar = 2
     """Number of devices that share the branches."""
+    one_device: ClassVar = False
+    """True if several sessions open on the one device of a machine, although session_from_devices refuses that."""
     largest: ClassVar = {"prefix": 192, "window": 96}
     """Largest prefix and window of the compared shapes."""
     missing: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -59,6 +61,9 @@ class DeviceContract:
 
     def opened(self, devices: Devices, count: int = 1) -> Session:
         """Open the first devices."""
+        if self.one_device:
+            sessions = [open_session(devices.bundle, devices.name.format(0), threads=1) for _ in range(count)]
+            return sessions[0] if count == 1 else BranchParallelSession(sessions)
         return session_from_devices(devices.bundle, [devices.name.format(number) for number in range(count)], threads=1)
 
     def test_recorded_traces_on_one_device(self, devices: Devices) -> None:

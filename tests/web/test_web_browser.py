@@ -69,15 +69,6 @@ def test_published_traces_are_reproduced(
             assert compare(trace, steps_of(decode), np.array(decode["generated"])).mismatch is None
 
 
-def test_a_page_gets_the_answer_of_python(browser: Browser, address: str, tiny_bundle: Path) -> None:
-    found = outcome(browser, address, "stream", device="wasm", prompt=PROMPT, options=OPTIONS)
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        expected = decoder.generate(PROMPT, **OPTIONS)
-    assert found["result"]["token_ids"] == list(expected.token_ids)
-    assert found["result"]["text"] == expected.text == "".join(event["text"] for event in found["events"])
-    assert not [each for each in browser.complaints if "error" in each.lower()]
-
-
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_webgpu_multiplies_by_quantized_matrices(
     kind: str, browser: Browser, address: str, export_tiny: Callable[..., Path]
@@ -89,18 +80,3 @@ def test_webgpu_multiplies_by_quantized_matrices(
     assert found["result"]["token_ids"] == list(expected.token_ids)
     names = [each.rpartition("/")[2] for each in browser.requested if each.endswith(".onnx")]
     assert names == [f"{GRAPH_NAMES['portable'].removesuffix('.onnx')}.webgpu.onnx"]
-
-
-def test_a_missing_bundle_is_an_error_with_a_remedy(browser: Browser, address: str) -> None:
-    found = outcome(browser, address, "fail", device="wasm", location=f"{address}/nothing")
-    assert found["name"] == "BadInputError"
-    assert "manifest.json is missing (HTTP status 404)" in found["received"]
-    assert found["remedy"]
-
-
-def test_a_browser_without_webgpu_is_an_error_with_a_remedy(address: str, tmp_path: Path) -> None:
-    with chromium(tmp_path) as browser:
-        found = outcome(browser, address, "fail", device="webgpu", location="/bundle")
-    assert found["name"] == "MissingBackendError"
-    assert "WebGPU" in found["received"]
-    assert 'device "wasm"' in found["remedy"]

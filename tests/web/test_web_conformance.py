@@ -28,10 +28,6 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import open_session
 
 pytestmark = [pytest.mark.web, no_web]
-WASM_FILES = ("d2f_bs16_block", "d2f_bs32_full_margin", "lopa_bf3_bs16_full", "x_lopa_bf4_new120_bs32")
-WASM_FAMILY_FILES = ("fast_dllm_v2-batch_s8_t09_blockcache", "sdar_moe-b16_dynamic_t08")
-WASM_PROMPTS = 4
-"""Prompts of each of these files. WebAssembly takes ten times as long as native code."""
 
 
 def comparisons(bundle: Path, path: Path, device: str, limit: int | None = None) -> list[Comparison]:
@@ -56,14 +52,6 @@ def test_published_traces_are_reproduced(
     record_property("traces", len(found))
     record_property("steps", sum(each.steps for each in found))
     record_property("diverged", sum(each.diverged_at is not None for each in found))
-
-
-@pytest.mark.parametrize("name", WASM_FILES)
-def test_webassembly_reproduces_published_traces(name: str, tiny_bundle: Path) -> None:
-    path = next(path for path in trace_files() if path.name.split(".")[0] == name)
-    found = comparisons(tiny_bundle, path, "wasm", WASM_PROMPTS)
-    assert not [each.mismatch for each in found if each.mismatch is not None]
-    assert sum(each.whole for each in found) >= WASM_PROMPTS - 1, "too many differences at near-ties"
 
 
 def name_of(path: Path) -> str:
@@ -126,30 +114,6 @@ def test_recordings_with_options_of_python_are_rejected(path: Path, family_bundl
         family_comparisons(path, family_bundle, "cpu", limit=1)
 
 
-@pytest.mark.parametrize("name", WASM_FAMILY_FILES)
-def test_webassembly_reproduces_loops_of_families(name: str, family_bundle: Callable[..., Path]) -> None:
-    path = next(path for path in REPLAYED if name_of(path) == name)
-    found = family_comparisons(path, family_bundle, "wasm", WASM_PROMPTS)
-    assert not [each.mismatch for each in found if each.mismatch is not None]
-    assert sum(each.whole for each in found) >= WASM_PROMPTS - 1, "too many differences at near-ties"
-
-
-@pytest.mark.parametrize(
-    ("name", "changed", "wrong"),
-    [
-        ("llada2-v20_b16_steps5", {"block_steps": 16}, "fills"),
-        ("sdar_moe-b8_static_4steps", {"block_steps": 8}, "fills"),
-        ("llada_moe-fast_nocache_b32_t09", {"skip_threshold": 0.5}, "fills"),
-    ],
-)
-def test_another_rule_is_detected(
-    name: str, changed: dict[str, Any], wrong: str, family_bundle: Callable[..., Path]
-) -> None:
-    path = next(path for path in REPLAYED if name_of(path) == name)
-    mismatches = [each.mismatch for each in family_comparisons(path, family_bundle, "cpu", limit=2, **changed)]
-    assert any(wrong in (each or "") for each in mismatches), mismatches
-
-
 def _compared(trace: dict[str, Any], header: Any, decode: dict[str, Any]) -> Comparison:
     states = [step["generated"] for step in decode["steps"]]
     pairs = list(zip(steps_of(decode), states, strict=True))
@@ -184,12 +148,3 @@ def test_families_draw_the_tokens_of_python(
     requests = [request_of(prompt, config, eos=manifest.special_tokens.eos) for prompt in prompts]
     decodes = decodes_of(bundle.path, "cpu", requests)
     assert [(each["generated"], each["committed"], len(each["steps"])) for each in decodes] == expected
-
-
-def test_a_difference_is_detected(tiny_bundle: Path) -> None:
-    """The comparison detects another threshold than the recorded one."""
-    config, traces = read_traces(trace_files()[0])
-    request = request_of(traces[0]["prompt_ids"], config, eos=0)
-    request["options"]["skip_threshold"] = 0.2
-    [decode] = decodes_of(tiny_bundle, "cpu", [request])
-    assert compare(traces[0], steps_of(decode), np.array(decode["generated"])).mismatch is not None

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("cryptography")
-from tests.cli.make.forked_programs import ForkedPrograms
+from tests.forked import run_program
 from tests.hub_server import TOKEN, HubServer
 from tests.runtime.signature.certificates import write_keys
 
@@ -25,7 +25,6 @@ from lopa.runtime.bundle.manifest import HubSource
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 BASE, LORA, MADE = "org/base", "org/lora", "me/made"
-ROOT = Path(__file__).resolve().parents[3]
 COMMAND = "from lopa.cli.main import main; main()"
 RESOLVE = """
 from pathlib import Path
@@ -60,29 +59,22 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
     server.close()
 
 
-@pytest.fixture(scope="module")
-def programs(kept_traces_of_processes: dict[str, str]) -> Iterator[ForkedPrograms]:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    path = f"{kept_traces_of_processes['PYTHONPATH']}{os.pathsep}{ROOT / 'src'}"
-    process = ForkedPrograms({**variables, **kept_traces_of_processes, "PYTHONPATH": path})
-    yield process
-    process.close()
-
-
 @pytest.fixture
-def run(hub: HubServer, programs: ForkedPrograms, tmp_path: Path) -> Run:
+def run(hub: HubServer, kept_traces_of_processes: dict[str, str], tmp_path: Path) -> Run:
     """Return a function that runs lopa-export, or another program, with the hub on loopback, in an empty folder."""
     folder = tmp_path / "work"
     folder.mkdir()
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    traces = {"KEPT_TRACES": kept_traces_of_processes["KEPT_TRACES"]}
 
     def run_command(
         *arguments: object, program: str = COMMAND, token: str = "", code: int | None = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         command, *rest = map(str, arguments)
         words = rest if command == "sources" else [command, *rest]
-        variables = hub.environment | environment | ({"HF_TOKEN": token} if token else {})
+        variables = others | traces | hub.environment | environment | ({"HF_TOKEN": token} if token else {})
         program = RESOLVE if command == "sources" else program
-        done = programs.run(program, *words, folder=folder, environment=variables)
+        done = run_program(program, words, folder, variables)
         assert code is None or done.returncode == code, done.stderr
         return done
 

@@ -41,13 +41,6 @@ def logits_of_rows(network: Any, ids: list[int], positions: list[int], allowed: 
     return answer.logits[0], answer.past_key_values
 
 
-def keys_of_causal_pass(network: Any, ids: list[int]) -> torch.Tensor:
-    """Return the keys [heads, positions, head size] of the last layer in one autoregressive pass over `ids`."""
-    _, cache = logits_of_rows(network, ids, list(range(len(ids))), torch.ones(len(ids), len(ids)).tril().bool())
-    keys: torch.Tensor = cache.layers[-1].keys[0]
-    return keys
-
-
 @dataclass
 class _Hypothesis:
     """Tokens behind the committed text; None for masked positions."""

@@ -7,8 +7,8 @@ import pytest
 from tests.buckets import BUCKETS, bucket
 from tests.conformance.recorded import assert_reproduced
 from tests.runtime.accelerator.host_memory import HostMemory, device_session
-from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
-from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.check_cases import assert_cases_agree, fits
+from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
@@ -17,25 +17,12 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
 
 @pytest.fixture
 def bundle(tiny_portable: Path) -> Bundle:
     return Bundle.open(tiny_portable)
-
-
-@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
-def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
-    session, engine, memory = device_session(bundle, BUCKETS)
-    assert_reproduced(name, session, bundle.manifest, limit=6)
-    assert len(set(map(str, engine.runs))) > 1
-    # All requests are released. The small buffers and the buffers of new rows, all of one size, remain.
-    assert len({block.size for block in memory.blocks.values()}) == 2
-    session.close()
-    assert engine.closed
-    assert memory.closed
 
 
 def test_standard_graph_with_rotary_inputs(tiny_rotary: Path) -> None:
@@ -72,15 +59,6 @@ def test_all_shapes_give_the_same_statistics_and_rows(
     session.close()
     assert {str(each) for each in engine.runs} == {str(each) for each in buckets}
     assert (len(engine.runs) > forwards) == split
-
-
-def test_prefix_grows_over_buckets_and_requests(bundle: Bundle) -> None:
-    """Two requests run together and alone, in shape buckets of three prefix lengths. A released number is reused."""
-    buckets = [bucket(1, 1, 40, 64), bucket(1, 1, 40, 128), bucket(2, 2, 40, 256)]
-    session, engine, _ = device_session(bundle, buckets)
-    assert_growth_agrees(bundle, session, ends=(6,))
-    assert len({str(each) for each in engine.runs}) == 3
-    session.close()
 
 
 _SHORT_BUCKETS = {
@@ -207,39 +185,3 @@ def test_errors_match_other_sessions(bundle: Bundle) -> None:
     session.free(0)
     sequential(session).forward(random_batch(rng, (0,), 1, 40, 1))
     session.close()
-
-
-def test_rows_are_copied_over_the_host(bundle: Bundle) -> None:
-    """Rows are copied from and to another kind of session."""
-    plain = open_session(bundle, "cpu", threads=1)
-    session, _, _ = device_session(bundle, [bucket(1, 2, 40, 128)])
-    rng = np.random.default_rng(2)
-    first, second, third = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(3))
-    sequential(plain).forward(first)
-    session.append_rows(0, sequential(plain).read_rows(0, 1, 37))
-    sequential(plain).commit(0, 1, 37)
-    assert_same_statistics(sequential(session).forward(second), sequential(plain).forward(second))
-    plain.append_rows(0, sequential(session).read_rows(0, 1, 40))
-    sequential(session).commit(0, 1, 40)
-    assert_same_statistics(sequential(session).forward(third), sequential(plain).forward(third))
-    session.close()
-    plain.close()
-
-
-def test_lost_rows_and_devices_do_not_change_tokens(bundle: Bundle) -> None:
-    buckets = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
-    parts = [device_session(bundle, buckets, number) for number in range(3)]
-    failing = parts[1][0]
-    calls = 0
-
-    def fails(*arguments: object) -> CacheRows:
-        nonlocal calls
-        calls += 1
-        raise RuntimeError("the device is gone")
-
-    failing.read_rows = fails  # type: ignore[method-assign]
-    session = BranchParallelSession([each for each, _, _ in parts])
-    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
-    session.close()
-    assert calls == 1
-    assert [lost.device for lost in session.lost] == ["stand-in:1"]

@@ -20,7 +20,8 @@ from tests.runtime.sequential import sequential
 
 from lopa.runtime.accelerator.device_memory import ALIGNMENT
 from lopa.runtime.accelerator.device_session import DeviceSession
-from lopa.runtime.ascend.acl_calls import AclError
+from lopa.runtime.ascend.acl_calls import AclCalls, AclError
+from lopa.runtime.ascend.acl_contract import acl_contract
 from lopa.runtime.ascend.acl_memory import COPY_ALIGNMENT
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
@@ -306,3 +307,17 @@ finally:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert done.stderr.strip().endswith("[] finalize()")
+
+
+def test_stand_in_matches_the_contract(machine: StandInAcl) -> None:
+    """The stand-in matches the adapter's table, whose evidence is doc or source, never recorded."""
+    table = acl_contract()
+    AclCalls(machine)  # checks that every name exists
+    for call in table.calls:
+        group, _, name = call.name.rpartition(".")
+        returns = getattr(StandInAcl, f"{group or 'top'}__{name}").__annotations__["return"]
+        expected = "ret" if call.returns == "ret" else "value, ret" if "tuple" in str(returns) else "value"
+        assert call.returns == expected, call.name
+    entries = [*table.calls, *table.rules, *table.codes]
+    assert {entry.evidence for entry in entries} == {"doc", "source"}
+    assert len({code.code for code in table.codes}) == len(table.codes)

@@ -16,6 +16,7 @@ import lopa.runtime
 from lopa.runtime.accelerator.device_memory import ALIGNMENT
 from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, CudaError, load_cuda
 from lopa.runtime.cuda.cuda_memory import CudaMemory
+from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.errors import MissingBackendError
 
 RUNTIME = Path(lopa.runtime.__file__).parent
@@ -142,4 +143,22 @@ def test_everything_is_freed_when_the_device_is_lost(cudart: StandInCudart) -> N
         memory.synchronize()
     with pytest.raises(CudaError, match="cudaStreamSynchronize"):
         memory.close()
+    memory.close()
+
+
+def test_invalidated_capture_raises() -> None:
+    """The stream stays usable."""
+    cuda = StandInGraphs()
+    memory = CudaMemory(CudaCalls(cuda), 0)
+    graphs = CudaGraphs(CudaCalls(cuda), memory.stream)
+    with pytest.raises(CaptureError, match=CaptureCode.cudaErrorStreamCaptureInvalidated.name):
+        graphs.capture(lambda: cuda.invalidate_capture(memory.stream))
+
+    def fails() -> None:
+        raise RuntimeError("no forward")
+
+    with pytest.raises(CaptureError, match="no forward"):
+        graphs.capture(fails)
+    assert cuda.graphs == []
+    memory.synchronize()
     memory.close()

@@ -123,14 +123,6 @@ def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int
             assert read == ([owner] if idle else [])
 
 
-def test_a_device_without_a_branch_does_nothing(bundle: Bundle) -> None:
-    counted = counted_devices(bundle, 4)
-    session = BranchParallelSession(counted)
-    sequential(session).forward(window_batch(full=True, branches=2))
-    session.close()
-    assert sum("wait" in device.calls for device in counted) == 2
-
-
 def test_commit_returns_during_the_transfer(bundle: Bundle) -> None:
     """The owner's read stalls. The commit returns, and the next forward of the others waits for the rows."""
     gate = threading.Event()
@@ -151,18 +143,6 @@ def test_commit_returns_during_the_transfer(bundle: Bundle) -> None:
     threading.Timer(0.05, gate.set).start()
     sequential(session).forward(random_batch(np.random.default_rng(2), [5], 2, 4, 4, starts=8))
     assert [device._session.prefix_length(5) for device in devices] == [8, 8]
-    session.close()
-
-
-def test_two_commits_of_a_request_arrive_in_order(bundle: Bundle, one: Session) -> None:
-    session = BranchParallelSession(counted_devices(bundle, 3))
-    batch = window_batch(full=True, branches=3)
-    for each in (session, one):
-        sequential(each).forward(batch)
-        sequential(each).commit(5, 0, 6)
-        sequential(each).commit(5, 2, 4)
-    after = random_batch(np.random.default_rng(3), [5], 3, 6, 6, starts=10)
-    assert_same_statistics(sequential(session).forward(after), sequential(one).forward(after))
     session.close()
 
 

@@ -24,7 +24,6 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.multi_device import pipeline_session
-from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -84,16 +83,6 @@ def test_published_traces_are_reproduced(bundle: Bundle, session: Session, name:
     comparisons = comparisons_of_file(path, session, bundle.manifest, limit=6)
     assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
     assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
-
-
-def test_pipelines_that_share_the_branches(bundle: Bundle) -> None:
-    pipelines = [open_session(bundle, DEVICE, threads=1) for _ in range(2)]
-    session = BranchParallelSession(pipelines)
-    comparisons = comparisons_of_file(TRACES / "x_long_lopa_bf4_bs16_block.jsonl.gz", session, bundle.manifest, limit=2)
-    session.close()
-    assert session.lost == ()
-    assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
-    assert sum(each.steps for each in comparisons) > 10
 
 
 class _SlowForward:

@@ -1,7 +1,5 @@
 """Options of ONNX Runtime's CUDA provider, and what ONNX Runtime itself prints when they are passed."""
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ from lopa.runtime.sessions import onnxruntime_graph
 from lopa.runtime.sessions.onnxruntime_graph import check_types, open_part_graph
 from lopa.runtime.sessions.providers import cuda_providers, session_on_providers
 
-ROOT = Path(__file__).parents[3]
-PLACE = ROOT / "src/lopa/runtime/sessions/providers.py"
 WARNING = "No registered plugin EP device found for 'CUDAExecutionProvider'"
 CPU = ("CPUExecutionProvider", {})
 
@@ -105,38 +101,3 @@ def test_stages_with_and_without_tf32_share_no_graph(tiny_bundle: Path, monkeypa
     assert passed == [cuda_providers(device)[0] for device in ("cuda:0", "cuda:0:tf32", "cuda:1")]
     assert graphs[0] is graphs[3]
     assert len(set(map(id, graphs))) == 3
-
-
-_OPTIONS = ("use_tf32", "user_compute_stream", "do_copy_in_default_stream")
-
-
-def _is_for_processor(providers: ast.expr) -> bool:
-    return ast.unparse(providers) == "['CPUExecutionProvider']"
-
-
-def _other_places(text: str) -> Iterator[str]:
-    """Yield expressions that make options of the CUDA provider or pass providers to ONNX Runtime."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and node.value in _OPTIONS:
-            yield repr(node.value)
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).rpartition(".")[2]
-            given = {each.arg: each.value for each in node.keywords}
-            if called == "add_provider" or (
-                called == "InferenceSession"
-                and ("providers" in given or len(node.args) > 2)
-                and not ("providers" in given and _is_for_processor(given["providers"]))
-            ):
-                yield ast.unparse(node)
-
-
-@pytest.mark.parametrize("folder", ["src", "tools"])
-def test_options_are_made_in_one_place(folder: str) -> None:
-    found = {
-        (path.relative_to(ROOT).as_posix(), place)
-        for path in (ROOT / folder).rglob("*.py")
-        if path != PLACE
-        for place in _other_places(path.read_text(encoding="utf-8"))
-    }
-    assert not found
-    assert list(_other_places(PLACE.read_text(encoding="utf-8")))

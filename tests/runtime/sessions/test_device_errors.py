@@ -11,11 +11,9 @@ from tests.runtime.failing_device import FailingDevice, Failure
 from tests.runtime.random_windows import full_mask, random_batch
 from tests.runtime.sequential import sequential
 
-from lopa.cli.main import main
-from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
+from lopa.runtime import Decoder, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import open_session
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -82,13 +80,6 @@ def test_error_with_a_cached_prompt(decoder: Decoder, method: str, message: str)
         decoder.session.free(number)
 
 
-def test_error_after_the_result_is_ignored(decoder: Decoder) -> None:
-    *_, last = with_failure(decoder, Failure("free", 1)).stream(PROMPT, decoder.config(max_new_tokens=8))
-    assert isinstance(last, DoneEvent)
-    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
-        decoder.session.free(number)
-
-
 def test_errors_of_callbacks_pass(decoder: Decoder) -> None:
     def on_step(*_: object) -> None:
         raise KeyError("mine")
@@ -128,16 +119,3 @@ def test_engine_errors_are_converted_and_not_printed(
     assert not isinstance(caught.value.__cause__, EngineFailedError)
     session.close()
     assert capfd.readouterr() == ("", "")
-
-
-def test_command_exits_with_code_3(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(BoundForward, "run", fails)
-    with pytest.raises(SystemExit) as caught:
-        main(["generate", str(tiny_bundle), PROMPT])
-    assert caught.value.code == 3
-    assert "cpu failed while decoding: RuntimeError: out of memory" in capsys.readouterr().err

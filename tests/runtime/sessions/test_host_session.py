@@ -10,14 +10,13 @@ import pytest
 from tests.runtime.random_windows import (
     assert_same_statistics,
     batch_of_one,
-    block_causal_mask,
     random_batch,
 )
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CacheRows, WindowBatch
+from lopa.runtime.contract import CacheRows
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -61,30 +60,6 @@ def fill_prefix(session: Session, rng: np.random.Generator, request: int, rows: 
     start = session.prefix_length(request)
     sequential(session).forward(random_batch(rng, [request], 1, rows, 1, starts=start))
     sequential(session).commit(request, 0, rows)
-
-
-def test_rows_committed_in_pieces_equal_one_commit(session: Session) -> None:
-    """Rows of a block-causal window do not depend on where the sequence is cut between blocks."""
-    rng = generator(1)
-    batch = random_batch(rng, [1], 1, 96, 1, mask=block_causal_mask((1, 1, 96), 16))
-    sequential(session).forward(batch)
-    sequential(session).commit(1, 0, 96)
-    for start, end in ((0, 32), (32, 80), (80, 96)):
-        piece = WindowBatch(
-            requests=(2,),
-            input_ids=batch.input_ids[..., start:end],
-            position_ids=batch.position_ids[..., start:end],
-            window_mask=batch.window_mask[..., start:end, start:end],
-            logits_index=np.zeros((1, 1, 1), np.int64),
-            temperature=batch.temperature,
-        )
-        sequential(session).forward(piece)
-        sequential(session).commit(2, 0, end - start)
-    assert session.prefix_length(1) == session.prefix_length(2) == 96
-    after = random_batch(rng, [1], 3, 20, 20, starts=96)
-    assert_same_statistics(
-        sequential(session).forward(replace(after, requests=(2,))), sequential(session).forward(after)
-    )
 
 
 def test_commit_uses_the_rows_of_its_request_and_branch(session: Session) -> None:
@@ -230,18 +205,6 @@ def test_mismatched_arrays_raise(session: Session) -> None:
     ):
         with pytest.raises(ValueError, match=f"received {name}"):
             sequential(session).forward(wrong)
-
-
-@one_device
-def test_failed_forward_leaves_no_rows_to_commit(session: Session) -> None:
-    batch = random_batch(generator(16), [1], 2, 5, 2)
-    sequential(session).forward(batch)
-    with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
-        sequential(session).forward(replace(batch, input_ids=batch.input_ids + 1_000_000))
-    with pytest.raises(RuntimeError, match="released, failed or of another session"):
-        sequential(session).commit(1, 0, 1)
-    sequential(session).forward(batch)
-    sequential(session).commit(1, 1, 5)
 
 
 def test_closed_session_raises(session: Session) -> None:

@@ -20,7 +20,6 @@ from tests.runtime.random_windows import assert_close, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Floats
 from lopa.runtime.sessions.session import Session, open_session
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,32 +80,6 @@ def test_second_session_shares_the_weights(tiny_bundle: Path) -> None:
     weights = Bundle.open(tiny_bundle).weights.stat().st_size
     assert held[0] - before > weights / 2, "the first session packs the weights"
     assert held[2] - held[0] < weights / 4
-
-
-def test_sessions_in_several_threads_are_independent(copied_bundle: Path) -> None:
-    """Four sessions decode their own windows and prefixes at once, with the same results as alone."""
-
-    def answers(seed: int) -> list[Floats]:
-        rng = np.random.default_rng(seed)
-        session = opened(copied_bundle)
-        found: list[Floats] = []
-        for _ in range(12):
-            branches, width = (int(rng.integers(1, limit)) for limit in (4, 30))
-            start = session.prefix_length(7)
-            statistics = sequential(session).forward(random_batch(rng, [7], branches, width, 5, starts=start))
-            found += [statistics.topk_logprobs, *sequential(session).read_rows(7, branches - 1, width).layers]
-            sequential(session).commit(7, branches - 1, width)
-        session.close()
-        return found
-
-    keep = opened(copied_bundle)
-    alone = [answers(seed) for seed in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(answers, range(4)))
-    keep.close()
-    for right, found in zip(alone, together, strict=True):
-        for expected, array in zip(right, found, strict=True):
-            assert_close(array, expected)
 
 
 def test_sessions_opened_at_once_share_one_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:

@@ -34,23 +34,6 @@ def test_random_windows_match_the_reference(
     assert_random_windows_agree(*sessions, seed=seed, turns=10)
 
 
-def test_logits_require_a_bundle_with_logits(
-    tiny_bundle: Path, tiny_bundle_logits: Path, opened: Callable[[Path, str], Session]
-) -> None:
-    batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
-    for device in ("cpu", "numpy"):
-        assert sequential(opened(tiny_bundle, device)).forward(batch).logits is None
-        statistics = sequential(opened(tiny_bundle_logits, device)).forward(batch)
-        assert statistics.logits is not None
-        assert statistics.logits.shape == (1, 2, 3, 1024)
-        kept = statistics.logits.copy()
-        tempered = kept.astype(np.float64) / batch.temperature[:, None, None, None]
-        logprobs = tempered - np.log(np.exp(tempered).sum(axis=-1, keepdims=True))
-        best = np.sort(logprobs, axis=-1)[..., :-9:-1].astype(np.float32)
-        assert_close(statistics.topk_logprobs, best)
-        assert_close(statistics.entropy, -(np.exp(logprobs) * logprobs).sum(axis=-1).astype(np.float32))
-
-
 on_both = pytest.mark.parametrize("device", ["cpu", "openvino:CPU"])
 
 

@@ -1,6 +1,5 @@
 """Sessions over a portable graph compared with the numpy reference: padding, prefixes and several requests."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,32 +19,6 @@ def test_random_windows_match_the_reference(tiny_portable: Path, opened: Callabl
     """Random (R, B, W, Q) including ones, with windows that end in padding and prefixes that grow by commits."""
     sessions = (opened(tiny_portable, device) for device in ("cpu", "numpy"))
     assert_random_windows_agree(*sessions, seed=0, turns=8)
-
-
-def test_values_in_padding_rows_have_no_effect(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
-    """The comparison is exact, because masked rows have a weight of exactly 0."""
-    rng = np.random.default_rng(5)
-    engine = opened(tiny_portable, "cpu")
-    sequential(engine).forward(random_batch(rng, [1], 1, 40, 1))
-    sequential(engine).commit(1, 0, 40)
-    real = 13
-    mask = full_mask((1, 3, 20))
-    mask[:, :, :, real:] = False
-    mask[:, :, real:] = np.eye(20, dtype=np.bool_)[real:]
-    batch = random_batch(rng, [1], 3, 20, 6, starts=40, mask=mask)
-    batch = dataclasses.replace(batch, logits_index=batch.logits_index % real)
-    other_ids, other_positions = batch.input_ids.copy(), batch.position_ids.copy()
-    other_ids[..., real:] = rng.integers(0, 975, (1, 3, 20 - real))
-    other_positions[..., real:] = rng.integers(0, 2000, (1, 3, 20 - real))
-    first = sequential(engine).forward(batch)
-    rows = sequential(engine).read_rows(1, 2, real)
-    second = sequential(engine).forward(dataclasses.replace(batch, input_ids=other_ids, position_ids=other_positions))
-    assert not np.array_equal(other_ids, batch.input_ids)
-    np.testing.assert_array_equal(first.topk_ids, second.topk_ids)
-    np.testing.assert_array_equal(first.topk_logprobs, second.topk_logprobs)
-    np.testing.assert_array_equal(first.entropy, second.entropy)
-    for found, right in zip(sequential(engine).read_rows(1, 2, real).layers, rows.layers, strict=True):
-        np.testing.assert_array_equal(found, right)
 
 
 def test_fully_masked_row_stays_finite(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:

@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE, Floats
-from lopa.runtime.sessions.prefix_cache import CacheShape, PrefixCache, PrefixStack, cache_shape_from_manifest
+from lopa.runtime.sessions.prefix_cache import CacheShape, PrefixCache, PrefixStack
 
 SHAPE = CacheShape(arrays=4, kv_heads=2, head_size=6, dtype=np.dtype(np.float32))
 
@@ -58,15 +57,6 @@ def test_shortened_cache_equals_one_without_the_dropped_rows(steps: list[tuple[i
     assert cache.length == fresh.length
     np.testing.assert_array_equal(cache.prefix.block, fresh.prefix.block)
     np.testing.assert_array_equal(cache.prefix.mask, fresh.prefix.mask)
-
-
-def test_arrays_share_one_contiguous_block() -> None:
-    """A portable graph takes one buffer with the arrays concatenated byte by byte."""
-    rng = np.random.default_rng(0)
-    prefix = PrefixStack(SHAPE).prefix([cache_of(rng, 3), cache_of(rng, 70)])
-    assert prefix.block.flags.c_contiguous
-    assert b"".join(array.tobytes() for array in prefix.arrays) == prefix.block.tobytes()
-    assert all(np.shares_memory(array, prefix.block) for array in prefix.arrays)
 
 
 def test_prefix_is_the_same_object_until_it_grows() -> None:
@@ -154,8 +144,3 @@ def test_stack_is_reused_until_capacity_grows() -> None:
     assert stack.prefix(caches) is first
     caches[1].append(random_rows(rng, 60))
     assert stack.prefix(caches) is not first
-
-
-def test_sizes_come_from_the_manifest(tiny_bundle: object) -> None:
-    manifest = Bundle.open(str(tiny_bundle)).manifest
-    assert cache_shape_from_manifest(manifest) == CacheShape(10, 2, 32, np.dtype(np.float32))

@@ -116,14 +116,6 @@ def test_broken_engine_does_not_hide_another(bundle: Bundle) -> None:
     assert engine_for_device(bundle, DEVICE, VERSION).engine.target.version == VERSION
 
 
-def test_changed_plan_raises(bundle: Bundle) -> None:
-    folder = _write(bundle, _engine(bundle))
-    (folder / PLAN_NAME).write_bytes(PLAN[:-1] + b"!")
-    with pytest.raises(BadInputError, match=r"engine\.plan is damaged") as caught:
-        check_file(engine_for_device(bundle, DEVICE, VERSION), PLAN_NAME)
-    assert str(folder) in caught.value.remedy
-
-
 def _remove_description(folder: Path) -> None:
     (folder / ENGINE_NAME).unlink()
 

@@ -1,32 +1,21 @@
 """Every forward has exactly one profile, and is padded to a shape that the profile takes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.tensorrt.buckets import BUCKETS, WANTED, bucket
 
-from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
-from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.runtime import contract
-from lopa.runtime.accelerator.device_forward import GraphArrays
-from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
-from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import ShapeBucket, ShapeSource
-from lopa.runtime.contract import TILE, WindowBatch
+from lopa.runtime.accelerator.padding import parts_of_forward
+from lopa.runtime.bundle.buckets import ShapeBucket
+from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import (
-    ProfileRange,
     ProfileTable,
-    exact_range,
     prefill_range,
     profiles_of_buckets,
 )
-from lopa.tiny import EVAL
 
 PREFILL = prefill_range(BUCKETS)
 TABLE = ProfileTable(BUCKETS, PREFILL)
@@ -113,23 +102,6 @@ def test_long_one_branch_windows_run_in_the_range(sizes: Sizes, profile: int, wi
     assert (number, shape.window) == (profile, window)
 
 
-def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
-    """Use the bundle's defaults, for single requests and three requests per forward."""
-    prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
-    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
-        recording = recording_from_decoder(
-            decoder, prompts, lambda forwards: ShapeSource(name="now", sha256="", forwards=forwards), lambda _done: None
-        )
-    profiles = profiles_of_buckets(BUCKETS, PREFILL)
-    for max_num_seqs in (1, 3):
-        forwards = forwards_of_recording(recording, max_num_seqs)
-        assert len(forwards) > 5
-        for sizes in forwards:
-            number, shape = TABLE.profile_for(sizes)
-            assert profiles[number].holds(shape)
-            assert shape.fits_rows(sizes)
-
-
 def test_forward_beyond_all_profiles_raises() -> None:
     for sizes in (Sizes(1, 1, 641, 64, 1), Sizes(1, 1, 1, 960, 1), Sizes(1, 1, 300, 64, 258)):
         with pytest.raises(BadInputError, match="the largest shape bucket"):
@@ -156,26 +128,3 @@ def test_range_is_ordered() -> None:
             low, best, high = (getattr(axes, name) for axes in (found.min, found.best, found.max))
             assert 1 <= low <= best <= high, name
         assert found.best.wanted <= found.best.window
-
-
-def test_shapes_match_a_padded_forward(tiny_bundle: Path) -> None:
-    manifest = Bundle.open(tiny_bundle).manifest
-    dimensions = manifest.dimensions
-    random = np.random.default_rng(5)
-    batch = WindowBatch(
-        requests=(3,),
-        input_ids=random.integers(0, 9, (1, 2, 7)),
-        position_ids=random.integers(0, 9, (1, 2, 7)),
-        window_mask=random.random((1, 2, 7, 7)) < 0.5,
-        logits_index=random.integers(0, 7, (1, 2, 3)),
-        temperature=np.ones(1, np.float32),
-    )
-    exact = exact_range(BUCKETS[2])
-    assert isinstance(exact, ProfileRange)
-    padded = padded_batch(batch, BUCKETS[2])
-    shapes = GraphArrays(manifest).input_shapes(exact.best)
-    assert list(shapes) == contract.input_names(dimensions.layers)
-    for name in ("input_ids", "position_ids", "window_mask", "logits_index", "temperature"):
-        assert shapes[name] == getattr(padded, name).shape, name
-    assert shapes["prefix_mask"] == (2, 576)
-    assert shapes["past_key_values.0.value"] == (2, dimensions.kv_heads, 576, dimensions.head_size)

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.buckets import bucket
-from tests.conformance.recorded import assert_reproduced, trace_files
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, assert_random_windows_agree, fits
+from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
-from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa import Decoder, Engine
 from lopa.export.verify.differences import FLOAT16_SUMS
@@ -49,12 +49,18 @@ def portable(tiny_portable: Path) -> Bundle:
     return Bundle.open(tiny_portable)
 
 
-def test_portable_graph_has_device_caches_and_a_standard_one_host_caches(
-    portable: Bundle, tiny_bundle_logits: Path
-) -> None:
-    with _opened(portable) as session:
-        assert type(vars(session)["_inner"]) is DeviceSession
-        assert assert_cases_agree(portable, session, rows=True, taken=fits(prefix=80, window=64))
+class TestContract(DeviceContract):
+    one_device = True
+    largest: ClassVar = {"prefix": 80, "window": 64}
+    absent = "WebGPU offers"
+    test_failing_device_is_dropped = None  # type: ignore[assignment]  # test_webgpu_errors.py loses a device
+
+    @pytest.fixture
+    def devices(self, portable: Bundle) -> Devices:
+        return Devices(portable, "webgpu:{}")
+
+
+def test_a_standard_graph_has_host_caches(tiny_bundle_logits: Path) -> None:
     standard = Bundle.open(tiny_bundle_logits)
     with _opened(standard) as session:
         assert type(vars(session)["_inner"]) is HostSession
@@ -66,18 +72,6 @@ def test_random_windows_with_growing_prefixes(portable: Bundle) -> None:
         assert_random_windows_agree(session, plain, seed=5, turns=8)
     with _opened(portable) as session:
         assert_growth_agrees(portable, session, ends=(6,))
-
-
-def test_shortened_request_equals_a_fresh_one(portable: Bundle) -> None:
-    with _opened(portable) as session, _opened(portable, "cpu") as plain:
-        assert_shortened_equals_fresh(session, plain, exact=False, turns=5)
-
-
-def test_recorded_traces_are_reproduced(portable: Bundle) -> None:
-    """One decode of every file, whose options differ."""
-    with _opened(portable) as session:
-        for path in trace_files():
-            assert_reproduced(path.name.partition(".")[0], session, portable.manifest, limit=1)
 
 
 def test_sessions_on_several_threads(portable: Bundle) -> None:
@@ -174,15 +168,6 @@ def test_plan_of_shape_buckets_is_used(portable: Bundle) -> None:
     session = DeviceSession(forward, DEVICE, shape, vocabulary, forward.bucket_for)
     assert_cases_agree(portable, session, rows=True, taken=fits(prefix=64, window=48))
     session.close()
-
-
-def test_decoder_gives_the_tokens_of_the_processor(portable: Bundle) -> None:
-    results = []
-    for device in ("cpu", DEVICE):
-        with Decoder.open(portable.path, devices=[device]) as decoder:
-            results.append(decoder.generate(PROMPT, branches=4, max_new_tokens=64))
-    assert results[0].token_ids == results[1].token_ids
-    assert results[0].steps == results[1].steps
 
 
 def test_engine_answers_eight_requests_and_cancels_one(portable: Bundle) -> None:
