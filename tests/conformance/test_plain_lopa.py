@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import trace_files
 
-from lopa.runtime import Decoder, GenerationConfig
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CONFIDENCE_TOLERANCE = 2e-4
 CONFIDENCES = {"default": "probability", "margin": "margin", "neg_entropy": "neg_entropy"}
@@ -31,12 +29,6 @@ def module(name: str) -> Any:
 
 
 plain = module("plain_lopa")
-
-
-@pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -86,38 +78,6 @@ def test_recorded_traces_are_reproduced(path: Path, forward: Any) -> None:
         assert not list(differences(recorded, found)), f"step {recorded['step']}"
     assert next(rounds, None) is None
     assert found.next_branches[-1].tokens[len(trace["prompt_ids"]) :].tolist() == trace["generated_ids"]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_product_agrees_with_random_options(decoder: Decoder, forward: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    branches = int(rng.integers(1, 7))
-    size = int(rng.choice([8, 16, 32]))
-    shared: dict[str, Any] = {
-        "max_new_tokens": int(rng.integers(size, 97)),
-        "block_size": size,
-        "block_add_threshold": float(rng.choice([0.1, 0.3, 0.7, 1.0])),
-        "decoded_token_threshold": float(rng.choice([0.5, 0.8, 0.95])),
-        "skip_threshold": float(rng.uniform(0.3, 0.98)),
-        "confidence": str(rng.choice(list(CONFIDENCES.values()))),
-    }
-    attention = str(rng.choice(["full", "block_causal"]))
-    prompt = rng.integers(3, 1024, int(rng.integers(1, 60)))
-    config = GenerationConfig(
-        reference=True,
-        strategy="lopa" if branches > 1 else "d2f",
-        branches=branches if branches > 1 else None,
-        attention=attention,
-        **shared,
-    )
-    special = decoder.bundle.manifest.special_tokens
-    options = plain.Options(
-        special.mask, special.ends[0], lookaheads=branches - 1, full_attention=attention == "full", **shared
-    )
-    rounds = list(plain.lopa(forward, prompt, options))
-    (result,) = decoder.generate([prompt.tolist()], config)
-    assert rounds[-1].next_branches[-1].tokens[len(prompt) :].tolist() == list(result.token_ids)
-    assert len(rounds) == result.steps
 
 
 def test_it_runs_as_an_example(tiny_bundle: Path) -> None:

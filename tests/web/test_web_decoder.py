@@ -94,20 +94,10 @@ def test_tokens_drawn_from_logits_are_those_of_python(tiny_bundle_logits: Path, 
 GREEDY = ({**LONG, "strategy": "d2f"}, {**LONG, "branches": 3})
 
 
-def test_answers_of_a_bundle_in_float16_are_those_of_python(tiny_half: Path, tmp_path: Path) -> None:
-    check_program("answers", tiny_half, tmp_path, answers_of(tiny_half, GREEDY))
-
-
-def test_answers_of_a_bundle_with_rotary_inputs_are_those_of_python(tiny_rotary: Path, tmp_path: Path) -> None:
-    check_program("answers", tiny_rotary, tmp_path, answers_of(tiny_rotary, GREEDY))
-
-
-def test_answers_of_portable_graphs_are_those_of_python(
-    tiny_portable: Path, tiny_portable_positions: Path, tmp_path: Path
-) -> None:
-    """A portable graph takes cosines and sines, or positions as in bundles of older versions."""
-    for bundle in (tiny_portable, tiny_portable_positions):
-        check_program("answers", bundle, tmp_path, answers_of(bundle, GREEDY))
+@pytest.mark.parametrize("name", ["tiny_half", "tiny_rotary", "tiny_portable", "tiny_portable_positions"])
+def test_answers_of_other_graphs_are_those_of_python(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    bundle = request.getfixturevalue(name)
+    check_program("answers", bundle, tmp_path, answers_of(bundle, GREEDY))
 
 
 def test_answers_of_a_quantized_bundle_are_those_of_python(tiny_quantized: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tests.runtime.accelerator.bucketed_forward import bucketed_session
+from tests.runtime.accelerator.host_memory import device_session
 
 from lopa import Decoder
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
@@ -180,7 +180,7 @@ def buckets_case(rng: random.Random, folder: Path, material: Material) -> Case:
         bundle = Bundle.open(material.bundle)
         found = bucket_plan_from_file(path, bundle)
         BucketTable(found.buckets)
-        session = bucketed_session(bundle, found.buckets)
+        session, _, _ = device_session(bundle, found.buckets)
         with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(**OPTIONS))
 

@@ -1,13 +1,13 @@
-"""WeDLM's loop in plain float64 code over a network of transformers.
+"""WeDLM's loop in plain float64 code.
 
 It is written from the known properties of the published code (docs/how-to/export.md), without a cache. Every step
 computes the whole sequence again, causal in the order of its rows. It uses no code of the product.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
+import numpy as np
+from tests.conformance.plain.plain_network import Array, PlainNetwork
 
 NEAR_TIE = 1e-4
 """Margin below which float32 may choose differently."""
@@ -28,19 +28,6 @@ class PlainStep:
     """Margin of the closest choice."""
 
 
-def logits_of_rows(network: Any, ids: list[int], positions: list[int], allowed: torch.Tensor) -> tuple[Any, Any]:
-    """Return the logits of every row [W, V] and the cache of transformers; `allowed` [W, W] is the attention mask."""
-    mask = torch.zeros(allowed.shape, dtype=network.dtype).masked_fill_(~allowed, torch.finfo(network.dtype).min)
-    with torch.no_grad():
-        answer = network(
-            input_ids=torch.tensor([ids]),
-            position_ids=torch.tensor([positions]),
-            attention_mask=mask[None, None],
-            use_cache=True,
-        )
-    return answer.logits[0], answer.past_key_values
-
-
 @dataclass
 class _Hypothesis:
     """Tokens behind the committed text; None for masked positions."""
@@ -59,7 +46,7 @@ class _Statistics:
 
     order: list[int]
     masks: list[int]
-    scores: torch.Tensor
+    scores: Array
     """[masks]: scores."""
     tokens: list[int]
     """[masks]: best token."""
@@ -68,7 +55,7 @@ class _Statistics:
 
 
 def wedlm(
-    network: Any,
+    network: PlainNetwork,
     prompt: list[int],
     *,
     new: int,
@@ -103,11 +90,11 @@ def wedlm(
         if len(answer) == new:
             return answer, steps
         looks = [_look(network, text, each.cells, mask, penalty) for each in live]
-        means = torch.stack([each.scores.mean() for each in looks])
+        means = np.array([each.scores.mean() for each in looks])
         winner = int(means.argmin())
         seen, cells, ended = looks[winner], list(live[winner].cells), live[winner].ended
-        margins = [*_distances(means), float((seen.scores - threshold).abs().min())]
-        chosen = (seen.scores < threshold).nonzero()[:, 0].tolist()
+        margins = [*_distances(means), float(np.abs(seen.scores - threshold).min())]
+        chosen = np.flatnonzero(seen.scores < threshold).tolist()
         if not chosen:
             chosen = [int(seen.scores.argmin())]
             margins += _distances(seen.scores)
@@ -117,7 +104,9 @@ def wedlm(
         ended = ended or end in written.values()
         if cut and end in cells:
             cells = cells[: cells.index(end) + 1]
-        left = [i for i in seen.scores.argsort(stable=True).tolist() if i not in chosen and seen.masks[i] < len(cells)]
+        left = [
+            i for i in np.argsort(seen.scores, kind="stable").tolist() if i not in chosen and seen.masks[i] < len(cells)
+        ]
         ahead = left[:lookaheads]
         if lookaheads:
             margins += _distances(seen.scores[left])
@@ -141,28 +130,28 @@ def _add_masks(live: list[_Hypothesis], length: int) -> None:
             each.cells += [None] * (length - len(each.cells))
 
 
-def _look(network: Any, text: list[int], cells: list[int | None], mask: int, penalty: float) -> _Statistics:
+def _look(network: PlainNetwork, text: list[int], cells: list[int | None], mask: int, penalty: float) -> _Statistics:
     known = [i for i, cell in enumerate(cells) if cell is not None]
     masks = [i for i, cell in enumerate(cells) if cell is None]
     order = known + masks
-    values = [mask if cell is None else cell for cell in cells]
-    ids = text + [values[i] for i in order]
+    ids = text + [mask if cells[i] is None else cells[i] for i in order]
     positions = [*range(len(text)), *(len(text) + i for i in order)]
-    logits, _ = logits_of_rows(network, ids, positions, torch.ones(len(ids), len(ids)).tril().bool())
+    logits, _ = network.rows(np.array(ids), np.array(positions), np.tri(len(ids), dtype=bool))
     own = logits[len(text) + len(known) :]
-    entropy = torch.distributions.Categorical(logits=own).entropy()
-    own[:, mask] = -torch.inf
-    best = own.topk(2, dim=-1)
+    shares = np.exp(own - own.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    entropy = -(shares * np.log(shares)).sum(axis=1)
+    own[:, mask] = -np.inf
+    best = np.sort(own, axis=1)
     return _Statistics(
         order,
         masks,
-        entropy + penalty * (torch.tensor(masks) - masks[0]),
-        best.indices[:, 0].tolist(),
-        (best.values[:, 0] - best.values[:, 1]).tolist(),
+        entropy + penalty * (np.array(masks) - masks[0]),
+        own.argmax(axis=1).tolist(),
+        (best[:, -1] - best[:, -2]).tolist(),
     )
 
 
-def _distances(values: torch.Tensor) -> list[float]:
+def _distances(values: Array) -> list[float]:
     """Return the distances between adjacent sorted values."""
-    ordered = values.sort().values
-    return (ordered[1:] - ordered[:-1]).tolist()
+    return np.diff(np.sort(values)).tolist()

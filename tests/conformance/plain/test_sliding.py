@@ -1,17 +1,18 @@
-"""WeDLM's loop, compared with a plain version over transformers' networks; there are no recordings of it."""
+"""WeDLM's loop, compared with a plain version over plain networks; there are no recordings of it."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.conformance.plain.sliding_loop import NEAR_TIE, wedlm
-from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
-from tests.export.layer_kinds import LayerKind
+from tests.conformance.plain.test_plain_caches import END, MASK, Model, model_of
+from tests.lone_decode import LoneDecode
+from tests.params import params_of
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoding.step import Step
 from lopa.runtime.generation_config import GenerationConfig
 
-SHAPES = {"7B": LayerKind(True, False, 8), "8B": LayerKind(False, True, 12)}
 LENGTHS = [1, 2, 3, 5, 8, 11, 14, 15, 16, 17, 18, 23, 31, 32, 33, 40]
 
 
@@ -20,9 +21,20 @@ def sliding(**options: object) -> GenerationConfig:
     return GenerationConfig.from_mapping(own)
 
 
-@pytest.fixture(scope="module", params=SHAPES)
-def network(request: pytest.FixtureRequest, tiny_bundle: Path) -> SmallNetwork:
-    return SmallNetwork(SHAPES[request.param], Bundle.open(tiny_bundle).manifest, sharpness=3)
+@pytest.fixture(scope="module", params=["dream, fast_dllm_v2", "sdar"])
+def model(request: pytest.FixtureRequest, tiny_bundle: Path) -> Model:
+    """Return a random model with the layers of WeDLM's 7B (biases) or 8B (norms)."""
+    return model_of(Bundle.open(tiny_bundle).manifest, request.param, shift=0, seed=8)
+
+
+def decode(model: Model, prompt: list[int], config: GenerationConfig) -> tuple[list[int], list[Step]]:
+    """Return the answer, up to an end of text, and the steps."""
+    decoding = LoneDecode(model.session, np.array(prompt), params_of(config), model.manifest)
+    steps = []
+    while decoding.stop_reason is None:
+        steps.append(decoding.step())
+    decoding.release()
+    return decoding.answer.committed.tolist(), steps
 
 
 def prompts() -> list[list[int]]:
@@ -41,7 +53,7 @@ def prompts() -> list[list[int]]:
     ],
 )
 def test_every_step_matches_the_plain_loop(
-    network: SmallNetwork, new: int, cut: bool, lookaheads: int, rule: dict[str, float]
+    model: Model, new: int, cut: bool, lookaheads: int, rule: dict[str, float]
 ) -> None:
     own_names = {"window": "block_size", "threshold": "entropy_threshold", "penalty": "distance_penalty"}
     own_rule = {own_names[name]: value for name, value in rule.items()}
@@ -49,10 +61,8 @@ def test_every_step_matches_the_plain_loop(
     looks = {"strategy": "lopa", "branches": lookaheads + 1} if lookaheads else {}
     chosen = prompts()[5:6] if rule else prompts()
     for prompt in chosen:
-        answer, plain = wedlm(
-            network.network, prompt, new=new, mask=MASK, end=END, cut=cut, lookaheads=lookaheads, **rule
-        )
-        ours, steps = network.decode(prompt, sliding(max_new_tokens=new, drop_after_eos=cut, **looks, **own_rule))
+        answer, plain = wedlm(model.plain, prompt, new=new, mask=MASK, end=END, cut=cut, lookaheads=lookaheads, **rule)
+        ours, steps = decode(model, prompt, sliding(max_new_tokens=new, drop_after_eos=cut, **looks, **own_rule))
         for expected, step in zip(plain, steps, strict=False):
             if expected.margin < NEAR_TIE:
                 near_ties += 1

@@ -11,12 +11,12 @@ import numpy as np
 import onnxruntime as ort
 from tests.runtime.accelerator.host_blocks import HostBlocks
 
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, Buffer
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
-from lopa.runtime.contract import TOP_K, past_names, window_names
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
@@ -103,7 +103,7 @@ class OnnxRuntimeDeviceForward:
         self.portable = bundle.manifest.dialect == "portable"
         self.form: GraphForm = (PortableForm if self.portable else ContractForm)(bundle.manifest.rotary)
         self.memory, self.buckets = memory, buckets
-        self._dimensions = bundle.manifest.dimensions
+        self._dimensions, self._arrays = bundle.manifest.dimensions, GraphArrays(bundle.manifest)
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._past = [name for name in self._inputs if name.startswith(PAST)]
         self._outputs = [value.name for value in self._session.get_outputs()]
@@ -153,44 +153,8 @@ class OnnxRuntimeDeviceForward:
             inputs[name] = past.reshape(shape)
 
     def _shapes(self, bucket: ShapeBucket) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        r, b, w, p, q = bucket.requests, bucket.branches, bucket.window, bucket.prefix, bucket.wanted
-        heads, size = self._dimensions.kv_heads, self._dimensions.head_size
-        s, m = b * w, (r * b * q,)
-        int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
-        half = self._dimensions.rotary_size // 2
-        if self.portable:
-            known = {
-                "input_ids": ((r, s), int64),
-                "position_ids": ((r, s), int64),
-                **dict.fromkeys(("rotary_cos", "rotary_sin"), ((r, s, half), float32)),
-                "window_mask": ((r, 1, s, s), float32),
-                "prefix_mask": ((r, 1, 1, p), float32),
-                "logits_index": (m, int64),
-                "temperature": ((*m, 1), float32),
-            }
-            past = {PAST: ((2 * self._dimensions.layers, r * heads, p, size), float32)}
-            window, wanted = (r, heads, s, size), m
-        else:
-            known = {
-                "input_ids": ((r, b, w), int64),
-                "position_ids": ((r, b, w), int64),
-                **dict.fromkeys(("rotary_cos", "rotary_sin"), ((r, b, w, half), float32)),
-                "window_mask": ((r, b, w, w), np.dtype(np.bool_)),
-                "prefix_mask": ((r, p), np.dtype(np.bool_)),
-                "logits_index": ((r, b, q), int64),
-                "temperature": ((r,), float32),
-            }
-            past = dict.fromkeys(past_names(self._dimensions.layers), ((r, heads, p, size), float32))
-            window, wanted = (r, b, heads, w, size), (r, b, q)
-        return {
-            **known,
-            "topk_ids": ((*wanted, TOP_K), int64),
-            "topk_logprobs": ((*wanted, TOP_K), float32),
-            "entropy": (wanted, float32),
-            "logits": ((*wanted, self._dimensions.vocab_size), float32),
-            **past,
-            **dict.fromkeys(window_names(self._dimensions.layers), (window, float32)),
-        }
+        arrays = self._arrays.inputs(bucket) | self._arrays.outputs(bucket)
+        return {name: (each.shape, each.dtype) for name, each in arrays.items()}
 
 
 def device_session(

@@ -52,10 +52,3 @@ def test_shapes_and_types_match_the_form(
     assert outputs["entropy"].shape == wanted
     assert {(outputs[name].shape, outputs[name].dtype.name) for name in window_names(5)} == {(rows, "float16")}
     assert arrays.input_shapes(SIZES)["input_ids"] == inputs_of_form["input_ids"].shape
-
-
-def test_bytes_cover_several_shapes(tiny_bundle: Path) -> None:
-    arrays = GraphArrays(Bundle.open(tiny_bundle).manifest)
-    found = arrays.bytes_without_prefix(Sizes(1, 4, 8, 64, 8), Sizes(2, 1, 16, 64, 4))
-    assert (found["input_ids"], found["logits_index"], found["prefix_mask"]) == (4 * 8 * 8, 4 * 8 * 8, 2 * 64)
-    assert not any(name.startswith("past") for name in found)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.runtime.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models
+from tests.runtime.ascend.engines import SOC, add_engine, bundle_with_engine
+from tests.runtime.ascend.graphs import altered_graph, quantized
 from tests.runtime.ascend.stand_in_acl import StandInAcl
 from tests.runtime.ascend.stand_in_om import read_om, write_om
 from tests.runtime.device_contract import DeviceContract, Devices
@@ -19,7 +20,6 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.accelerator.device_memory import ALIGNMENT
-from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.ascend.acl_calls import AclCalls, AclError
 from lopa.runtime.ascend.acl_contract import acl_contract
 from lopa.runtime.ascend.acl_memory import COPY_ALIGNMENT
@@ -29,13 +29,10 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE
-from lopa.runtime.contract.portable_form import portable_input_names
-from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.sessions.session import open_session
 
 TWO_BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
-FOUR = [f"ascend:{number}" for number in range(4)]
 
 
 @pytest.fixture
@@ -60,33 +57,11 @@ class TestContract(DeviceContract):
         return Devices(bundle, "ascend:{}", fail, used)
 
 
-def test_block_causal_commit_copies_nothing(
-    bundle: Bundle, machine: StandInAcl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four branches on four devices have causal rows, so every device commits its own."""
-    monkeypatch.delattr(DeviceSession, "append_rows")  # a device that receives rows fails
-    rng = np.random.default_rng(4)
-    batch = random_batch(rng, (0,), 4, 48, 16)
-    causal = np.tril(np.ones((48, 48), np.bool_))
-    batch.window_mask[:] = causal
-    batch.input_ids[:, 1:, :32] = batch.input_ids[:, :1, :32]
-    plain = open_session(bundle, "cpu", threads=1)
-    session = session_from_devices(bundle, FOUR)
-    for each in (plain, session):
-        sequential(each).forward(batch)
-    for each in (plain, session):
-        sequential(each).commit(0, 2, 32)
-    second = random_batch(rng, (0,), 4, 48, 16, starts=32)
-    assert_same_statistics(sequential(session).forward(second), sequential(plain).forward(second))
-    assert session.lost == ()
-    session.close()
-    plain.close()
-
-
 def test_static_oms_per_bucket(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
-    path = tmp_path / "bundle"
-    shutil.copytree(tiny_portable, path)
-    found = engine_of_static_models(path, TWO_BUCKETS)
+    path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
+    graph = altered_graph(path / "portable.onnx", path / "int8.onnx", quantized)
+    found = add_engine(path, TWO_BUCKETS, int8_graph=graph)
+    graph.unlink()
     assert not found.engine.dynamic
     assert len({each.model for each in found.engine.buckets}) == 2
     bundle = Bundle.open(path)
@@ -243,20 +218,6 @@ def test_mismatched_engine_raises(
     (folder / ENGINE_NAME).write_bytes(json_from_record(msgspec.structs.replace(engine, **change)))
     with pytest.raises(BadInputError, match=message):
         open_session(Bundle.open(path), "ascend:0")
-
-
-def test_engine_of_an_older_bundle_takes_positions(
-    tiny_portable_positions: Path, machine: StandInAcl, tmp_path: Path
-) -> None:
-    """Build and run an engine of a graph without rotary inputs."""
-    path = bundle_with_engine(tiny_portable_positions, tmp_path / "bundle", TWO_BUCKETS)
-    (folder,) = (path / "engines").iterdir()
-    names = [each.name for each in ASCEND_ENGINES.read(folder).engine.inputs]
-    assert names == portable_input_names()
-    bundle = Bundle.open(path)
-    session = open_session(bundle, "ascend:0")
-    assert_reproduced("lopa_bf4_bs16_block", session, bundle.manifest, limit=1)
-    session.close()
 
 
 def test_om_with_other_inputs_raises(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:

@@ -4,34 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.cuda.hardware import cuda_or_skip, devices_or_skip
 from tests.runtime.cuda.test_session import BUCKETS, with_buckets
+from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
-from lopa.runtime.cuda.cuda_calls import CudaCalls
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.devices import session_from_devices
-from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.session import Session, open_session
 
 pytestmark = pytest.mark.cuda
 
 
-@pytest.fixture
-def cuda() -> CudaCalls:
-    return cuda_or_skip()
-
-
-@pytest.fixture
-def devices() -> int:
-    return devices_or_skip()
-
-
-def test_arrays_and_pieces(cuda: CudaCalls) -> None:
-    memory, rng = CudaMemory(cuda, 0), np.random.default_rng(0)
+def test_arrays_and_pieces() -> None:
+    memory, rng = CudaMemory(cuda_or_skip(), 0), np.random.default_rng(0)
     source = rng.integers(1, 255, (5, 4096), np.uint8)
     start, target = memory.allocate(source.nbytes), memory.allocate(5 * 8192)
     memory.upload(start, source)
@@ -46,34 +34,27 @@ def test_arrays_and_pieces(cuda: CudaCalls) -> None:
     memory.close()
 
 
-@pytest.mark.parametrize("planned", [False, True], ids=["no graphs", "graphs"])
-def test_session_matches_the_reference(planned: bool, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
-    session, reference = open_session(bundle, "cuda:0"), open_session(bundle, "numpy")
-    rng = np.random.default_rng(0)
-    for start in range(0, 160, 20):
-        batch = random_batch(rng, [1], 3, 20, 8, starts=start)
-        assert_same_statistics(sequential(session).forward(batch), sequential(reference).forward(batch), tolerance=1e-4)
-        for each in (session, reference):
-            sequential(each).commit(1, 2, 20)
-    session.close()
+class TestContract(DeviceContract):
+    test_failing_device_is_dropped = None  # type: ignore[assignment]
+    test_missing_library_raises = None  # type: ignore[assignment]
+    absent = "cudaErrorInvalidDevice"
+
+    @pytest.fixture(params=["no graphs", "graphs"])
+    def devices(self, request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) -> Devices:
+        devices_or_skip()
+        planned = request.param == "graphs"
+        bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
+        return Devices(bundle, "cuda:{}")
+
+    def opened(self, devices: Devices, count: int = 1) -> Session:
+        if devices_or_skip() < count:
+            pytest.skip(f"needs {count} CUDA devices")
+        return super().opened(devices, count)
 
 
-@pytest.mark.parametrize("planned", [False, True], ids=["no graphs", "graphs"])
-@pytest.mark.parametrize("count", [1, 2])
-def test_recorded_traces(planned: bool, count: int, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
-    if devices < count:
-        pytest.skip(f"needs {count} CUDA devices, found {devices}")
-    bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
-    session = session_from_devices(bundle, [f"cuda:{number}" for number in range(count)])
-    for name in ("lopa_bf4_bs32_full", "lopa_bf2_bs16_block"):
-        comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest)
-        assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    session.close()
-
-
-def test_graphs_do_not_change_results(devices: int, tiny_bfloat16: Path, tmp_path: Path) -> None:
+def test_graphs_do_not_change_results(tiny_bfloat16: Path, tmp_path: Path) -> None:
     """Compare captured and uncaptured runs of the same shape buckets in bfloat16."""
+    devices_or_skip()
     bundle = with_buckets(tiny_bfloat16, tmp_path / "b", BUCKETS)
     with_graphs = open_session(bundle, "cuda:0")
     (bundle.path / BUCKETS_NAME).unlink()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.contract import CacheRows
 from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.mpi.mpi_messages import (
     FIRST_CAPACITY,
@@ -26,13 +26,10 @@ from lopa.runtime.mpi.mpi_messages import (
     Stop,
     bytes_from_message,
     bytes_from_rows,
-    bytes_from_statistics,
     hello_from_manifest,
     message_from_bytes,
     rows_from_bytes,
     rows_size,
-    statistics_from_bytes,
-    statistics_size,
 )
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
@@ -76,23 +73,6 @@ def test_unknown_kind_raises() -> None:
     data[0] = 77
     with pytest.raises(ValueError, match="received a message of kind 77"):
         message_from_bytes(data)
-
-
-@pytest.mark.parametrize("vocabulary", [None, 31])
-def test_statistics_round_trip(vocabulary: int | None) -> None:
-    rng, wanted = np.random.default_rng(3), 30
-    logits = None if vocabulary is None else rng.normal(size=(wanted, vocabulary)).astype(np.float32)
-    sent = Statistics(
-        rng.integers(0, 1 << 40, (wanted, 8)),
-        rng.normal(size=(wanted, 8)).astype(np.float32),
-        rng.normal(size=wanted).astype(np.float32),
-        logits,
-    )
-    data = bytes_from_statistics(sent)
-    assert data.size == statistics_size(wanted, vocabulary)
-    received = statistics_from_bytes(data, wanted, vocabulary)
-    for name in ("topk_ids", "topk_logprobs", "entropy", "logits"):
-        np.testing.assert_array_equal(getattr(received, name), getattr(sent, name))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])

@@ -4,7 +4,6 @@ import itertools
 import shutil
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,23 +190,6 @@ def test_threads_end_at_close(bundle: Bundle) -> None:
     assert _stage_threads() == []
     with pytest.raises(RuntimeError, match="after close"):
         sequential(session).forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
-
-
-def test_caches_use_as_much_memory_as_with_the_whole_graph(session: Session, whole: Session) -> None:
-    rows = CacheRows(tuple(np.ones((2, 4096, 32), np.float32) for _ in range(10)))
-    sizes = []
-    for each in (session, whole):
-        sequential(each).forward(random_batch(np.random.default_rng(8), [1], 4, 5, 1))
-        each.free(1)
-        tracemalloc.start()
-        each.append_rows(1, rows)
-        sequential(each).forward(random_batch(np.random.default_rng(8), [1], 4, 5, 1, starts=4096))
-        sizes.append(tracemalloc.get_traced_memory()[0])
-        each.free(1)
-        assert tracemalloc.get_traced_memory()[0] < sizes[-1] / 10, "the cache is still in memory"
-        tracemalloc.stop()
-    assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
-    assert sizes[1] > 4096 * 2 * 32 * 4 * 10
 
 
 @pytest.mark.parametrize("device", ["cpu+", "+cpu", "cpu++cpu", "+", "cuda:0+cuda:0"])

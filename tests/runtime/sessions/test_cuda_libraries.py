@@ -11,11 +11,9 @@ from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract.model_part import whole_model
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.sessions import cuda_libraries
 from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
-from lopa.runtime.sessions.onnxruntime_session import forward_from_bundle
 from lopa.runtime.sessions.session import open_session
 
 MISSING = "Failed to load libcublas.so.13: libcublas.so.13: cannot open shared object file: No such file"
@@ -103,16 +101,6 @@ def test_libraries_are_loaded_for_cuda_sessions_only(
 
     monkeypatch.setattr(ort, "InferenceSession", open_after_loading)
     open_session(bundle, "cuda:0").close()
-    calls.clear()
-    cuda_libraries._load.cache_clear()
-
-    def open_nothing(*arguments: Any, **options: Any) -> Any:
-        assert calls == [None]
-        raise RuntimeError("a stage of a pipeline")
-
-    monkeypatch.setattr(ort, "InferenceSession", open_nothing)
-    with pytest.raises(BadInputError, match="a stage of a pipeline"):
-        forward_from_bundle(bundle, whole_model(bundle.manifest.dimensions.layers), "cuda:0", threads=1)
 
 
 def test_error_names_missing_libraries_if_the_provider_fails(

@@ -131,17 +131,6 @@ def test_only_committed_rows_can_be_kept(session: Session) -> None:
     assert (session.prefix_length(1), session.prefix_length(2)) == (9, 0)
 
 
-def test_release_keeps_other_requests(session: Session) -> None:
-    rng = generator(12)
-    fill_prefix(session, rng, 1, 9)
-    fill_prefix(session, rng, 2, 70)
-    batch = random_batch(rng, [1], 2, 9, 9, starts=9)
-    expected = sequential(session).forward(batch)
-    sequential(session).forward(random_batch(rng, [1, 2], 2, 9, 9, starts=9))
-    session.free(2)
-    assert_same_statistics(sequential(session).forward(batch), expected)
-
-
 @one_device
 @pytest.mark.parametrize("ending", ["release", "close"])
 def test_cache_is_freed(session: Session, ending: str) -> None:

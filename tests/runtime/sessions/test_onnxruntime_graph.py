@@ -1,11 +1,7 @@
 """Graphs shared by sessions of one process: memory, threads, lifetime and bundle identity."""
 
 import gc
-import os
-import re
 import shutil
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,29 +11,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.python_path import python_path
 from tests.runtime.random_windows import assert_close, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import Session, open_session
-
-ROOT = Path(__file__).resolve().parents[3]
-MEASURE_ANONYMOUS = """
-import re, sys
-from pathlib import Path
-from lopa.runtime.bundle import Bundle
-from lopa.runtime.sessions.session import open_session
-
-def anonymous():
-    return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-
-sessions, held = [], [anonymous()]
-for _ in range(3):
-    sessions.append(open_session(Bundle.open(sys.argv[1]), "cpu", threads=1))
-    held.append(anonymous())
-print(*held)
-"""
 
 
 @pytest.fixture
@@ -64,22 +42,6 @@ def opened_graphs() -> Iterator[list["weakref.ref[Any]"]]:
 
 def opened(path: Path, threads: int | None = 1) -> Session:
     return open_session(Bundle.open(path), "cpu", threads=threads)
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to measure anonymous memory")
-def test_second_session_shares_the_weights(tiny_bundle: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE_ANONYMOUS, tiny_bundle],
-        env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    before, *held = (int(word) for word in re.findall(r"\d+", done.stdout))
-    weights = Bundle.open(tiny_bundle).weights.stat().st_size
-    assert held[0] - before > weights / 2, "the first session packs the weights"
-    assert held[2] - held[0] < weights / 4
 
 
 def test_sessions_opened_at_once_share_one_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:

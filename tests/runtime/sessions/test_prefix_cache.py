@@ -100,11 +100,6 @@ def test_mismatched_rows_raise_and_change_nothing() -> None:
             np.testing.assert_array_equal(array, old)
 
 
-def test_stack_of_one_is_the_cache_itself() -> None:
-    cache = cache_of(np.random.default_rng(0), 5)
-    assert PrefixStack(SHAPE).prefix([cache]) is cache.prefix
-
-
 @given(
     steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100), st.floats(0, 1) | st.none()), max_size=6),
     orders=st.lists(st.permutations([0, 1, 2]), min_size=7, max_size=7),

@@ -63,18 +63,6 @@ def test_all_calls_run_on_one_thread_and_return_the_same(bundle: Bundle) -> None
         sequential(session).forward(batch)
 
 
-def test_errors_are_raised_in_the_caller(bundle: Bundle) -> None:
-    def fails() -> Session:
-        raise OSError("no device")
-
-    with pytest.raises(OSError, match="no device"):
-        ThreadedSession("there", fails)
-    session = ThreadedSession("there", lambda: open_session(bundle, "cpu", threads=1))
-    with pytest.raises(RuntimeError, match="no forward"):
-        sequential(session).commit(0, 0, 1)
-    session.close()
-
-
 def test_take_over_returns_session_and_thread(bundle: Bundle) -> None:
     threads: dict[str, set[str]] = {}
     session = ThreadedSession("there", lambda: ThreadRecorder(open_session(bundle, "cpu", threads=1), threads))

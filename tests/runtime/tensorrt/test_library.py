@@ -25,35 +25,31 @@ def neither_installed(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setitem(sys.modules, name, None)
 
 
-KNOWN = [
-    *((TENSORRT, "tensorrt", version) for version in ("10.15.0.1", "10.16.1.11", "11.0.0.114", "11.4.0.106")),
-    (RTX, "tensorrt_rtx_bindings", "1.7.1.116"),
-    (RTX, "tensorrt_rtx", "1.9.0.1"),
-]
-UNKNOWN = [
-    *((TENSORRT, "tensorrt", version) for version in ("8.6.1", "10.14.1.48.post1", "12.0.0", "1.7.1.116")),
-    *((RTX, "tensorrt_rtx_bindings", version) for version in ("1.4.0.76", "2.0.0.1", "11.4.0.106")),
-]
-
-
 @pytest.mark.usefixtures("neither_installed")
-@pytest.mark.parametrize(("library", "name", "version"), KNOWN, ids=lambda each: getattr(each, "name", each))
-def test_supported_versions(library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = _module(version)
-    monkeypatch.setitem(sys.modules, name, module)
-    assert library.module() is module
-
-
-@pytest.mark.usefixtures("neither_installed")
-@pytest.mark.parametrize(("library", "name", "version"), UNKNOWN, ids=lambda each: getattr(each, "name", each))
-def test_unsupported_versions_raise(
-    library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("library", "name", "known", "unknown"),
+    [
+        (TENSORRT, "tensorrt", ("10.15.0.1", "11.4.0.106"), ("8.6.1", "10.14.1.48.post1", "12.0.0", "1.7.1.116")),
+        (RTX, "tensorrt_rtx_bindings", ("1.7.1.116",), ("1.4.0.76", "2.0.0.1", "11.4.0.106")),
+        (RTX, "tensorrt_rtx", ("1.9.0.1",), ()),
+    ],
+)
+def test_supported_versions(
+    library: TensorRTLibrary,
+    name: str,
+    known: tuple[str, ...],
+    unknown: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, name, _module(version))
-    with pytest.raises(MissingBackendError, match=f"{library.title} {version}") as caught:
-        library.module()
-    assert caught.value.expected == f"{library.title} {library.versions}"
-    assert caught.value.exit_code == 3
+    for version in (*known, *unknown):
+        module = _module(version)
+        monkeypatch.setitem(sys.modules, name, module)
+        if version in known:
+            assert library.module() is module
+            continue
+        with pytest.raises(MissingBackendError, match=f"{library.title} {version}") as caught:
+            library.module()
+        assert caught.value.expected == f"{library.title} {library.versions}"
 
 
 @pytest.mark.usefixtures("neither_installed")

@@ -16,7 +16,6 @@ from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.plan_file import check_file
 from lopa.runtime.tensorrt.profiles import prefill_range
 from lopa.runtime.tensorrt.tensorrt_manifest import (
     PLAN_NAME,
@@ -63,15 +62,6 @@ def _write(bundle: Bundle, engine: TensorRTEngine) -> Path:
     (folder / PLAN_NAME).write_bytes(PLAN)
     (folder / ENGINE_NAME).write_bytes(json_from_record(engine))
     return folder
-
-
-def test_engine_is_found_and_plan_is_read(bundle: Bundle) -> None:
-    engine = _engine(bundle)
-    folder = _write(bundle, engine)
-    assert folder == bundle.path / "engines" / "tensorrt-sm90-10.15.1.29"
-    found = engine_for_device(bundle, DEVICE, VERSION)
-    assert (found.engine, found.folder, check_file(found, PLAN_NAME).read_bytes()) == (engine, folder, PLAN)
-    assert TENSORRT_ENGINES.folders(bundle) == [folder]
 
 
 def test_missing_engine_raises(bundle: Bundle) -> None:

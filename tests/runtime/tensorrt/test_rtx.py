@@ -144,18 +144,3 @@ def test_engines_of_both_libraries_in_one_bundle(path: Path, trt: ModuleType, rt
     ) as caught:
         open_session(bundle, "tensorrt-rtx:0")
     assert caught.value.remedy.endswith("lopa-export tensorrt BUNDLE --rtx")
-
-
-def test_plan_of_the_other_library_raises(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
-    """The plans are swapped, together with the digests in the descriptions."""
-    one, other = with_verified(built(path, trt)), with_verified(built_for_rtx(path, rtx))
-    fields = [json.loads((each.folder / "engine.json").read_bytes()) for each in (one, other)]
-    for found, other_engine, descriptions in ((one, other, fields), (other, one, fields[::-1])):
-        plan = (other_engine.folder / "engine.plan").read_bytes()
-        (found.folder / "swapped").write_bytes(plan)
-        (found.folder / "engine.json").write_text(json.dumps(descriptions[0] | {"files": descriptions[1]["files"]}))
-    for each in (one, other):
-        (each.folder / "swapped").replace(each.folder / "engine.plan")
-    for device in ("tensorrt:0", "tensorrt-rtx:0"):
-        with pytest.raises(BadInputError, match="TensorRT cannot open it\n  TensorRT: the engine plan file is of"):
-            open_session(Bundle.open(path), device)

@@ -15,7 +15,6 @@ from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
-from lopa import Decoder, Engine
 from lopa.export.verify.differences import FLOAT16_SUMS
 from lopa.export.verify.session_check import NumpyReference, report_from_session
 from lopa.runtime.accelerator.device_session import DeviceSession
@@ -27,10 +26,9 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
 from lopa.runtime.webgpu.webgpu_library import session_from_graph, webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
-from lopa.runtime.webgpu.webgpu_session import session_with_device_caches, session_with_host_caches
+from lopa.runtime.webgpu.webgpu_session import session_with_device_caches
 
 DEVICE = "webgpu:0"
-PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 
 pytestmark = pytest.mark.webgpu
 
@@ -88,23 +86,6 @@ def test_sessions_on_several_threads(portable: Bundle) -> None:
         for found in threads.map(forwards, range(3)):
             for one, other in zip(found, expected, strict=True):
                 assert_same_statistics(one, other)
-
-
-def test_device_caches_equal_host_caches(portable: Bundle) -> None:
-    """Both run the same graph, so tokens and statistics are the same over eight requests of different lengths."""
-    adapter, rng = webgpu_device(DEVICE), np.random.default_rng(7)
-    on_device, on_host = (
-        each(portable, DEVICE, adapter) for each in (session_with_device_caches, session_with_host_caches)
-    )
-    for _ in range(3):
-        for request in range(8):
-            start = on_host.prefix_length(request)
-            batch = random_batch(rng, (request,), 1 + request % 4, 32, 8, starts=[start])
-            assert_same_statistics(sequential(on_device).forward(batch), sequential(on_host).forward(batch))
-            for session in (on_device, on_host):
-                sequential(session).commit(request, request % batch.input_ids.shape[1], 3 + 4 * request)
-    on_device.close()
-    on_host.close()
 
 
 def test_only_inputs_and_statistics_are_transferred(portable: Bundle) -> None:
@@ -168,15 +149,3 @@ def test_plan_of_shape_buckets_is_used(portable: Bundle) -> None:
     session = DeviceSession(forward, DEVICE, shape, vocabulary, forward.bucket_for)
     assert_cases_agree(portable, session, rows=True, taken=fits(prefix=64, window=48))
     session.close()
-
-
-def test_engine_answers_eight_requests_and_cancels_one(portable: Bundle) -> None:
-    prompts = [PROMPT.replace("9", str(number)) for number in range(2, 10)]
-    with Decoder.open(portable.path, devices=["cpu"]) as decoder:
-        expected = [decoder.generate(prompt, branches=2, max_new_tokens=32).token_ids for prompt in prompts]
-    with Engine.open(portable.path, devices=[DEVICE], max_num_seqs=8) as engine:
-        handles = [engine.submit(prompt, branches=2, max_new_tokens=32) for prompt in prompts]
-        cancelled = engine.submit(PROMPT, max_new_tokens=256)
-        cancelled.cancel()
-        assert [handle.result().token_ids for handle in handles] == expected
-        assert cancelled.result().stop_reason == "cancelled"
