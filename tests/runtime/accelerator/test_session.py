@@ -82,17 +82,12 @@ def test_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_addresses
     assert {str(each) for each in engine.runs} == {str(each) for each in buckets}
     sequential(session).forward(random_batch(np.random.default_rng(0), (1,), 2, 40, 5))
     sequential(session).commit(1, 0, 20)
-    for count in (-1, 21):
-        with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 20, the committed rows"):
-            session.shorten(1, count)
     blocks = len(memory.blocks)
     session.shorten(1, 0)
     assert len(memory.blocks) == blocks - 1  # a request without rows has no memory, as before its first row
     session.shorten(2, 0)
     session.close()
     plain.close()
-    with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        session.shorten(1, 0)
 
 
 def test_arrays_are_one_buffer_unless_there_are_gaps() -> None:

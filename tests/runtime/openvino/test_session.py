@@ -255,28 +255,6 @@ def test_auto_keeps_the_fastest_precision(
     plain.close()
 
 
-def test_auto_measures_real_forwards(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that each device runs equally many real forwards, in turns, of a window after a prefix of equal length."""
-    calls: list[tuple[str, int, int]] = []
-    plain = session.OpenVinoSession.wait
-
-    def recorded(self: session.OpenVinoSession, ticket: Any) -> Any:
-        calls.append((self.device, ticket.batch.input_ids.size, self.prefix_length(ticket.batch.requests[0])))
-        return plain(self, ticket)
-
-    monkeypatch.setattr(session.OpenVinoSession, "wait", recorded)
-    with Decoder.open(tiny_bundle, [AUTO], threads=1) as decoder:
-        assert decoder.session.device in (DEVICE, BF16)
-        assert decoder.resolve(decoder.config()).branches.number == 1
-    if not HAS_BF16:
-        assert not calls
-        return
-    warm, timed = calls[:4], calls[4:]
-    assert warm == [(device, 64, prefix) for device in (DEVICE, BF16) for prefix in (0, 64)]
-    assert timed == [(DEVICE, 64, 64), (BF16, 64, 64)] * (len(timed) // 2)
-    assert len(timed) // 2 >= 3
-
-
 def test_auto_without_bfloat16(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is timed on a processor without bfloat16."""
     bundle = Bundle.open(tiny_bundle)

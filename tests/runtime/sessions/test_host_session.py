@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.runtime.random_windows import (
     assert_same_statistics,
-    batch_of_one,
     random_batch,
 )
 from tests.runtime.sequential import sequential
@@ -60,33 +59,6 @@ def fill_prefix(session: Session, rng: np.random.Generator, request: int, rows: 
     start = session.prefix_length(request)
     sequential(session).forward(random_batch(rng, [request], 1, rows, 1, starts=start))
     sequential(session).commit(request, 0, rows)
-
-
-def test_commit_uses_the_rows_of_its_request_and_branch(session: Session) -> None:
-    rng = generator(2)
-    batch = random_batch(rng, [1, 2], 3, 20, 4)
-    sequential(session).forward(batch)
-    sequential(session).commit(2, 1, 11)
-    for request, branch in ((3, 1), (4, 2)):
-        sequential(session).forward(replace(batch_of_one(batch, 1), requests=(request,)))
-        sequential(session).commit(request, branch, 11)
-    after = random_batch(rng, [1], 1, 8, 8, starts=11)
-    second, third, fourth = (sequential(session).forward(replace(after, requests=(request,))) for request in (2, 3, 4))
-    assert_same_statistics(second, third)
-    assert np.abs(fourth.topk_logprobs - second.topk_logprobs).max() > 0.01
-
-
-def test_rows_sent_to_another_session_equal_a_commit(session: Session, other: Session) -> None:
-    rng = generator(3)
-    for width in (40, 50):
-        sequential(session).forward(random_batch(rng, [7], 2, width, 1, starts=session.prefix_length(7)))
-        rows = sequential(session).read_rows(7, 1, width - 3)
-        assert rows.count == width - 3
-        sequential(session).commit(7, 1, width - 3)
-        other.append_rows(7, rows)
-    assert other.prefix_length(7) == session.prefix_length(7) == 84
-    after = random_batch(rng, [7], 2, 8, 8, starts=84)
-    assert_same_statistics(sequential(other).forward(after), sequential(session).forward(after))
 
 
 def test_rows_and_statistics_survive_the_next_forward(session: Session) -> None:

@@ -50,12 +50,6 @@ def test_missing_weight_raises(tiny_bundle: Path, tmp_path: Path) -> None:
         open_session(bundle, "numpy")
 
 
-def test_missing_head_norms_raise(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", lambda each: each["dimensions"].update(qk_norm=True))
-    with pytest.raises(BadInputError, match=r"layers\.0\.attention\.key_norm\.weight.* and 7 more"):
-        open_session(bundle, "numpy")
-
-
 def test_head_norm_of_another_size_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     def change(manifest: Any) -> None:
         manifest["dimensions"]["qk_norm"] = True

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +16,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.device_worker import ThreadedSession
-from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.tickets import Tickets
 from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.webgpu.webgpu_session import LockedSession
 
@@ -124,27 +121,6 @@ def test_a_failed_device_has_no_rows(tiny_portable: Path) -> None:
         session.wait(bad)
     with pytest.raises(RuntimeError, match="released, failed"):
         session.commit(before, 1, 0, 9)
-    session.close()
-
-
-def test_rows_are_copied_only_for_a_second_forward(tiny_bundle: Path) -> None:
-    """Rows of a released forward are the engine's own memory, which the next forward reuses."""
-    session = _opened(Bundle.open(tiny_bundle), "cpu")
-    assert isinstance(session, HostSession)
-    tickets: Tickets[Any] = vars(session)["_tickets"]
-    rng, first, second = np.random.default_rng(5), {1: [9, 9]}, {2: [9, 9]}
-    released, kept, last = (random_rows(rng, windows, {}) for windows in (first, second, first))
-    ticket = session.start(released)
-    session.wait(ticket)
-    memory = tickets.rows(ticket)[0].__array_interface__["data"][0]
-    session.release(ticket)
-    tickets_of_two = [session.start(each) for each in (kept, last)]
-    places = []
-    for each in tickets_of_two:
-        session.wait(each)
-        places.append(tickets.rows(each)[0].__array_interface__["data"][0])
-    assert places == [memory, memory]
-    assert tickets.rows(tickets_of_two[0])[0].__array_interface__["data"][0] != memory
     session.close()
 
 

@@ -136,9 +136,6 @@ class _Rules:
         tensor.state.value = network.state.model.graph.input[index]
         return tensor
 
-    def get_dimension_name(self, tensor: Any, index: int) -> str:
-        return str(tensor.state.value.type.tensor_type.shape.dim[index].dim_param)
-
     def set_compute_capability(self, config: Any, compute_capability: Any, index: int) -> bool:
         assert 0 <= index < config.__dict__.get("num_compute_capabilities", 0), "more capabilities than announced"
         config.state.capabilities = {**getattr(config.state, "capabilities", {}), index: compute_capability.name}
