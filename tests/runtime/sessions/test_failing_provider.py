@@ -67,6 +67,15 @@ def test_each_method_is_typed(failing: str, tiny_bundle: Path) -> None:
         getattr(session, failing)(*[0] * arguments)
 
 
+@pytest.mark.parametrize("failing", ["open", "wait", "free"], indirect=True)
+def test_doctor(failing: str, tiny_bundle: Path) -> None:
+    """A device that opens and then fails gets a line, and the others are timed."""
+    found = list(lines_of_fastest(Bundle.open(tiny_bundle), ("cpu", "numpy"), report_all=False))
+    assert f"failed while {'opening' if failing == 'open' else 'decoding'}: {ERROR}" in found[0]
+    assert found[0].startswith("numpy: not measured: numpy failed")
+    assert found[-1] == "cpu is the only device that opens"
+
+
 @pytest.mark.parametrize(
     "error", [OSError("libfake.so: cannot open"), MemoryError("16 GB"), OSError(24, "files")], ids=repr
 )

@@ -33,6 +33,28 @@ def surface(major: int | str) -> dict[str, Any]:
     return dict(json.loads((_FOLDER / f"api-{major}.json").read_text()))
 
 
+_RTX_ONLY = ("IRuntimeConfig", "IRuntimeCache", "create_runtime_config", "set_compute_capability")
+"""Names of behaviours that only TensorRT for RTX uses. TensorRT has some of them too."""
+
+
+def methods_by_name(rules: object, *, rtx: bool) -> dict[str, Callable[..., Any]]:
+    """Return the methods Class__method and Class__property__set of `rules` as behaviours."""
+    found = {}
+    for name in dir(rules):
+        owner, between, member = name.partition("__")
+        if owner and between and (rtx or not {owner, member} & {*_RTX_ONLY}):
+            found[f"{owner}.{member}".replace("__set", " =")] = getattr(rules, name)
+    return found
+
+
+def created(module: ModuleType, name: str) -> Any:
+    """Return an object of a class that only methods of the library make."""
+    kind = getattr(module, name)
+    made = kind.__new__(kind)
+    made._constructed = True
+    return made
+
+
 def module_from_surface(recorded: Mapping[str, Any], behaviours: Behaviours) -> ModuleType:
     """Return the module. Its `calls` lists the calls as "Class.method"."""
     module = ModuleType("tensorrt")

@@ -10,7 +10,7 @@ An engine of TensorRT for RTX opens on every GPU that it was built for. A runtim
 kernels for one or many shapes and a cache tied to the GPU.
 """
 
-# ruff: noqa: ARG002 - the arguments are those of the real methods
+# ruff: noqa: ARG002, N802 - names and arguments are those of the real methods
 
 import json
 import math
@@ -25,6 +25,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
+from tests.runtime.tensorrt.recorded_api import created, methods_by_name
 
 _NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
 SCRATCH = 4096
@@ -58,61 +59,28 @@ class StandInEngines:
         """Weight budgets that were set."""
         self.compiled: set[tuple[int, str]] = set()
         """Compiled kernels: profile, and one shape (EAGER) or many (LAZY)."""
-        self.chunks: list[int] = []
-        """Bytes of each chunk of a plan that was read."""
 
     @property
     def behaviours(self) -> dict[str, Any]:
-        engine, context = "ICudaEngine", "IExecutionContext"
         return {
-            "Runtime.__init__": self.new_runtime,
-            "Runtime.deserialize_cuda_engine": self.deserialize,
-            f"{engine}.num_io_tensors": lambda each: len(each.state.tensors),
-            f"{engine}.num_optimization_profiles": lambda each: len(each.state.profiles),
-            f"{engine}.get_tensor_name": lambda each, index: list(each.state.tensors)[index],
-            f"{engine}.get_tensor_mode": self.get_tensor_mode,
-            f"{engine}.get_tensor_dtype": self.get_tensor_dtype,
-            f"{engine}.get_tensor_profile_shape": self.get_tensor_profile_shape,
-            f"{engine}.get_weight_streaming_automatic_budget": lambda _engine: AUTOMATIC,
-            f"{engine}.weight_streaming_budget_v2 =": self.set_budget,
-            f"{engine}.get_device_memory_size_for_profile_v2": lambda _engine, profile_index: SCRATCH + profile_index,
-            f"{engine}.create_execution_context": self.create_execution_context,
-            f"{context}.set_device_memory": self.set_device_memory,
-            f"{context}.set_optimization_profile_async": self.set_optimization_profile_async,
-            f"{context}.set_input_shape": self.set_input_shape,
-            f"{context}.set_tensor_address": self.set_tensor_address,
-            f"{context}.execute_async_v3": self.execute_async_v3,
-            "Refitter.__init__": self.new_refitter,
-            "Refitter.refit_cuda_engine": self.refit_cuda_engine,
-            "Refitter.get_missing_weights": self.get_missing_weights,
-            "OnnxParserRefitter.__init__": self.new_parser_refitter,
-            "OnnxParserRefitter.refit_from_bytes": self.refit_from_bytes,
-            **(self._rtx_behaviours if self._rtx else {}),
+            "ICudaEngine.num_io_tensors": lambda each: len(each.state.tensors),
+            "ICudaEngine.num_optimization_profiles": lambda each: len(each.state.profiles),
+            "ICudaEngine.get_tensor_name": lambda each, index: list(each.state.tensors)[index],
+            "ICudaEngine.get_weight_streaming_automatic_budget": lambda _engine: AUTOMATIC,
+            "ICudaEngine.get_device_memory_size_for_profile_v2": lambda _engine, profile_index: SCRATCH + profile_index,
+            **methods_by_name(self, rtx=self._rtx),
         }
 
-    @property
-    def _rtx_behaviours(self) -> dict[str, Any]:
-        config, cache = "IRuntimeConfig", "IRuntimeCache"
-        return {
-            "ICudaEngine.create_runtime_config": self.create_runtime_config,
-            f"{config}.create_runtime_cache": self.create_runtime_cache,
-            f"{config}.set_runtime_cache": self.set_runtime_cache,
-            f"{config}.set_execution_context_allocation_strategy": self.set_strategy,
-            f"{cache}.serialize": self.serialize_cache,
-            f"{cache}.deserialize": self.deserialize_cache,
-        }
-
-    def new_runtime(self, runtime: Any, logger: Any) -> None:
+    def Runtime____init__(self, runtime: Any, logger: Any) -> None:
         runtime.state.logger = logger
         runtime.engine_host_code_allowed = False
 
-    def deserialize(self, runtime: Any, stream_reader_v2: Any) -> Any:
+    def Runtime__deserialize_cuda_engine(self, runtime: Any, stream_reader_v2: Any) -> Any:
         """Open a plan, read in chunks. Return None and log a message if TensorRT would reject it."""
         assert stream_reader_v2.seek(0, self.trt.SeekPosition.END)
         assert stream_reader_v2.seek(0, self.trt.SeekPosition.SET)
         data = b""
         while chunk := stream_reader_v2.read(1 << 40, 0):
-            self.chunks.append(len(chunk))
             data += chunk
         try:
             plan = json.loads(data)
@@ -122,7 +90,7 @@ class StandInEngines:
             return self._reject(runtime, f"the engine plan file is of {plan['version']} for {plan['gpu']}")
         if "VERSION_COMPATIBLE" in plan["flags"] and not runtime.engine_host_code_allowed:
             return self._reject(runtime, "host code is not allowed")
-        engine = self._create("ICudaEngine")
+        engine = created(self.trt, "ICudaEngine")
         engine.state = SimpleNamespace(
             tensors=plan["tensors"],
             profiles=plan["profiles"],
@@ -140,22 +108,26 @@ class StandInEngines:
         here = "SM" + self.capability.replace(".", "")
         return here in plan["capabilities"] if plan["capabilities"] else int(here[2:]) >= _RTX_CAPABILITY
 
-    def set_budget(self, engine: Any, value: int) -> None:
+    def ICudaEngine__weight_streaming_budget_v2__set(self, engine: Any, value: int) -> None:
         assert "WEIGHT_STREAMING" in engine.state.flags
         assert not [each for each in self._contexts if each.state.engine is engine], "a budget set while contexts exist"
         self.budgets.append(value)
 
-    def get_tensor_mode(self, engine: Any, name: str) -> Any:
+    def ICudaEngine__get_tensor_mode(self, engine: Any, name: str) -> Any:
         return getattr(self.trt.TensorIOMode, engine.state.tensors[name][0])
 
-    def get_tensor_dtype(self, engine: Any, name: str) -> Any:
+    def ICudaEngine__get_tensor_dtype(self, engine: Any, name: str) -> Any:
         return getattr(self.trt.DataType, engine.state.tensors[name][1])
 
-    def get_tensor_profile_shape(self, engine: Any, name: str, profile_index: int) -> list[tuple[int, ...]]:
+    def ICudaEngine__get_tensor_profile_shape(
+        self, engine: Any, name: str, profile_index: int
+    ) -> list[tuple[int, ...]]:
         assert engine.state.tensors[name][0] == "INPUT"
         return [tuple(shape) for shape in engine.state.profiles[profile_index][name]]
 
-    def create_execution_context(self, engine: Any, strategy: Any = None, runtime_config: Any = None) -> Any:
+    def ICudaEngine__create_execution_context(
+        self, engine: Any, strategy: Any = None, runtime_config: Any = None
+    ) -> Any:
         if self._fails("ICudaEngine.create_execution_context", engine):
             return None
         assert (runtime_config is not None) == self._rtx, "kernels would not be cached"
@@ -165,7 +137,7 @@ class StandInEngines:
         assert strategy.name == "USER_MANAGED", "contexts share their memory"
         assert engine.state.has_weights, "the weights were not refitted"
         assert "WEIGHT_STREAMING" not in engine.state.flags or self.budgets, "no weight budget before the first context"
-        context = self._create("IExecutionContext")
+        context = created(self.trt, "IExecutionContext")
         context.state = SimpleNamespace(
             engine=engine,
             config=runtime_config,
@@ -181,29 +153,29 @@ class StandInEngines:
             weakref.finalize(context, self._cuda.take(PERSISTENT)).atexit = False
         return context
 
-    def create_runtime_config(self, engine: Any) -> Any:
-        config = self._create("IRuntimeConfig")
+    def ICudaEngine__create_runtime_config(self, engine: Any) -> Any:
+        config = created(self.trt, "IRuntimeConfig")
         config.state = SimpleNamespace(engine=engine, strategy=None, cache=None)
         return config
 
-    def create_runtime_cache(self, config: Any) -> Any:
-        cache = self._create("IRuntimeCache")
+    def IRuntimeConfig__create_runtime_cache(self, config: Any) -> Any:
+        cache = created(self.trt, "IRuntimeCache")
         cache.state = SimpleNamespace(kernels=set())
         return cache
 
-    def set_runtime_cache(self, config: Any, cache: Any) -> bool:
+    def IRuntimeConfig__set_runtime_cache(self, config: Any, cache: Any) -> bool:
         config.state.cache = cache
         return True
 
-    def set_strategy(self, config: Any, strategy: Any) -> None:
+    def IRuntimeConfig__set_execution_context_allocation_strategy(self, config: Any, strategy: Any) -> None:
         config.state.strategy = strategy
 
-    def serialize_cache(self, cache: Any) -> Any:
-        memory = self._create("IHostMemory")
+    def IRuntimeCache__serialize(self, cache: Any) -> Any:
+        memory = created(self.trt, "IHostMemory")
         memory[:] = json.dumps([self.trt.__version__, self.gpu, sorted(cache.state.kernels)]).encode()
         return memory
 
-    def deserialize_cache(self, cache: Any, blob: bytes) -> bool:
+    def IRuntimeCache__deserialize(self, cache: Any, blob: bytes) -> bool:
         """Return False for an invalid cache, and for one of another GPU or version."""
         try:
             version, gpu, kernels = json.loads(bytes(blob))
@@ -214,13 +186,15 @@ class StandInEngines:
         cache.state.kernels = {(profile, kind) for profile, kind in kernels}
         return True
 
-    def set_device_memory(self, context: Any, memory: int, size: int) -> None:
+    def IExecutionContext__set_device_memory(self, context: Any, memory: int, size: int) -> None:
         self._require_no_graph(context, "memory")
         assert self._cuda is not None
         self._cuda.view(memory, size)
         context.state.scratch = (memory, size)
 
-    def set_optimization_profile_async(self, context: Any, profile_index: int, stream_handle: int) -> bool:
+    def IExecutionContext__set_optimization_profile_async(
+        self, context: Any, profile_index: int, stream_handle: int
+    ) -> bool:
         engine = context.state.engine.state
         if self._fails("IExecutionContext.set_optimization_profile_async", context):
             return False
@@ -232,7 +206,7 @@ class StandInEngines:
         context.state.profile, context.state.shapes, context.state.settled = profile_index, {}, False
         return True
 
-    def set_input_shape(self, context: Any, name: str, shape: tuple[int, ...]) -> bool:
+    def IExecutionContext__set_input_shape(self, context: Any, name: str, shape: tuple[int, ...]) -> bool:
         state = context.state
         if self._fails("IExecutionContext.set_input_shape", context):
             return False
@@ -245,7 +219,7 @@ class StandInEngines:
         state.shapes[name], state.settled = tuple(shape), False
         return True
 
-    def set_tensor_address(self, context: Any, name: str, memory: int) -> bool:
+    def IExecutionContext__set_tensor_address(self, context: Any, name: str, memory: int) -> bool:
         if self._fails("IExecutionContext.set_tensor_address", context):
             return False
         if name not in context.state.engine.state.tensors:
@@ -254,7 +228,7 @@ class StandInEngines:
         context.state.addresses[name] = memory
         return True
 
-    def execute_async_v3(self, context: Any, stream_handle: int) -> bool:
+    def IExecutionContext__execute_async_v3(self, context: Any, stream_handle: int) -> bool:
         state, cuda = context.state, self._cuda
         assert cuda is not None
         tensors = state.engine.state.tensors
@@ -287,14 +261,14 @@ class StandInEngines:
         )
         return True
 
-    def new_refitter(self, refitter: Any, engine: Any, logger: Any) -> None:
+    def Refitter____init__(self, refitter: Any, engine: Any, logger: Any) -> None:
         refitter.state.engine = engine
         refitter.state.missing = list(engine.state.weights)
 
-    def new_parser_refitter(self, parser: Any, refitter: Any, logger: Any) -> None:
+    def OnnxParserRefitter____init__(self, parser: Any, refitter: Any, logger: Any) -> None:
         parser.state.refitter = refitter
 
-    def refit_from_bytes(self, parser: Any, model: bytes, path: str | None = None) -> bool:
+    def OnnxParserRefitter__refit_from_bytes(self, parser: Any, model: bytes, path: str | None = None) -> bool:
         """Return False unless every weight of the plan is in the model, with the same type and shape."""
         engine, loaded = parser.state.refitter.state.engine, onnx.load_model_from_string(model)
         assert "REFIT_IDENTICAL" in engine.state.flags
@@ -310,10 +284,10 @@ class StandInEngines:
         ]
         return not parser.state.refitter.state.missing or self._log_failure(engine, "weights are missing")
 
-    def get_missing_weights(self, refitter: Any) -> list[str]:
+    def Refitter__get_missing_weights(self, refitter: Any) -> list[str]:
         return list(refitter.state.missing)
 
-    def refit_cuda_engine(self, refitter: Any) -> bool:
+    def Refitter__refit_cuda_engine(self, refitter: Any) -> bool:
         refitter.state.engine.state.has_weights = not refitter.state.missing
         return not refitter.state.missing
 
@@ -371,12 +345,6 @@ class StandInEngines:
 
     def _reject(self, runtime: Any, message: str) -> None:
         runtime.state.logger.log(self.trt.ILogger.ERROR, message)
-
-    def _create(self, name: str) -> Any:
-        kind = getattr(self.trt, name)
-        created = kind.__new__(kind)
-        created._constructed = True
-        return created
 
 
 class _Forward:

@@ -8,7 +8,7 @@ TensorRT for RTX has other rules: it measures no kernels, and builds for the giv
 the real builder; this one makes plans for the stand-in runtime.
 """
 
-# ruff: noqa: ARG002 - the arguments are those of the real methods
+# ruff: noqa: ARG002, N802 - names and arguments are those of the real methods
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import onnx
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
-from tests.runtime.tensorrt.recorded_api import RTX, module_from_surface, surface
+from tests.runtime.tensorrt.recorded_api import RTX, created, methods_by_name, module_from_surface, surface
 from tests.runtime.tensorrt.stand_in_engine import StandInEngines, weights_of_model
 
 PHASES = {"Building engine": 3, "Computing profile costs": 2}
@@ -43,38 +43,19 @@ def stand_in_tensorrt(
     rules, engines = _Rules(gpu, cannot_build, times=major != RTX), StandInEngines(gpu, cuda, rtx=major == RTX)
     named = {
         **engines.behaviours,
-        "Builder.__init__": rules.new_builder,
-        "Builder.create_network": rules.create_network,
-        "OnnxParser.__init__": rules.new_parser,
-        "OnnxParser.parse": rules.parse,
+        **methods_by_name(rules, rtx=major == RTX),
         "OnnxParser.num_errors": lambda parser: len(parser.state.errors),
-        "OnnxParser.get_error": rules.get_error,
         "ParserError.desc": lambda error: error.state.desc,
         "ParserError.node_name": lambda error: error.state.node_name,
         "ParserError.node_operator": lambda error: error.state.node_operator,
-        "IOptimizationProfile.set_shape": rules.set_shape,
-        "IBuilderConfig.add_optimization_profile": rules.add_optimization_profile,
-        "IBuilderConfig.set_flag": rules.set_flag,
-        "IBuilderConfig.clear_flag": rules.clear_flag,
-        "IBuilderConfig.set_memory_pool_limit": rules.set_memory_pool_limit,
-        "IBuilderConfig.create_timing_cache": rules.create_timing_cache,
-        "IBuilderConfig.set_timing_cache": rules.set_timing_cache,
         "IBuilderConfig.get_timing_cache": lambda config: config.state.cache,
-        "ITimingCache.serialize": rules.serialize,
-        "IBuilderConfig.set_compute_capability": rules.set_compute_capability,
         "INetworkDefinition.num_inputs": lambda network: len(network.state.model.graph.input),
-        "INetworkDefinition.get_input": rules.get_input,
         "ITensor.name": lambda tensor: tensor.state.value.name,
         "ITensor.shape": lambda tensor: [-1] * len(tensor.state.value.type.tensor_type.shape.dim),
         "ITensor.get_dimension_name": lambda tensor, index: (
             tensor.state.value.type.tensor_type.shape.dim[index].dim_param
         ),
-        "Builder.build_serialized_network_to_stream": rules.build,
-        "ICudaEngine.create_engine_inspector": rules.create_inspector,
-        "EngineInspector.get_engine_information": rules.get_engine_information,
     }
-    if major != RTX:
-        del named["IBuilderConfig.set_compute_capability"]  # TensorRT has it too, but we use it for RTX only
     rules.trt = engines.trt = module_from_surface(surface(major), named)
     rules.trt.__dict__["engines"] = engines
     return rules.trt
@@ -89,23 +70,23 @@ class _Rules:
         self._gpu = gpu
         self._cannot_build = cannot_build
 
-    def new_builder(self, builder: Any, logger: Any) -> None:
+    def Builder____init__(self, builder: Any, logger: Any) -> None:
         builder.state.logger = logger
 
-    def create_network(self, builder: Any, flags: int = 0) -> Any:
+    def Builder__create_network(self, builder: Any, flags: int = 0) -> Any:
         assert flags & 1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED), (
             "version 11 has strongly typed networks only"
         )
-        network = self._create("INetworkDefinition")
+        network = created(self.trt, "INetworkDefinition")
         network.state.model = None
         network.state.logger = builder.state.logger
         return network
 
-    def new_parser(self, parser: Any, network: Any, logger: Any) -> None:
+    def OnnxParser____init__(self, parser: Any, network: Any, logger: Any) -> None:
         parser.state.network = network
         parser.state.errors = []
 
-    def parse(self, parser: Any, model: bytes, path: str | None = None) -> bool:
+    def OnnxParser__parse(self, parser: Any, model: bytes, path: str | None = None) -> bool:
         """Parse the model. Its external data must be next to `path`."""
         parsed = onnx.load_model_from_string(model)
         external = {
@@ -125,62 +106,62 @@ class _Rules:
         parser.state.network.state.model, parser.state.network.state.path = parsed, path
         return True
 
-    def get_error(self, parser: Any, index: int) -> Any:
-        error = self._create("ParserError")
+    def OnnxParser__get_error(self, parser: Any, index: int) -> Any:
+        error = created(self.trt, "ParserError")
         error.state.desc = f"there is no {parser.state.errors[index]}"
         error.state.node_name, error.state.node_operator = f"node {index}", "Attention"
         return error
 
-    def get_input(self, network: Any, index: int) -> Any:
-        tensor = self._create("ITensor")
+    def INetworkDefinition__get_input(self, network: Any, index: int) -> Any:
+        tensor = created(self.trt, "ITensor")
         tensor.state.value = network.state.model.graph.input[index]
         return tensor
 
-    def set_compute_capability(self, config: Any, compute_capability: Any, index: int) -> bool:
+    def IBuilderConfig__set_compute_capability(self, config: Any, compute_capability: Any, index: int) -> bool:
         assert 0 <= index < config.__dict__.get("num_compute_capabilities", 0), "more capabilities than announced"
         config.state.capabilities = {**getattr(config.state, "capabilities", {}), index: compute_capability.name}
         return True
 
-    def set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
+    def IOptimizationProfile__set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
         """Check three shapes of the same rank, each at most the next."""
         assert len(min) == len(opt) == len(max)
         assert all(0 < lower <= best <= upper for lower, best, upper in zip(min, opt, max, strict=True)), input
         profile.state.shapes = {**getattr(profile.state, "shapes", {}), input: [list(min), list(opt), list(max)]}
 
-    def add_optimization_profile(self, config: Any, profile: Any) -> int:
+    def IBuilderConfig__add_optimization_profile(self, config: Any, profile: Any) -> int:
         config.state.profiles = [*getattr(config.state, "profiles", []), profile.state.shapes]
         return len(config.state.profiles) - 1
 
-    def set_flag(self, config: Any, flag: Any) -> None:
+    def IBuilderConfig__set_flag(self, config: Any, flag: Any) -> None:
         config.state.flags = {*getattr(config.state, "flags", ()), flag.name}
 
-    def clear_flag(self, config: Any, flag: Any) -> None:
+    def IBuilderConfig__clear_flag(self, config: Any, flag: Any) -> None:
         config.state.cleared = {*getattr(config.state, "cleared", ()), flag.name}
 
-    def set_memory_pool_limit(self, config: Any, pool: Any, pool_size: int) -> None:
+    def IBuilderConfig__set_memory_pool_limit(self, config: Any, pool: Any, pool_size: int) -> None:
         config.state.limits = {pool.name: pool_size}
 
-    def create_timing_cache(self, config: Any, serialized_timing_cache: bytes) -> Any:
+    def IBuilderConfig__create_timing_cache(self, config: Any, serialized_timing_cache: bytes) -> Any:
         """Return None for an invalid cache."""
         assert self._times, "TensorRT for RTX would need a GPU"
         text = bytes(serialized_timing_cache)
         if text and not text.startswith(b"timed "):
             return None
-        cache = self._create("ITimingCache")
+        cache = created(self.trt, "ITimingCache")
         cache.state.text = text
         return cache
 
-    def set_timing_cache(self, config: Any, cache: Any, ignore_mismatch: bool) -> bool:
+    def IBuilderConfig__set_timing_cache(self, config: Any, cache: Any, ignore_mismatch: bool) -> bool:
         """Return False for a cache of another version or GPU."""
         if cache.state.text and not ignore_mismatch and not cache.state.text.startswith(self._timed()):
             return False
         config.state.cache = cache
         return True
 
-    def serialize(self, cache: Any) -> Any:
+    def ITimingCache__serialize(self, cache: Any) -> Any:
         return self._memory(cache.state.text)
 
-    def build(self, builder: Any, network: Any, config: Any, writer: Any) -> bool:
+    def Builder__build_serialized_network_to_stream(self, builder: Any, network: Any, config: Any, writer: Any) -> bool:
         """Report progress, fail if requested, and check the profiles against the network's inputs."""
         state, model = config.state, network.state.model
         assert model is not None, "nothing was parsed"
@@ -227,10 +208,10 @@ class _Rules:
         plan = json.dumps(description).encode()
         return all(writer.write(chunk) == len(chunk) for chunk in (plan[:100], plan[100:]))
 
-    def create_inspector(self, engine: Any) -> Any:
-        return self._create("EngineInspector")
+    def ICudaEngine__create_engine_inspector(self, engine: Any) -> Any:
+        return created(self.trt, "EngineInspector")
 
-    def get_engine_information(self, inspector: Any, format: Any) -> str:
+    def EngineInspector__get_engine_information(self, inspector: Any, format: Any) -> str:
         assert format.name == "JSON"
         return json.dumps({"Layers": ["a layer"]})
 
@@ -238,12 +219,6 @@ class _Rules:
         return f"timed {self.trt.__version__} {self._gpu} ".encode()
 
     def _memory(self, data: bytes) -> Any:
-        memory = self._create("IHostMemory")
+        memory = created(self.trt, "IHostMemory")
         memory[:] = data
         return memory
-
-    def _create(self, name: str) -> Any:
-        kind = getattr(self.trt, name)
-        created = kind.__new__(kind)
-        created._constructed = True
-        return created
