@@ -146,33 +146,37 @@ def test_the_last_device_failing_is_a_clear_error(bundle: Bundle, method: str) -
         session.close()
 
 
-@pytest.mark.parametrize("method", ["read_rows", "append_rows", "commit", "shorten", "free"])
-@pytest.mark.parametrize("seed", range(2))
-def test_random_calls_of_several_requests(bundle: Bundle, seed: int, method: str) -> None:
-    """A device fails before it sends or gets rows, or drops some. The others recompute what it had."""
-    rng = np.random.default_rng(seed)
-    count = int(rng.integers(2, 4))
-    with with_failures(bundle, count, {int(rng.integers(count)): Failure(method, int(rng.integers(1, 4)))}) as both:
-        for turn in range(7):
-            requests = [int(request) for request in rng.permutation(3)[: rng.integers(1, 4)]]
-            starts, shape = [both[1].prefix_length(each) for each in requests], (len(requests), 4, 12)
-            batch = random_batch(rng, requests, 4, 12, 2, starts=starts, mask=full_mask(shape))
-            batch.input_ids[:, 2:] = batch.input_ids[:, :2]
+@pytest.mark.parametrize(
+    "failure",
+    [
+        *(Failure("read_rows", call) for call in range(1, 8)),
+        *(Failure("append_rows", 1), Failure("commit", 2), Failure("shorten", 1), Failure("free", 1)),
+    ],
+    ids=lambda failure: f"{failure.method}-{failure.call}",
+)
+def test_random_calls_of_several_requests(bundle: Bundle, failure: Failure) -> None:
+    """Device 0 fails before it sends or gets rows, or drops some. The other recomputes what it had."""
+    rng = np.random.default_rng(failure.call)
+    with with_failures(bundle, 2, {0: failure}) as both:
+        for _ in range(5):
+            requests = rng.permutation(3)[: rng.integers(1, 4)].tolist()
+            starts, shape = [both[1].prefix_length(each) for each in requests], (len(requests), 2, 12)
+            batch = random_batch(rng, requests, 2, 12, 2, starts=starts, mask=full_mask(shape))
             found, expected = (sequential(each).forward(batch) for each in both)
             assert_same_statistics(found, expected)
             for request in requests:
-                branch, rows = int(rng.integers(4)), int(rng.integers(1, 13))
+                rows, branch = int(rng.integers(1, 13)), int(failure.method == "append_rows")
                 for each in both:
                     sequential(each).commit(request, branch, rows)
             for request in requests:
-                length = int(rng.integers(both[1].prefix_length(request) + 1))
+                length, chosen = int(rng.integers(both[1].prefix_length(request))), rng.random()
                 for each in both:
-                    if turn % 2:
+                    if chosen < 0.3:
                         each.shorten(request, length)
-                    elif turn == 4:
+                    elif chosen < 0.6:
                         each.free(request)
                 assert both[0].prefix_length(request) == both[1].prefix_length(request)
-        assert len(both[0].lost) <= 1
+    assert [lost.device for lost in both[0].lost] == ["device 0"]
 
 
 def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
