@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,3 +47,19 @@ def decodes_of(bundle: Path, device: str, requests: Sequence[Mapping[str, Any]])
     found = [json.loads(line) for line in lines]
     assert len(found) == len(requests)
     return found
+
+
+def source(name: str) -> str:
+    """Return the text of a file in web/src."""
+    return (WEB / "src" / name).read_text(encoding="utf-8")
+
+
+def strings_in(text: str, name: str, end: str) -> list[str]:
+    """Return the names in quotes from `name` to the first `end` behind it."""
+    begin = text.index(name)
+    return re.findall(r'"([a-z0-9_]+)"', text[begin : text.index(end, begin)])
+
+
+def options_only_in_python() -> list[str]:
+    """Return the decoding options that lopa-web rejects by name."""
+    return strings_in(source("generation_config/config.ts"), "ONLY_IN_PYTHON", "];")

@@ -1,12 +1,16 @@
-"""A host of static files that sends no special header."""
+"""A host of static files that sends no special header, and tasks of web/test/page.html in Chromium."""
 
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.serve.chromium import Browser
 
 
 class StaticFiles(SimpleHTTPRequestHandler):
@@ -44,3 +48,22 @@ def hosted(folder: Path, files: Callable[..., StaticFiles] = StaticFiles, **opti
         finally:
             server.shutdown()
             thread.join()
+
+
+SOFTWARE_WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+"""Chromium's options for WebGPU on a software adapter."""
+WAIT = 300.0
+"""Seconds after which a task counts as hung. WebGPU on a processor takes a minute."""
+
+
+def outcome(browser: Browser, address: str, task: str, **argument: Any) -> Any:
+    """Return the value of a task of web/test/page.html."""
+    browser.open(f"{address}/test/page.html")
+    browser.until("typeof start === 'function'")
+    browser.value(f"void start({json.dumps(task)}, {json.dumps(argument)})")
+    end = time.monotonic() + WAIT
+    while (found := browser.value("outcome")) is None:
+        assert time.monotonic() < end, f"{task} is not done"
+        time.sleep(0.1)
+    assert "error" not in found, found["error"]
+    return found["value"]

@@ -9,9 +9,8 @@ import pytest
 from tests.conformance.recorded import compare, read_traces, trace_files
 from tests.serve.chromium import PROGRAM, Browser, chromium
 from tests.web.installed import WEB, no_web
-from tests.web.page_tasks import SOFTWARE_WEBGPU, outcome
 from tests.web.replayed import request_of, steps_of
-from tests.web.static_host import FilesAndBundles, hosted
+from tests.web.static_host import SOFTWARE_WEBGPU, FilesAndBundles, hosted, outcome
 
 from lopa.export.bundle_plan import GRAPH_NAMES
 from lopa.runtime.decoder import Decoder

@@ -19,9 +19,8 @@ from tests.conformance.family_traces import (
 from tests.conformance.recorded import Comparison, compare, read_traces, trace_files
 from tests.lone_decode import LoneDecode
 from tests.params import params_of
-from tests.web.installed import decodes_of, no_web
+from tests.web.installed import decodes_of, no_web, options_only_in_python
 from tests.web.replayed import request_of, steps_of
-from tests.web.sources import options_only_in_python
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.generation_config import GenerationConfig

@@ -3,8 +3,7 @@
 import json
 import re
 
-from tests.web.installed import WEB
-from tests.web.sources import options_only_in_python, source, strings_in
+from tests.web.installed import WEB, options_only_in_python, source, strings_in
 
 from lopa import __version__
 from lopa.runtime.bundle.manifest import MAX_TILE_BYTES, SCHEMA_VERSION

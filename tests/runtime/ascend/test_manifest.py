@@ -93,11 +93,6 @@ def test_invalid_engine_raises(tmp_path: Path, change: dict[str, object], messag
     assert "lopa-export ascend" in caught.value.remedy
 
 
-def test_missing_description_raises(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"engine\.json"):
-        ASCEND_ENGINES.read(tmp_path)
-
-
 @pytest.mark.parametrize(
     "corrupt",
     [

@@ -4,8 +4,10 @@ import ast
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 
 import lopa.runtime
 from lopa.runtime.accelerator.device_memory import ALIGNMENT
-from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, CudaError, load_cuda
+from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK, MODULE, CudaCalls, CudaError, load_cuda
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.errors import MissingBackendError
@@ -162,3 +164,30 @@ def test_invalidated_capture_raises() -> None:
     assert cuda.graphs == []
     memory.synchronize()
     memory.close()
+
+
+def test_failing_call_is_explained_before_another_thread_captures(
+    cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = threading.Event()
+
+    def capture() -> None:
+        with CAPTURE_LOCK.exclusive():
+            captured.set()
+
+    thread = threading.Thread(target=capture)
+    explain = cudart.cudaGetErrorString
+    early: list[bool] = []
+
+    def explain_while_a_capture_waits(error: cudaError_t) -> tuple[Any, ...]:
+        thread.start()
+        early.append(captured.wait(0.2))
+        return explain(error)
+
+    monkeypatch.setattr(cudart, "cudaGetErrorString", explain_while_a_capture_waits)
+    cudart.codes["cudaMalloc"] = [cudaError_t.cudaErrorMemoryAllocation]
+    with pytest.raises(CudaError, match="cudaErrorMemoryAllocation"):
+        CudaCalls(cudart)("cudaMalloc", 8)
+    thread.join()
+    assert early == [False]
+    assert captured.is_set()

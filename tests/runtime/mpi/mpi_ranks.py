@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.random_windows import assert_close, assert_same_statistics, block_causal_mask, random_batch
+from tests.runtime.random_windows import assert_same_statistics, block_causal_mask, random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight
@@ -62,7 +62,6 @@ def session(bundle: Path) -> None:
     rng = np.random.default_rng(11)
     _same_on_random_windows(rng, distributed, single)
     _same_errors(rng, distributed)
-    _same_rows(rng, distributed, single)
     assert_two_forwards_in_flight(distributed)
     assert_misuse_is_refused(distributed)
     assert_shortened_equals_fresh(distributed, single, exact=False)
@@ -116,22 +115,6 @@ def _same_errors(rng: np.random.Generator, distributed: Session) -> None:
         sequential(distributed).forward(
             replace(batch, input_ids=bad)
         )  # rank 0 computes branch 0; later forwards must work
-
-
-def _same_rows(rng: np.random.Generator, distributed: Session, single: Session) -> None:
-    """Compare rows read from every branch, wherever it was computed, and append them as rows of another session."""
-    batch = random_batch(rng, [7], 4, 10, 2)
-    sequential(distributed).forward(batch)
-    sequential(single).forward(batch)
-    for branch in range(4):
-        found, expected = sequential(distributed).read_rows(7, branch, 5), sequential(single).read_rows(7, branch, 5)
-        for one, other in zip(found.layers, expected.layers, strict=True):
-            assert_close(one, other)
-        distributed.append_rows(8, found)
-        single.append_rows(8, expected)
-    assert distributed.prefix_length(8) == 20
-    batch = random_batch(rng, [8], 4, 10, 2, starts=20)
-    assert_same_statistics(sequential(distributed).forward(batch), sequential(single).forward(batch))
 
 
 def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
