@@ -5,13 +5,14 @@ ViolationError and are recorded in `violations`. Calls return documented codes i
 computes forwards on the CPU. Work of a stream runs only on synchronization. Device memory starts with garbage, and its
 addresses are valid in this module only.
 
-`trace` records every call as text, with addresses and handles numbered in order of appearance.
+`trace` records every call as text.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,8 +94,7 @@ class StandInAcl:
         self._memory = HostBlocks(self.violations)
         """Device memory by address. It belongs to a context."""
         self._next = dict.fromkeys(range(devices), 0)
-        self._names: dict[int, str] = {}
-        self._counts: dict[str, int] = {}
+        self._handles = count(_HANDLES, 64)
         self.rt, self.mdl = SimpleNamespace(), SimpleNamespace()
         for name in dir(self):
             group, _, call = name.partition("__")
@@ -114,9 +114,9 @@ class StandInAcl:
 
     def top__finalize(self) -> int:
         left = [
-            *(f"{name} objects" for name, count in self._kinds().items() if count),
+            *(type(each).__name__ for each in self._objects.values()),
             *(f"model {number}" for number in self._models),
-            *(self._name_of(address) for address in self._memory),
+            *map(hex, self._memory),
             *(f"device {device}" for device, count in self._set.items() if count),
         ]
         self._require(not left, f"left at finalize: {left}")
@@ -140,7 +140,8 @@ class StandInAcl:
         self._require(self._context() is None, f"reset of device {device} before the thread's context is destroyed")
         self._set[device] -= 1
         if not self._set[device]:
-            self._require(not self._contexts_on(device), f"the last reset of device {device}, which has contexts")
+            left = [each for each in self._all(Context) if each.device == device]
+            self._require(not left, f"the last reset of device {device}, which has contexts")
         return 0
 
     def rt__create_context(self, device: int) -> tuple[int, int]:
@@ -149,20 +150,20 @@ class StandInAcl:
         self._require(thread not in self._current, "a second context on one thread")
         context = Context(device, thread)
         self._current[thread] = context
-        return self._new("context", context), 0
+        return self._new(context), 0
 
     def rt__destroy_context(self, handle: int) -> int:
         context = self._get(handle, Context)
         self._require(context.thread == threading.get_ident(), "a context destroyed by another thread")
-        left = [self._name_of(address) for address, each in self._memory.items() if each.owner is context]
-        left += [name for name, each in self._named(Stream) if each.context is context]
+        left = [hex(address) for address, each in self._memory.items() if each.owner is context]
+        left += ["a stream" for each in self._all(Stream) if each.context is context]
         left += [f"model {number}" for number, each in self._models.items() if each.context is context]
         self._require(not left, f"a context destroyed with {left} in use")
         del self._objects[handle], self._current[context.thread]
         return 0
 
     def rt__create_stream(self) -> tuple[int, int]:
-        return self._new("stream", Stream(self._own_context())), 0
+        return self._new(Stream(self._own_context())), 0
 
     def rt__destroy_stream(self, handle: int) -> int:
         stream = self._own_stream(handle)
@@ -192,14 +193,14 @@ class StandInAcl:
         address = (context.device + 1) * _DEVICE_SPACE + self._next[context.device]
         self._next[context.device] += -(-size // 512) * 512 + 512
         self._memory.add(address, size, context)
-        return self._named_memory(address, f"device{context.device}"), 0
+        return address, 0
 
     def rt__free(self, address: int) -> int:
         return self._free(address, "device")
 
     def rt__malloc_host(self, size: int) -> tuple[int, int]:
         self._own_context()
-        return self._named_memory(self._memory.add_pinned(size, 64), "host"), 0
+        return self._memory.add_pinned(size, 64), 0
 
     def rt__free_host(self, address: int) -> int:
         return self._free(address, "host")
@@ -241,13 +242,12 @@ class StandInAcl:
         model = self._models[number]
         self._require(model.context is self._context(), "a model unloaded in another context")
         self._require(model.stream is None, "a model unloaded while it runs")
-        described = [name for name, each in self._named(Desc) if each.model is model]
-        self._require(not described, f"a model unloaded before {described}")
+        self._require(all(each.model is not model for each in self._all(Desc)), "a model unloaded before its Desc")
         del self._models[number]
         return 0
 
     def mdl__create_desc(self) -> int:
-        return self._new("desc", Desc())
+        return self._new(Desc())
 
     def mdl__destroy_desc(self, handle: int) -> int:
         self._get(handle, Desc)
@@ -304,7 +304,7 @@ class StandInAcl:
         return 0
 
     def mdl__create_dataset(self) -> int:
-        return self._new("dataset", Dataset())
+        return self._new(Dataset())
 
     def mdl__destroy_dataset(self, handle: int) -> int:
         self._get(handle, Dataset)
@@ -352,7 +352,7 @@ class StandInAcl:
         return 0
 
     def top__create_data_buffer(self, address: int, size: int) -> int:
-        return self._new("buffer", DataBuffer(address, size))
+        return self._new(DataBuffer(address, size))
 
     def top__update_data_buffer(self, handle: int, address: int, size: int) -> int:
         buffer = self._get(handle, DataBuffer)
@@ -372,7 +372,7 @@ class StandInAcl:
 
         def call(*arguments: Any) -> Any:
             with self._lock:
-                self.trace.append(f"{name}({', '.join(map(self._text, arguments))})")
+                self.trace.append(f"{name}({', '.join(map(str, arguments))})")
                 if self._state != "ready" and name not in ("init", "rt.get_soc_name"):
                     self._require(False, f"{name} before init, or after finalize")
                 planned = self.codes.get(name, [])
@@ -402,28 +402,17 @@ class StandInAcl:
     def _context(self) -> Context | None:
         return self._current.get(threading.get_ident())
 
-    def _contexts_on(self, device: int) -> list[str]:
-        return [name for name, each in self._named(Context) if each.device == device]
+    def _all(self, kind: type[Any]) -> list[Any]:
+        return [each for each in self._objects.values() if isinstance(each, kind)]
 
-    def _named(self, kind: type[Any]) -> Iterable[tuple[str, Any]]:
-        return [(self._names[handle], each) for handle, each in self._objects.items() if isinstance(each, kind)]
-
-    def _kinds(self) -> dict[str, int]:
-        kinds: dict[str, int] = {}
-        for each in self._objects.values():
-            kinds[type(each).__name__] = kinds.get(type(each).__name__, 0) + 1
-        return kinds
-
-    def _new(self, kind: str, thing: Any) -> int:
-        number = self._counts[kind] = self._counts.get(kind, 0) + 1
-        handle = _HANDLES + len(self._names) * 64
-        self._names[handle] = f"{kind}{number}"
+    def _new(self, thing: Any) -> int:
+        handle = next(self._handles)
         self._objects[handle] = thing
         return handle
 
     def _get(self, handle: int, kind: type[Any]) -> Any:
         found = self._objects.get(handle)
-        self._require(isinstance(found, kind), f"{self._text(handle)} is not a {kind.__name__}")
+        self._require(isinstance(found, kind), f"{handle} is not a {kind.__name__}")
         return found
 
     def _om(self, handle: int) -> StandInModel:
@@ -435,19 +424,14 @@ class StandInAcl:
         context = self._memory.holding(address, size).owner
         return None if context is None else context.device
 
-    def _named_memory(self, address: int, space: str) -> int:
-        number = self._counts[space] = self._counts.get(space, 0) + 1
-        self._names[address] = f"{space}.{number}"
-        return address
-
     def _free(self, address: int, where: str) -> int:
         block = self._memory.get(address)
         self._require(
             block is not None and (block.owner is None) == (where == "host"),
             f"free of memory that is not {where} memory",
         )
-        streams = (stream for _, stream in self._named(Stream))
-        self._memory.remove(address, (each for stream in streams for _, uses in stream.queue for each in uses))
+        queued = (each for stream in self._all(Stream) for _, uses in stream.queue for each in uses)
+        self._memory.remove(address, queued)
         return 0
 
     def _sizes(self, om: StandInModel, dims: list[int]) -> tuple[list[int], list[int]]:
@@ -480,19 +464,6 @@ class StandInAcl:
         for each, array, (address, size) in zip(om.outputs, arrays, places[len(om.inputs) :], strict=True):
             self._require((array.nbytes, array.dtype.name) == (size, each.dtype), f"{each.name} is {array.shape}")
             self._memory.view(address, size)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-    def _name_of(self, address: int) -> str:
-        return self._names.get(address, hex(address))
-
-    def _text(self, argument: Any) -> str:
-        if isinstance(argument, int) and argument in self._names:
-            return self._names[argument]
-        if isinstance(argument, int) and argument > 1 << 32:
-            start = max((each for each in self._memory if each <= argument), default=0)
-            return f"{self._name_of(start)}+{argument - start}"
-        if isinstance(argument, dict):
-            return str(argument["dims"])
-        return Path(argument).name if isinstance(argument, str) else str(argument)
 
 
 def _is_code(function: Callable[..., Any]) -> bool:

@@ -148,7 +148,7 @@ def test_failing_close_frees_the_rest(call: str, bundle: Bundle, machine: StandI
     with pytest.raises(AclError, match="500000"):
         session.close()
     machine.codes_of_done.clear()
-    assert machine.trace[-2:] == ["rt.destroy_context(context1)", "rt.reset_device(0)"]
+    assert [call.partition("(")[0] for call in machine.trace[-2:]] == ["rt.destroy_context", "rt.reset_device"]
 
 
 def test_each_session_resets_its_device(bundle: Bundle, machine: StandInAcl) -> None:
