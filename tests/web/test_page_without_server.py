@@ -101,10 +101,6 @@ def too_large(bundle: Path) -> None:
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
 
-def remove_tokenizer(bundle: Path) -> None:
-    (bundle / "tokenizer.json").unlink()
-
-
 def no_change(_bundle: Path) -> None:
     """Change nothing."""
 
@@ -112,11 +108,10 @@ def no_change(_bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "query", "kind", "received", "remedy"),
     [
-        (remove_tokenizer, "", "BadInputError", r"tokenizer\.json is missing \(HTTP status 404\)", "check the address"),
         (too_large, "", "BadInputError", "no memory for the 140737488355328 bytes of .*data", "quantized bundle"),
         (no_change, "?device=webgpu", "MissingBackendError", "WebGPU", 'device "wasm"'),
     ],
-    ids=("missing-file", "too-large", "no-webgpu"),
+    ids=("too-large", "no-webgpu"),
 )
 @in_a_page
 def test_a_page_that_cannot_start_says_what_to_do(

@@ -1,14 +1,24 @@
-"""Both TensorRT libraries are imported on demand, in supported versions with matching distributions."""
+"""Both TensorRT libraries: import, versions and recorded APIs, and garbage collection, which is off inside them."""
 
+import gc
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.runtime.tensorrt.bindings import PINS, installed_bindings, installed_rtx
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.tensorrt.tensorrt_library import RTX, TENSORRT, TensorRTLibrary, library_of_device
+from lopa.runtime.tensorrt.tensorrt_library import (
+    RTX,
+    TENSORRT,
+    TensorRTLibrary,
+    garbage_collection_disabled,
+    library_of_device,
+)
 
 
 def _module(version: str) -> ModuleType:
@@ -83,3 +93,55 @@ def test_library_of_device() -> None:
     assert [library_of_device(each) for each in ("tensorrt:0", "tensorrt-rtx:1")] == [TENSORRT, RTX]
     with pytest.raises(BadInputError, match="device 'cuda:0'"):
         library_of_device("cuda:0")
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("pin", PINS)
+def test_record_matches_the_real_bindings(pin: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler to build stand-ins for the libraries")
+    major = pin.split("==")[1].split(".")[0]
+    assert _record_again(installed_bindings(pin, pytestconfig), tmp_path) == _record(major)
+
+
+def test_record_matches_the_real_rtx_bindings(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    assert _record_again(installed_rtx(pytestconfig), tmp_path) == _record("rtx-1")
+
+
+def _record_again(bindings: Path, folder: Path) -> str:
+    recorder = ROOT / "tools" / "vendors" / "record_tensorrt_api.py"
+    command = [sys.executable, recorder, bindings, "-o", folder / "api.json"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert made.returncode == 0, made.stderr
+    return (folder / "api.json").read_text()
+
+
+def _record(major: str) -> str:
+    return (Path(__file__).parent / f"api-{major}.json").read_text()
+
+
+@pytest.fixture
+def collecting() -> bool:
+    assert gc.isenabled()
+    return True
+
+
+def test_collection_is_off_inside_the_block(collecting: bool) -> None:
+    with garbage_collection_disabled():
+        assert not gc.isenabled()
+        with garbage_collection_disabled():  # as in another thread
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_disabled_collection_stays_disabled(collecting: bool) -> None:
+    gc.disable()
+    try:
+        with garbage_collection_disabled(), pytest.raises(ValueError, match="x"), garbage_collection_disabled():
+            raise ValueError("x")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

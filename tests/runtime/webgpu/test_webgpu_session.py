@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.buckets import bucket
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, assert_random_windows_agree, fits
 from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
@@ -21,10 +20,8 @@ from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.sessions.host_session import HostSession
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
-from lopa.runtime.webgpu.webgpu_library import session_from_graph, webgpu_device
+from lopa.runtime.webgpu.webgpu_library import webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 from lopa.runtime.webgpu.webgpu_session import session_with_device_caches
 
@@ -139,13 +136,3 @@ def test_rounded_bundles_agree_with_numpy(options: dict[str, str], export_tiny: 
         rounding = FLOAT16_SUMS if "dtype" in options else None
         report = report_from_session(session, bundle.manifest, [NumpyReference(bundle)], rounding=rounding)
         assert report.ok, [each for each in report.errors if not each.ok]
-
-
-def test_plan_of_shape_buckets_is_used(portable: Bundle) -> None:
-    adapter = webgpu_device(DEVICE)
-    buckets = [bucket(1, 1, 32, 64), bucket(1, 4, 48, 128)]
-    forward = WebGpuForward(portable, session_from_graph(portable.graph, adapter), WebGpuMemory(adapter), buckets)
-    shape, vocabulary = cache_shape_from_manifest(portable.manifest), portable.manifest.dimensions.vocab_size
-    session = DeviceSession(forward, DEVICE, shape, vocabulary, forward.bucket_for)
-    assert_cases_agree(portable, session, rows=True, taken=fits(prefix=64, window=48))
-    session.close()
