@@ -68,5 +68,13 @@ class LoneDecode:
         assert cache.ticket is not None
         return cache.session.read_rows(cache.ticket, cache.number, window, count)
 
+    def run(self) -> list[Step]:
+        """Decode to the end, and release the request. Return the steps."""
+        steps = []
+        while self.stop_reason is None:
+            steps.append(self.step())
+        self.release()
+        return steps
+
     def release(self) -> None:
         self._running.cache.release()

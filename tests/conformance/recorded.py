@@ -133,11 +133,7 @@ def comparisons_of_file(
     comparisons = []
     for trace in traces[:limit]:
         decoding = LoneDecode(session, prompt_of(trace), params_of(config), manifest, sharing=sharing)
-        steps = []
-        while decoding.stop_reason is None:
-            steps.append(decoding.step())
-        decoding.release()
-        comparisons.append(compare(trace, steps, decoding.answer.generated))
+        comparisons.append(compare(trace, decoding.run(), decoding.answer.generated))
     return comparisons
 
 

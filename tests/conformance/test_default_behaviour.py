@@ -36,9 +36,7 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path) -> None:
         if trace["min_margins"]["winner"] is not None and trace["min_margins"]["winner"] < 1e-4:
             continue
         decoding = LoneDecode(session, prompt_of(trace), params_of(config), bundle.manifest)
-        while decoding.stop_reason is None:
-            decoding.step()
-        decoding.release()
+        decoding.run()
         ids = trace["generated_ids"]
         answer = ids[: ids.index(eos) + 1] if eos in ids else ids
         assert decoding.answer.committed.tolist() == answer

@@ -16,7 +16,7 @@ from tests.conformance.family_traces import (
     family_trace_files,
     read_family_traces,
 )
-from tests.conformance.recorded import Comparison, compare, read_traces, trace_files
+from tests.conformance.recorded import Comparison, Record, check_comparisons, compare, read_traces, trace_files
 from tests.lone_decode import LoneDecode
 from tests.params import params_of
 from tests.web.installed import decodes_of, no_web, options_only_in_python
@@ -42,15 +42,8 @@ def comparisons(bundle: Path, path: Path, device: str, limit: int | None = None)
 
 
 @pytest.mark.parametrize("path", trace_files(), ids=lambda path: path.name.split(".")[0])
-def test_published_traces_are_reproduced(
-    path: Path, tiny_bundle: Path, record_property: Callable[[str, object], None]
-) -> None:
-    found = comparisons(tiny_bundle, path, "cpu")
-    assert not [each.mismatch for each in found if each.mismatch is not None]
-    assert sum(each.whole for each in found) > 0.9 * len(found), "too many differences at near-ties"
-    record_property("traces", len(found))
-    record_property("steps", sum(each.steps for each in found))
-    record_property("diverged", sum(each.diverged_at is not None for each in found))
+def test_published_traces_are_reproduced(path: Path, tiny_bundle: Path, record_property: Record) -> None:
+    check_comparisons(comparisons(tiny_bundle, path, "cpu"), record_property)
 
 
 def name_of(path: Path) -> str:
@@ -89,14 +82,11 @@ def family_comparisons(
 
 @pytest.mark.parametrize("path", REPLAYED, ids=name_of)
 def test_published_loops_of_families_are_reproduced(
-    path: Path, family_bundle: Callable[..., Path], record_property: Callable[[str, object], None]
+    path: Path, family_bundle: Callable[..., Path], record_property: Record
 ) -> None:
     found = family_comparisons(path, family_bundle, "cpu")
     assert len(found) >= 20
-    assert not [each.mismatch for each in found if each.mismatch is not None]
-    assert sum(each.whole for each in found) >= 0.9 * len(found), "too many differences at near-ties"
-    for name in ("steps", "near_ties", "route_ties"):
-        record_property(name, sum(getattr(each, name) for each in found))
+    check_comparisons(found, record_property)
 
 
 def test_most_recordings_of_families_are_replayed() -> None:
@@ -140,8 +130,7 @@ def test_families_draw_the_tokens_of_python(
     expected = []
     for prompt in prompts:
         decoding = LoneDecode(session, np.array(prompt), params_of(config), manifest)
-        while decoding.stop_reason is None:
-            decoding.step()
+        decoding.run()
         expected.append((decoding.answer.generated.tolist(), decoding.answer.committed.tolist(), decoding.steps))
     session.close()
     requests = [request_of(prompt, config, eos=manifest.special_tokens.eos) for prompt in prompts]

@@ -156,9 +156,7 @@ def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **opt
         params_of(max_new_tokens=holes.count, attention="full", **given), case.holes, block_size=case.block
     )
     decoding = LoneDecode(model.session, case.ids, params, model.manifest, hole_filling(holes, ()))
-    while decoding.stop_reason is None:
-        decoding.step()
-    decoding.release()
+    decoding.run()
     return decoding.anchor.tokens.tolist(), decoding.steps
 
 

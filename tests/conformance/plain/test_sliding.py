@@ -30,10 +30,7 @@ def model(request: pytest.FixtureRequest, tiny_bundle: Path) -> Model:
 def decode(model: Model, prompt: list[int], config: GenerationConfig) -> tuple[list[int], list[Step]]:
     """Return the answer, up to an end of text, and the steps."""
     decoding = LoneDecode(model.session, np.array(prompt), params_of(config), model.manifest)
-    steps = []
-    while decoding.stop_reason is None:
-        steps.append(decoding.step())
-    decoding.release()
+    steps = decoding.run()
     return decoding.answer.committed.tolist(), steps
 
 

@@ -53,10 +53,7 @@ def decode(session: Session, bundle: Bundle, attention: str) -> tuple[list[int],
     config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[attention]}.jsonl.gz")
     longest = max(traces, key=lambda trace: trace["forward_rounds"])
     decoding = LoneDecode(session, prompt_of(longest), params_of(config), bundle.manifest)
-    winners = []
-    while decoding.stop_reason is None:
-        winners.append(decoding.step().winner)
-    decoding.release()
+    winners = [step.winner for step in decoding.run()]
     return decoding.answer.generated.tolist(), winners
 
 

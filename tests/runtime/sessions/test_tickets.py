@@ -37,21 +37,11 @@ def _openvino(bundle: Bundle) -> Session:
     return _opened(bundle, "openvino:CPU")
 
 
-def _eager(_: Bundle) -> Session:
-    pytest.importorskip("torch")
-    from lopa.bench.speed.eager_model import eager_model_from_checkpoint
-    from lopa.bench.speed.eager_session import EagerSession
-    from lopa.tiny import ADAPTER, CHECKPOINT
-
-    return EagerSession(eager_model_from_checkpoint(CHECKPOINT, ADAPTER))
-
-
 SESSIONS: dict[str, tuple[str, Callable[[Bundle], Session]]] = {
     "cpu": ("tiny_bundle", lambda bundle: _opened(bundle, "cpu")),
     "numpy": ("tiny_bundle", lambda bundle: _opened(bundle, "numpy")),
     "portable": ("tiny_portable", lambda bundle: _opened(bundle, "cpu")),
     "openvino": ("tiny_bundle", _openvino),
-    "eager": ("tiny_bundle", _eager),
     "pipeline": ("tiny_staged", lambda bundle: _opened(bundle, "cpu+cpu")),
     "branches on 2": ("tiny_bundle", lambda bundle: _branch_parallel(bundle, 2)),
     "branches on 3": ("tiny_bundle", lambda bundle: _branch_parallel(bundle, 3)),
