@@ -144,18 +144,6 @@ def test_commit_returns_during_the_transfer(bundle: Bundle) -> None:
     session.close()
 
 
-def test_threads_end_with_the_session(bundle: Bundle) -> None:
-    before = set(threading.enumerate())
-    session = BranchParallelSession(counted_devices(bundle, 3))
-    sequential(session).forward(window_batch(full=False, branches=3))
-    mine = set(threading.enumerate()) - before
-    assert len(mine) == 3
-    session.close()
-    for thread in mine:
-        thread.join(20)
-        assert not thread.is_alive()
-
-
 def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -> None:
     config = GenerationConfig(branches=5, max_new_tokens=32)
     prompt = np.arange(3, 40)

@@ -163,18 +163,6 @@ def test_a_gpu_rounds_nothing_unasked() -> None:
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in settings(OpenVinoDevice("NPU", None), None)  # has no such property
 
 
-def test_sessions_share_a_model(tiny_bundle: Path) -> None:
-    bundle = Bundle.open(tiny_bundle)
-    one, other = (open_session(bundle, DEVICE, threads=1) for _ in range(2))
-    models = [each._forward._binding._model for each in (one, other)]  # type: ignore[attr-defined]
-    assert models[0] is models[1]
-    del models
-    one.close()
-    batch = random_batch(np.random.default_rng(0), [1], 1, 9, 2)
-    assert np.isfinite(sequential(other).forward(batch).entropy).all()
-    other.close()
-
-
 class InterruptedRequest:
     """A request that a signal interrupts when it has started."""
 

@@ -84,12 +84,3 @@ def test_replaced_bundle_opens_another_graph(copied_bundle: Path, opened_graphs:
     assert_close(sequential(old).forward(batch).topk_logprobs, before.topk_logprobs)
     old.close()
     new.close()
-
-
-def test_same_bundle_under_another_path_shares_the_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
-    link = copied_bundle.with_name("link")
-    link.symlink_to(copied_bundle, target_is_directory=True)
-    sessions = [opened(copied_bundle), opened(link)]
-    assert len(opened_graphs) == 1
-    for session in sessions:
-        session.close()

@@ -59,16 +59,6 @@ def test_shortened_cache_equals_one_without_the_dropped_rows(steps: list[tuple[i
     np.testing.assert_array_equal(cache.prefix.mask, fresh.prefix.mask)
 
 
-def test_prefix_is_the_same_object_until_it_grows() -> None:
-    rng = np.random.default_rng(0)
-    cache = cache_of(rng, 1)
-    first = cache.prefix
-    cache.append(random_rows(rng, TILE - 1))
-    assert cache.prefix is first
-    cache.append(random_rows(rng, 1))
-    assert cache.prefix is not first
-
-
 def test_rows_are_copied() -> None:
     rows = random_rows(np.random.default_rng(0), 3)
     cache = PrefixCache(SHAPE)
