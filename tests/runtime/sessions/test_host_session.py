@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runtime.random_windows import (
-    assert_same_statistics,
     random_batch,
 )
 from tests.runtime.sequential import sequential
@@ -72,18 +71,6 @@ def test_rows_and_statistics_survive_the_next_forward(session: Session) -> None:
         np.testing.assert_array_equal(old, new)
     for old_rows, new_rows in zip(kept_rows, rows.layers, strict=True):
         np.testing.assert_array_equal(old_rows, new_rows)
-
-
-def test_released_request_starts_empty(session: Session) -> None:
-    rng = generator(11)
-    batch = random_batch(rng, [1], 2, 9, 9)
-    fresh = sequential(session).forward(batch)
-    sequential(session).commit(1, 0, 9)
-    session.free(1)
-    session.free(1)
-    session.free(12345)
-    assert session.prefix_length(1) == 0
-    assert_same_statistics(sequential(session).forward(batch), fresh)
 
 
 def test_shortened_request_equals_a_fresh_one(session: Session, other: Session) -> None:

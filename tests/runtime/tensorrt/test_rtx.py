@@ -10,7 +10,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 from tests.buckets import bucket
-from tests.conformance.recorded import assert_reproduced
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
@@ -18,7 +17,6 @@ from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import built, built_for_rtx, with_verified
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.tensorrt_library import RTX
@@ -31,15 +29,6 @@ BUCKETS = [bucket(1, 2, 48, 64), bucket(1, 3, 64, 128)]
 def path(tiny_bundle: Path, tmp_path: Path) -> Path:
     """Return a private copy of a bundle without an engine."""
     return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-
-
-def test_recorded_traces(path: Path, rtx: ModuleType, cuda: StandInGraphs) -> None:
-    with_verified(built_for_rtx(path, rtx))
-    bundle = Bundle.open(path)
-    session = session_from_devices(bundle, ["tensorrt-rtx:0", "tensorrt-rtx:1"])
-    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
-    session.close()
-    assert cuda.launches > 0
 
 
 def decode(bundle: Bundle) -> None:
