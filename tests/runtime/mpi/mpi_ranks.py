@@ -35,23 +35,14 @@ def decode(bundle: Path, work: str) -> None:
     with Decoder.open(bundle, ["mpi"], threads=1) as decoder:
         for overrides in job["configs"]:
             for prompt in job["prompts"]:
-                committing: list[int] = []
                 broadcasts.clear()
-                *_, done = decoder.stream(prompt, decoder.config(**overrides), on_step=_record_commits(committing))
+                steps: list[Step] = []
+                *_, done = decoder.stream(prompt, decoder.config(**overrides), on_step=steps.append)
+                committing = [len(step.branches) for step in steps if step.rows.commit]
                 assert isinstance(done, DoneEvent)
-                ids, steps = done.result.token_ids, done.result.steps
-                line = {"ids": ids, "steps": steps, "committing": committing, "broadcasts": len(broadcasts)}
+                line = {"ids": done.result.token_ids, "steps": done.result.steps}
+                line |= {"committing": committing, "broadcasts": len(broadcasts)}
                 print(json.dumps(line), flush=True)
-
-
-def _record_commits(branches: list[int]) -> Callable[[Step], None]:
-    """Return a callback that records the number of branches of every committing step."""
-
-    def record(step: Step) -> None:
-        if step.rows.commit:
-            branches.append(len(step.branches))
-
-    return record
 
 
 def session(bundle: Path) -> None:
