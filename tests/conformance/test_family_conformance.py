@@ -52,7 +52,6 @@ CUT: tuple[tuple[str, Change, str], ...] = (
     ("sdar/b8_dynamic_t085", lambda _, trace: trace["steps"][1]["fills"].pop(), "fills"),
     ("llada/fast_nocache_b32_t09", lambda _, trace: trace["steps"].pop(), "recorded"),
     ("llada/d2f_b32", lambda _, trace: trace["generated_ids"].append(9), "answer"),
-    ("fast_dllm_v2/generate_s8_t09", lambda _, trace: trace["generated_ids"].__setitem__(-1, 9), "answer"),
     ("fast_dllm_v2/batch_s8_t09", lambda _, t: (t["steps"].pop(), t.update(error="TypeError")), "ours has"),
 )
 

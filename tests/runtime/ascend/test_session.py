@@ -19,16 +19,13 @@ from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
-from lopa.runtime.accelerator.device_memory import ALIGNMENT
 from lopa.runtime.ascend.acl_calls import AclCalls, AclError
 from lopa.runtime.ascend.acl_contract import acl_contract
-from lopa.runtime.ascend.acl_memory import COPY_ALIGNMENT
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import TILE
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.sessions.session import open_session
 
@@ -234,10 +231,6 @@ def test_om_with_other_inputs_raises(ascend_bundle: Path, machine: StandInAcl, t
     with pytest.raises(BadInputError, match="has 8 inputs and 14 outputs") as caught:
         open_session(Bundle.open(path), "ascend:0")
     assert caught.value.expected.startswith("9 and 14")
-
-
-def test_copyable_rows_leave_no_gaps_between_arrays() -> None:
-    assert TILE * COPY_ALIGNMENT % ALIGNMENT == 0
 
 
 def test_command_line_with_the_stand_in(ascend_bundle: Path) -> None:
