@@ -1,16 +1,16 @@
 """Strategy dream, compared step by step with Dream's own generate in float64 on the tiny checkpoint."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.conformance.plain.plain_network import PlainNetwork
+from tests.conformance.plain.test_plain_caches import plain_of_bundle
 from tests.runtime.requests.batch_mates import decoded
-from tests.runtime.sessions.test_numpy_session import logits_by_torch
 
 from lopa.runtime import Decoder
-from lopa.runtime.bundle.weights import weights_from_bundle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,9 +20,9 @@ NEAR = 1e-4
 
 
 @pytest.fixture(scope="module")
-def weights(decoder: Decoder) -> Mapping[str, "Tensor"]:
-    torch = pytest.importorskip("torch")
-    return {name: torch.from_numpy(w.astype(np.float64)) for name, w in weights_from_bundle(decoder.bundle).items()}
+def network(decoder: Decoder) -> PlainNetwork:
+    pytest.importorskip("torch")
+    return plain_of_bundle(decoder.bundle)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def confidences_by(alg: str, p: "Tensor") -> "Tensor":
 def test_every_step_matches_dreams_loop(
     with_logits: Decoder,
     prompt: tuple[int, ...],
-    weights: Mapping[str, "Tensor"],
+    network: PlainNetwork,
     alg: str,
     options: dict[str, Any],
     masked: bool,
@@ -93,13 +93,10 @@ def test_every_step_matches_dreams_loop(
         assert tuple(tokens[: len(prompt)]) == prompt
         open_now = len(prompt) + np.flatnonzero(tokens[len(prompt) :] == mask)
         assert len(open_now) == left
-        logits = logits_by_torch(
-            weights,
-            manifest.dimensions,
-            tokens.tolist(),
-            list(range(len(tokens))),
-            np.ones((len(tokens), len(tokens)), np.bool_),
-        )[open_now - 1]
+        rows = np.arange(len(tokens))
+        logits = torch.from_numpy(
+            network.rows(tokens, rows, np.ones((len(rows), len(rows)), np.bool_))[0][open_now - 1]
+        )
         p = filtered(logits / options.get("temperature", 1.0), options.get("top_p"), options.get("top_k"))
         confidence, proposed = confidences_by(alg, p), p.argmax(-1)
         assert step.confidences[0] == pytest.approx(float(confidence.mean()), abs=NEAR)
