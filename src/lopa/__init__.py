@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from lopa.runtime.chat.chat import Chat as Chat
     from lopa.runtime.chat.prepared_chat import AnswerForm as AnswerForm
     from lopa.runtime.contract.row_statistics import TokenLogprob as TokenLogprob
-    from lopa.runtime.contract.timeline import Span as Span
-    from lopa.runtime.contract.timeline import Timeline as Timeline
     from lopa.runtime.decoder import Decoder as Decoder
     from lopa.runtime.decoding.step import Step as Step
     from lopa.runtime.decoding.step import step_table as step_table
@@ -81,7 +79,6 @@ _NAMES = {
     "lopa.runtime.chat.chat": "Chat",
     "lopa.runtime.chat.prepared_chat": "AnswerForm",
     "lopa.runtime.contract.row_statistics": "TokenLogprob",
-    "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
     "lopa.runtime.decoding.step": "Step step_table",
     "lopa.runtime.engine": "Engine",

@@ -184,7 +184,6 @@ _FLAGS = (
     *(
         "--output",
         "--step-log",
-        "--timeline",
         "--prompts",
         "--max-num-seqs",
         "--system",
@@ -209,7 +208,7 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
     for _ in range(rng.randrange(3)):
         flag = rng.choice(_FLAGS)
         arguments.append(flag)
-        if flag in ("--output", "--step-log", "--timeline", "--prompts"):
+        if flag in ("--output", "--step-log", "--prompts"):
             arguments.append(folder / rng.choice(paths))
         elif flag not in ("--chat", "--drafts", "--resume"):
             arguments.append(rng.choice([number(rng), rng.choice(names), rng.choice(TEXTS).replace("\0", "")]))

@@ -15,7 +15,6 @@ from typing import Any, Self, Unpack, overload
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.checked_values import check_callback, check_int
-from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.devices import devices_from_arguments, session_from_devices
 from lopa.runtime.errors import (
@@ -101,7 +100,6 @@ class Decoder:
         device: str | None = None,
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
-        timeline: Timeline | None = None,
         grammar_limits: GrammarLimits | None = None,
         defaults: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
@@ -144,7 +142,7 @@ class Decoder:
             if chat_template is not None:
                 tokenizer.check_chat_template()
             session = native_section(session_from_devices)(
-                bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
+                bundle, devices, threads=threads, stall_seconds=device_timeout
             )
         own = "the device's own choice of" if threads is None else threads
         _LOG.info("bundle %s on %s with %s threads", folder, session.device, own)

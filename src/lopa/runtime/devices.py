@@ -5,7 +5,6 @@ from contextlib import ExitStack
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int, shown
-from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import DEFAULT_DEVICES
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS, BranchParallelSession
@@ -33,33 +32,25 @@ def session_from_devices(
     *,
     threads: int | None = None,
     stall_seconds: float = STALL_SECONDS,
-    timeline: Timeline | None = None,
 ) -> Session:
     """Open `bundle` on every device, with `threads` on each. Several devices share the branches of a forward.
 
     A single device runs on the caller's thread. A device with core numbers runs on its own thread, bound to these
-    cores. `stall_seconds` limits a forward on a device with its own thread. The stages of pipelines record their work
-    in `timeline`.
+    cores. `stall_seconds` limits a forward on a device with its own thread.
 
     Raises BadInputError for incompatible devices and for a limit that is not positive. It also raises the errors of
     `open_session`. Sessions that were opened are then closed.
     """
     check_devices(devices)
     stall_seconds = check_float("device_timeout", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
-    if timeline is not None and not isinstance(timeline, Timeline):
-        raise BadInputError(
-            f"invalid timeline of type {type(timeline).__name__}",
-            expected="a Timeline, or None",
-            remedy="pass Timeline()",
-        )
     if threads is not None:
         threads = check_int("threads", threads, min=1, max=MAX_THREADS)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:
-        return open_session(bundle, devices[0], threads=threads, timeline=timeline)
+        return open_session(bundle, devices[0], threads=threads)
     with ExitStack() as opened:
         sessions = []
         for device in devices:
-            sessions.append(open_session(bundle, device, threads=threads, timeline=timeline))
+            sessions.append(open_session(bundle, device, threads=threads))
             opened.callback(sessions[-1].close)
         opened.pop_all()
     return BranchParallelSession(sessions, stall_seconds=stall_seconds)

@@ -171,9 +171,9 @@ def test_prompts_from_standard_input_or_a_fifo_are_answered_one_by_one(tiny_bund
     [
         ("--output", "in.jsonl"),
         ("--step-log", "link"),
-        ("--timeline", "hard"),
+        ("--step-log", "hard"),
         ("--output", "new", "--step-log", "./new"),
-        ("--output", "new", "--timeline", "new.link"),
+        ("--output", "new", "--step-log", "new.link"),
     ],
 )
 def test_one_file_for_two_outputs_is_rejected(

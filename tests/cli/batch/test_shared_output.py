@@ -57,7 +57,7 @@ def test_the_second_process_is_rejected_and_the_file_is_complete(
                 second = lopa_export("generate", tmp_path / "none", "--prompts", prompts, "--output", name, *more)
                 assert (second.returncode, second.stdout) == (2, "")
                 assert f"cannot write {name}: {REFUSED}" in second.stderr
-        for option, path in (("--step-log", output), ("--timeline", output), ("--step-log", trace)):
+        for option, path in (("--step-log", output), ("--step-log", trace)):
             second = lopa_export("generate", tmp_path / "none", PROMPT, option, path)
             assert (second.returncode, second.stdout) == (2, "")
             assert f"cannot write {path}: {REFUSED}" in second.stderr

@@ -65,7 +65,10 @@ def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) 
 
 
 def test_a_pipeline_needs_a_bundle_of_as_many_stages(tiny_staged: Path, tmp_path: Path) -> None:
-    result = lopa_export("generate", tiny_staged, PROMPT, "--device", "cpu+cpu+cpu", "--timeline", tmp_path / "t.json")
+    given = ("generate", tiny_staged, PROMPT, "--branches", 4, "--threads", 1)
+    result = lopa_export(*given, "--device", "cpu+cpu")
+    assert (result.returncode, result.stdout) == (0, lopa_export(*given).stdout)
+    result = lopa_export("generate", tiny_staged, PROMPT, "--device", "cpu+cpu+cpu", "--step-log", tmp_path / "t.json")
     assert result.returncode == 2
     assert "--stages 3" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -28,16 +28,14 @@ class OutputFiles:
     """Open regular files by path, filled by `lock`."""
 
     @classmethod
-    def from_options(
-        cls, prompts: Path | None, output: Path | None, step_log: Path | None, timeline: Path | None
-    ) -> Self:
+    def from_options(cls, prompts: Path | None, output: Path | None, step_log: Path | None) -> Self:
         """Check the paths and change no file.
 
         Raises BadInputError for a path that cannot be written and UsageError for two options with the same file.
         """
         places = {
             name: inspect_output_path(path)
-            for name, path in (("--output", output), ("--step-log", step_log), ("--timeline", timeline))
+            for name, path in (("--output", output), ("--step-log", step_log))
             if path is not None
         }
         for (one, first), (other, second) in combinations(places.items(), 2):

@@ -20,7 +20,7 @@ from lopa.cli.batch.prompt_lines import (
     open_prompts,
 )
 from lopa.cli.decode.answer_view import result_of_events, summary_of_result
-from lopa.cli.files.step_log import HostLane, StepCallbacks, StepLog, timeline_into
+from lopa.cli.files.step_log import StepCallbacks, StepLog
 from lopa.cli.options.decoding_options import DecodingCommand, chat_template_option, config_options, config_overrides
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import DEVICE, INPUT, OUTPUT, option
@@ -79,7 +79,6 @@ class _Arguments:
     drafts: bool
     step_log: Path | None
     max_num_seqs: int | None
-    timeline: Path | None
 
     def check(self) -> None:
         """Raise UsageError for options that exclude each other, or that need a missing option."""
@@ -97,8 +96,6 @@ class _Arguments:
             raise click.UsageError("--resume needs --prompts and --output, and cannot be combined with --step-log")
         if self.system is not None and not self.chat:
             raise click.UsageError("--system needs --chat")
-        if self.timeline is not None and (self.max_num_seqs or 1) > 1:
-            raise click.UsageError("--timeline cannot be combined with --max-num-seqs, since requests share forwards")
         if self.prompt is None and self.prompts is None and sys.stdin.isatty():
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
@@ -158,14 +155,6 @@ class _Arguments:
     advanced=True,
     help="Write a record of every step to FILE, as JSON lines.",
 )
-@option(
-    "--timeline",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    group=OUTPUT,
-    advanced=True,
-    help="Write a timeline of the host and the devices, for ui.perfetto.dev or chrome://tracing.",
-)
 @device_options
 @option(
     "--max-num-seqs",
@@ -194,23 +183,20 @@ def command(
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        files = OutputFiles.from_options(arguments.prompts, arguments.output, arguments.step_log, arguments.timeline)
+        files = OutputFiles.from_options(arguments.prompts, arguments.output, arguments.step_log)
         files.lock(opened)
-        timeline = None if arguments.timeline is None else opened.enter_context(timeline_into(arguments.timeline))
         decoder = opened.enter_context(
             open_decoder(
                 bundle,
                 devices,
                 threads=threads,
                 device_timeout=device_timeout,
-                timeline=timeline,
                 chat_template=chat_template,
             )
         )
         options = config_overrides(values)
         chat = ChatFormat(arguments.system) if arguments.chat else None
         config = GenerationConfig.from_mapping(options)
-        host = None if timeline is None else HostLane(timeline)
         tally = BranchTally()
         if arguments.prompts is not None:
             # It reads the formats of the server, which one prompt does not need.
@@ -218,12 +204,12 @@ def command(
 
             reader = LineReader(decoder, options, decoder.check_grammar(config), chat, arguments.prompt_ids)
             summary = partial(_summary_of_run, reader.resolved, tally, reader.resolved.config.seed, reason=True)
-            return _decode_file(reader, files, arguments, host, tally, summary)
+            return _decode_file(reader, files, arguments, tally, summary)
         text = text_from_stdin() if arguments.prompt is None else arguments.prompt
         prompt = text if chat is None else chat.chat(text)
         prepared = decoder.prepare(prompt, config, drafts=arguments.drafts)
         tracer = _step_log(files.open_step_log(opened), decoder, prepared.resolved)
-        callback = _step_callbacks(tracer, host, tally)(0)
+        callback = _step_callbacks(tracer, tally)(0)
         result = _print_answer(decoder.stream(prepared, on_step=callback), drafts=arguments.drafts)
         if not quiet():
             looks_ahead = config.strategy is not None and strategy_from_name(config.strategy).looks_ahead
@@ -233,17 +219,16 @@ def command(
         return 0
 
 
-def _step_callbacks(tracer: StepLog | None, host: HostLane | None, tally: BranchTally) -> StepCallbacks:
+def _step_callbacks(tracer: StepLog | None, tally: BranchTally) -> StepCallbacks:
     """Return a function from a request's number (see StepLog) to the callback for its steps."""
 
     def of_request(number: int) -> Callable[[Step], None]:
-        callbacks = [tally.add] if tracer is None else [tracer.request(number), tally.add]
-        if host is not None:
-            callbacks.insert(0, host.add)  # HostLane.add runs first, since it assumes that the step has just ended
+        trace = None if tracer is None else tracer.request(number)
 
         def on_step(step: Step) -> None:
-            for each in callbacks:
-                each(step)
+            if trace is not None:
+                trace(step)
+            tally.add(step)
 
         return on_step
 
@@ -272,7 +257,6 @@ def _decode_file(
     reader: "LineReader",
     files: OutputFiles,
     arguments: _Arguments,
-    host: HostLane | None,
     tally: BranchTally,
     summary: Callable[[], str],
 ) -> int:
@@ -291,7 +275,7 @@ def _decode_file(
             kept = kept_results(files.output, lines)
         output, step_log = files.open_output(opened), files.open_step_log(opened)
         output.begin(kept.end)
-        callbacks = _step_callbacks(_step_log(step_log, reader.decoder, reader.resolved), host, tally)
+        callbacks = _step_callbacks(_step_log(step_log, reader.decoder, reader.resolved), tally)
         shown = arguments.output is not None or not sys.stdout.isatty()
         progress = opened.enter_context(BatchProgress(total, kept, shown=shown))
         try:

@@ -1,1 +1,1 @@
-"""Files that several commands write and read: step logs and timelines."""
+"""Files that several commands write and read: step logs."""

@@ -2,17 +2,12 @@
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
 from lopa.runtime.decoding.step import Step, step_table
-from lopa.runtime.files.output_file import check_replaceable, write_atomically
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import DecodingParams
 
@@ -109,28 +104,3 @@ def _table(step: Step) -> dict[str, list[Any]]:
     for name in ("probability", "entropy"):
         columns[name] = [float(f"{value:.8g}") if math.isfinite(value) else None for value in columns[name]]
     return columns
-
-
-class HostLane:
-    """The host's lane in a timeline. Steps are numbered over all prompts, as a session numbers forwards."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._steps = 0
-
-    def add(self, step: Step) -> None:
-        """Add the phases of `step`, which must just have ended."""
-        self._steps += 1
-        began = time.perf_counter() - sum(step.seconds.values())
-        for phase, seconds in step.seconds.items():
-            self._timeline.add(Span(HOST, phase, self._steps, began, began + seconds))
-            began += seconds
-
-
-@contextmanager
-def timeline_into(path: Path) -> Iterator[Timeline]:
-    """Yield a timeline that is written to `path` when the block ends without an error."""
-    check_replaceable(path)
-    timeline = Timeline()
-    yield timeline
-    write_atomically(path, f"{json_from_spans(timeline.spans)}\n".encode())

@@ -6,10 +6,10 @@ per second. It depends on no other request, so a request decodes the same alone 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 
+from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.extension import LoopState
@@ -20,17 +20,6 @@ from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import next_anchor, next_block_size
-
-
-class BranchCosts(Protocol):
-    """Cost of rounds on a device. A bundle's cost table implements it."""
-
-    def seconds(self, branches: int, window: int, prefix: int) -> float:
-        """Return the seconds of a forward."""
-
-    def host_seconds(self, branches: int) -> float:
-        """Return the seconds of the rest of a round."""
-
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 to 8 branches relative to one branch. They are means over whole decodes of the tiny model's
@@ -44,7 +33,7 @@ _PRIOR_ROUNDS = 64.0
 class BranchBudget:
     """The estimate of one request."""
 
-    def __init__(self, table: BranchCosts) -> None:
+    def __init__(self, table: CostTable) -> None:
         self._table = table
         self._tokens = [0.0] * MAX_AUTO_BRANCHES
         self._rounds = [0] * MAX_AUTO_BRANCHES

@@ -18,12 +18,13 @@ from lopa.runtime.decoding.hole_filling import HoleFilling
 from lopa.runtime.decoding.round import Proposals, RoundEnd, RoundOutcome
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import AnswerState, Holes
+from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import strategy_from_name
 from lopa.runtime.strategy.strategy import identity
+from lopa.runtime.text.encoded_holes import EncodedHoles
 
 
 class GrowingHoles(HoleFilling):
@@ -32,7 +33,7 @@ class GrowingHoles(HoleFilling):
     A hole may expand as often as it has positions at most. Deleted positions give no expansion back, so decoding ends.
     """
 
-    def __init__(self, holes: Holes, ends: tuple[int, ...]) -> None:
+    def __init__(self, holes: EncodedHoles, ends: tuple[int, ...]) -> None:
         """Fill `holes`, the longest ones; the tokens `ends` are deleted."""
         super().__init__(holes.lengths[:1])
         self._ends = ends
@@ -102,7 +103,7 @@ class GrowingHoles(HoleFilling):
         return replace(answer, stop_reason="eos")
 
 
-def hole_filling(holes: Holes, ends: tuple[int, ...]) -> Extension:
+def hole_filling(holes: EncodedHoles, ends: tuple[int, ...]) -> Extension:
     """Return the extension that fills `holes`, by a model with these tokens that end an answer."""
     return (GrowingHoles(holes, ends) if holes.grows else HoleFilling(holes.lengths)).extension()
 

@@ -13,17 +13,18 @@ from lopa.runtime.decoding.constrained import copied_rows, row_of_token, sorted_
 from lopa.runtime.decoding.extension import Extension, LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.state.answer_state import AnswerState, Holes
+from lopa.runtime.state.answer_state import AnswerState
 from lopa.runtime.state.branch import Branch, first_branch
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import layout_of_holes
 from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.text.encoded_holes import EncodedHoles
 
 
 class HoleFilling:
     """Filling of the holes of a text. With several lengths the first round compares them, one branch each."""
 
-    def __init__(self, lengths: Sequence[Holes]) -> None:
+    def __init__(self, lengths: Sequence[EncodedHoles]) -> None:
         """Fill the holes of one of these `lengths`, ascending, at least one."""
         self._lengths = tuple(lengths)
 
@@ -61,7 +62,7 @@ class HoleFilling:
 
 
 def healed_rows(
-    packed: PackedRows, rows: RowStatistics, holes: Sequence[Holes], params: DecodingParams
+    packed: PackedRows, rows: RowStatistics, holes: Sequence[EncodedHoles], params: DecodingParams
 ) -> RowStatistics:
     """Return the statistics `rows` [B, Q] with only allowed candidates at the boundaries of the `holes` of each branch.
 
@@ -76,7 +77,7 @@ def healed_rows(
     return result
 
 
-def _allowed_row(row: RowStatistics, position: int, holes: Holes, params: DecodingParams) -> RowStatistics:
+def _allowed_row(row: RowStatistics, position: int, holes: EncodedHoles, params: DecodingParams) -> RowStatistics:
     """Return `row` [K] of `position` with the allowed candidates first."""
     keep = np.array([holes.allows(position, token) for token in row.topk_ids.tolist()], np.bool_)
     if not keep.any():

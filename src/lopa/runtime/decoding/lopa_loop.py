@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
@@ -25,7 +26,7 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch import Branch, answer_of_branch, first_branch, with_tokens
-from lopa.runtime.state.context import Model, context_from_model
+from lopa.runtime.state.context import context_from_model
 from lopa.runtime.state.layout import layout_of_prompt
 from lopa.runtime.state.packed_rows import PackedRows, pack_rows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over
@@ -37,7 +38,7 @@ class LopaLoop:
     """The state of one request between rounds. Every round unmasks positions of the best branch, and branches again."""
 
     def __init__(
-        self, params: DecodingParams, model: Model, prompt: Int64, extensions: Sequence[Extension] = ()
+        self, params: DecodingParams, model: Manifest, prompt: Int64, extensions: Sequence[Extension] = ()
     ) -> None:
         """Begin with `prompt` [length], at least one token.
 
@@ -168,7 +169,7 @@ class LopaLoop:
         )
 
 
-def _extensions_of_params(params: DecodingParams, model: Model) -> list[Extension]:
+def _extensions_of_params(params: DecodingParams, model: Manifest) -> list[Extension]:
     """Return the extensions for the options of `params`."""
     found: list[Extension] = []
     if params.reference:

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.extension import LoopState, Start
 from lopa.runtime.decoding.round import RoundEnd
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.branch import Branch, is_end, length_to_end, unmasked_length
-from lopa.runtime.state.context import Context, Model
+from lopa.runtime.state.context import Context
 
 LLADA2 = "llada2-moe"
 """Architecture whose published loops differ from SDAR's."""
@@ -16,7 +17,7 @@ LLADA2 = "llada2-moe"
 class ReferenceMode:
     """The end of a published loop, and what it returns."""
 
-    def __init__(self, params: DecodingParams, model: Model) -> None:
+    def __init__(self, params: DecodingParams, model: Manifest) -> None:
         self._is_llada2 = model.architecture == LLADA2
         self._stops_early = self._is_llada2 and params.eos_early_stop and not params.edits
         self._ends = model.special_tokens.ends if params.stop_at_eos else ()

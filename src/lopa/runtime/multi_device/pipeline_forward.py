@@ -3,7 +3,6 @@
 Every stage has some layers and its own thread. Rows pass between stages through host memory.
 """
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import numpy as np
 from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.batch_parts import Part, branch_part_count, micro_batches
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
-from lopa.runtime.contract.timeline import Span, Timeline
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.device_worker import DeviceWorker, pin_thread
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
@@ -27,9 +25,6 @@ StageResult = Float32 | Statistics
 class MicroBatch:
     """One micro-batch, with everything that a stage needs."""
 
-    step: int
-    number: int
-    """Index of the micro-batch in this step, from 0."""
     piece: Part
     batch: WindowBatch
     """The part of the batch for this micro-batch."""
@@ -48,11 +43,10 @@ class PipelineStage:
         forward: BoundForward,
         part: ModelPart,
         name: str,
-        timeline: Timeline | None,
         cores: tuple[int, ...] | None = None,
     ) -> None:
         """Start the stage's thread, bound to `cores` if given."""
-        self._forward, self._part, self._name, self._timeline = forward, part, name, timeline
+        self._forward, self._part = forward, part
         self._thread = DeviceWorker(name)
         if cores is not None:
             self._thread.submit(partial(pin_thread, cores)).result()
@@ -82,16 +76,11 @@ class PipelineStage:
     def _run(self, work: MicroBatch, before: Future[StageResult] | None) -> StageResult:
         hidden = None if before is None else before.result()
         assert not isinstance(hidden, Statistics)  # only the last stage returns statistics
-        began = time.perf_counter()
         outputs = self._forward.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
         for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):
             whole[work.piece] = outputs[name]
         last = self._part.is_last
-        answer = self._forward.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
-        if self._timeline is not None:
-            ended = time.perf_counter()
-            self._timeline.add(Span(self._name, f"micro-batch {work.number}", work.step, began, ended))
-        return answer
+        return self._forward.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
 
     def _view(self, prefix: Prefix, requests: slice) -> Prefix:
         if prefix is not self._prefix:
@@ -108,22 +97,20 @@ class PipelinedForward:
     def __init__(self, stages: Sequence[PipelineStage], shape: CacheShape) -> None:
         self._stages, self._shape = tuple(stages), shape
         self._rows: tuple[Rows, ...] = ()
-        self._steps = 0
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Run the stages on one micro-batch per stage, if there are enough branches and requests.
 
         An error of a stage stops all micro-batches and is raised.
         """
-        self._steps += 1
         rows = self._rows_of(batch)
         requests, branches, _ = batch.input_ids.shape
         pieces = micro_batches(requests, branches, len(self._stages))
         submitted: list[Future[StageResult]] = []
         ends: list[Future[StageResult]] = []
         try:
-            for number, piece in enumerate(pieces):
-                work = MicroBatch(self._steps, number, piece, batch.part(*piece), prefix, rows)
+            for piece in pieces:
+                work = MicroBatch(piece, batch.part(*piece), prefix, rows)
                 answer = None
                 for stage in self._stages:
                     answer = stage.submit(work, answer)

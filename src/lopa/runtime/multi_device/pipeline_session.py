@@ -10,7 +10,6 @@ import msgspec
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import ModelPart
-from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.device_families import stages_of_device, uses_all_cores
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.multi_device.pipeline_forward import PipelinedForward, PipelineStage
@@ -20,10 +19,10 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import forward_from_bundle
 
 
-def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None = None) -> HostSession:
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
     """Open the stages of `bundle` on the parts of `device`, in order, each with `threads` threads.
 
-    `timeline` records the stages' work. Raises BadInputError if the bundle has another number of stages, and for a
+    Raises BadInputError if the bundle has another number of stages, and for a
     device with an empty part or a repeated number. Otherwise raises as forward_from_bundle.
     """
     devices = _devices_from_name(device)
@@ -41,7 +40,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: 
             of_stage = replace(bundle, manifest=msgspec.structs.replace(manifest, graph=stage.graph))
             part = ModelPart(stage.first_layer, stage.end_layer, manifest.dimensions.layers)
             forward = forward_from_bundle(of_stage, part, one, threads=threads)
-            stages.append(PipelineStage(forward, part, f"{device}, stage {number}", timeline, cores_from_device(one)))
+            stages.append(PipelineStage(forward, part, f"{device}, stage {number}", cores_from_device(one)))
     except BaseException:
         for opened in stages:
             opened.close()

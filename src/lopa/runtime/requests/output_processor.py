@@ -11,7 +11,6 @@ from lopa.runtime.requests.filled_holes import FilledHoles, HoleText
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.requests.running_loop import RequestLoop
 from lopa.runtime.state.answer_state import AnswerState, StopReason
-from lopa.runtime.text.encoded_holes import EncodedHoles
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -58,7 +57,7 @@ class OutputProcessor:
     def _holes(self) -> FilledHoles | None:
         """The holes with their current length; None without holes."""
         holes = self._loop.answer.holes
-        return FilledHoles(holes, self._hole_ends) if isinstance(holes, EncodedHoles) else None
+        return None if holes is None else FilledHoles(holes, self._hole_ends)
 
     def events_from_step(self, step: Step | None) -> list[Event]:
         """Return the events of a round: text that became final, and a draft if requested. This may end the request.

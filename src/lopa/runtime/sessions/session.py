@@ -11,7 +11,6 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.packed_batch import PackedBatch
-from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, full_device_name, parse_device
 from lopa.runtime.errors import BadInputError, converted_device_errors
 from lopa.runtime.sessions.bound_forward import BoundForward
@@ -93,15 +92,8 @@ class StageFactory(Protocol):
         """Open the standard graph of `part` in `bundle`, otherwise like SessionFactory."""
 
 
-class PipelineFactory(Protocol):
-    """Function that opens a session on several devices, each with some of the layers."""
-
-    def __call__(self, bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None) -> Session:
-        """Open a session like SessionFactory. `timeline` records when the stages work, unless it is None."""
-
-
 PIPELINE = "lopa.runtime.multi_device.pipeline_session"
-"""Module with a PipelineFactory named `open_session`."""
+"""Module with `open_session` for several devices, each with some of the layers."""
 
 _numbers = itertools.count(1)
 
@@ -117,23 +109,18 @@ def next_request_number() -> int:
     return next(_numbers)
 
 
-def open_session(
-    bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
-) -> Session:
+def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> Session:
     """Open `bundle` on `device`: "cpu", "cuda:0", or a pipeline such as "cuda:0+cuda:1".
 
-    The stages of a pipeline record their work in `timeline`. Raises BadInputError for an unknown device, and for
+    Raises BadInputError for an unknown device, and for
     a bundle that changed since it was opened. Raises MissingBackendError if its library or the device is missing, and
     EngineFailedError if the device fails in another way. OSError and MemoryError pass unchanged.
     """
     device = full_device_name(device)
     with converted_device_errors(device, "opening", unchanged=(OSError, MemoryError)):
-        if STAGE_SEPARATOR in device:
-            open_pipeline: PipelineFactory = importlib.import_module(PIPELINE).open_session
-            session = open_pipeline(bundle, device, threads=threads, timeline=timeline)
-        else:
-            factory: SessionFactory = importlib.import_module(parse_device(device).family.session_module).open_session
-            session = factory(bundle, device, threads=threads)
+        module = PIPELINE if STAGE_SEPARATOR in device else parse_device(device).family.session_module
+        factory: SessionFactory = importlib.import_module(module).open_session
+        session = factory(bundle, device, threads=threads)
     try:
         bundle.check_unchanged()
     except BaseException:

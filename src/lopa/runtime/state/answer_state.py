@@ -1,8 +1,8 @@
 """The answer of a request after a round: its final text, its holes, and why decoding stopped."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -10,42 +10,9 @@ from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import TokenLogprob
 from lopa.runtime.state.choice_scores import ChoiceScores
 from lopa.runtime.strategy import Candidates
+from lopa.runtime.text.encoded_holes import EncodedHoles
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled", "choice"]
-
-
-class Holes(Protocol):
-    """The holes of a text. lopa.runtime.text.encoded_holes implements it."""
-
-    @property
-    def ids(self) -> Int64:
-        """[length]: tokens of the text, any in its holes."""
-
-    @property
-    def lengths(self) -> "Sequence[Holes]":
-        """The same text with shorter holes, ascending, and itself."""
-
-    @property
-    def holes(self) -> tuple[tuple[int, int], ...]:
-        """Positions of the holes, from left to right, each from a start to an exclusive end."""
-
-    @property
-    def grows(self) -> bool:
-        """True if the model changes the lengths while it fills the holes, from the first of `lengths` to the last."""
-
-    @property
-    def in_turn(self) -> bool:
-        """True if the holes are filled from left to right, in blocks, instead of together."""
-
-    @property
-    def boundary_ids(self) -> Mapping[int, int]:
-        """Tokens of given text at the edges of holes, by position. Only some other tokens may replace them."""
-
-    def resized(self, sizes: "Sequence[int]", mask: int) -> "Holes":
-        """Return the same text with holes of these `sizes`, filled with `mask`."""
-
-    def allows(self, position: int, token: int) -> bool:
-        """Return whether `token` may be written at `position`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +37,7 @@ class AnswerState:
     """[positions]: log-probabilities of unmasked tokens, NaN for other positions; None if not requested."""
     recorded: Callable[[Iterable[int], Iterable[bool]], list[tuple[TokenLogprob, ...]]] | None = None
     """Returns the best candidates of positions whose tokens are known; None if not requested."""
-    holes: Holes | None = None
+    holes: EncodedHoles | None = None
     """The holes at their current length: the longest one until the first round has chosen; None without holes."""
     returns_generated: bool = False
     """True if the result has every generated position instead of the final ones, as in reference mode."""

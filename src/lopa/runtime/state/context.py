@@ -2,56 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.installed import checked_strategy
-
-
-class ModelSizes(Protocol):
-    """Model dimensions that a decode needs."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-
-
-class SpecialTokenIds(Protocol):
-    """Special token ids that a decode needs."""
-
-    @property
-    def mask(self) -> int:
-        """Token of masked positions."""
-
-    @property
-    def ends(self) -> tuple[int, ...]:
-        """Tokens that end an answer."""
-
-    @property
-    def expand(self) -> int | None:
-        """Token that stands for two masked positions; None if the model has none."""
-
-
-class Model(Protocol):
-    """The properties of a model that a decode needs. A bundle's manifest implements it."""
-
-    @property
-    def architecture(self) -> str:
-        """Name of the model's family."""
-
-    @property
-    def dimensions(self) -> ModelSizes:
-        """Model dimensions."""
-
-    @property
-    def special_tokens(self) -> SpecialTokenIds:
-        """Special token ids."""
-
-    @property
-    def prediction_shift(self) -> int:
-        """1 if a row predicts the next position, 0 if its own."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +38,7 @@ class Context:
         return (self.mask_token, self.expand_token)
 
 
-def context_from_model(params: DecodingParams, model: Model) -> Context:
+def context_from_model(params: DecodingParams, model: Manifest) -> Context:
     """Return the context in which `model` decodes a request by `params`.
 
     Raises BadInputError for editing with rows that predict the next position.
