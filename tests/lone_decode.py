@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from lopa.runtime.contract import CacheRows, Int64
-from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract import CacheRows, ForwardSplit, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.extension import Extension
 from lopa.runtime.decoding.lopa_loop import LopaLoop

@@ -22,8 +22,7 @@ from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
-from lopa.runtime.contract import Float32, Statistics, WindowBatch
-from lopa.runtime.contract.forward import float32_from_stored
+from lopa.runtime.contract import Float32, Statistics, WindowBatch, float32_from_stored
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import open_session

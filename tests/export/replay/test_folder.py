@@ -11,8 +11,7 @@ from polygraphy.json import load_json
 from lopa.export.replay.answered_forward import AnsweredForward
 from lopa.export.replay.forwards_folder import ComparisonRule, check_folder, write_forwards
 from lopa.export.verify.cases import random_windows
-from lopa.runtime.contract import Statistics
-from lopa.runtime.contract.forward import float32_from_stored
+from lopa.runtime.contract import Statistics, float32_from_stored
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
 from lopa.runtime.sessions.prefix_cache import Prefix

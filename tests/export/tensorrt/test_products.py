@@ -10,7 +10,7 @@ import pytest
 
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.runtime.bundle.manifest import TensorRecord
-from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
+from lopa.runtime.contract import float32_from_stored, stored_dtype, stored_from_float32
 
 Array = npt.NDArray[np.float32]
 TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}

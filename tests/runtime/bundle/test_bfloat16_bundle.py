@@ -14,8 +14,7 @@ from lopa.cli.main import main
 from lopa.export.verify.session_check import NumpyReference, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import Float32, Statistics
-from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
+from lopa.runtime.contract import Float32, Statistics, float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.session import Session, open_session

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from tests.runtime.random_windows import random_batch
 
-from lopa.runtime.contract import Bool, Statistics
-from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract import Bool, Statistics, check_batch
 from lopa.runtime.contract.packed_batch import PackedBatch, PaddedBatch, check_packed, packed_batch, padded_batch
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
+from lopa.runtime.contract import float32_from_stored, stored_dtype, stored_from_float32
 
 BFLOAT16 = stored_dtype("bfloat16")
 EVERY_WORD = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)

@@ -9,8 +9,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketPlanCosts
 from lopa.runtime.bundle.costs import CostTable, check_costs, costs_from_file, costs_name
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TOP_K
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import TOP_K, stored_dtype
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.device_families import is_on_processor
 

@@ -22,8 +22,7 @@ from lopa.bench.table import Table, ms_text, table_from_records
 from lopa.export.verify.cases import random_windows
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import CONTRACT_VERSION, CacheRows, WindowBatch
-from lopa.runtime.contract.forward import stored_dtype, stored_from_float32
+from lopa.runtime.contract import CONTRACT_VERSION, CacheRows, WindowBatch, stored_dtype, stored_from_float32
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import MAX_AUTO_BRANCHES

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lopa.runtime.bundle.manifest import Manifest, scale_name
 from lopa.runtime.bundle.network import HEAD, network_from_dimensions
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import stored_dtype
 
 
 @dataclass(frozen=True)

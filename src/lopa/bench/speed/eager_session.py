@@ -25,8 +25,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from lopa.bench.speed.eager_model import EagerModel
-from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
-from lopa.runtime.contract.forward import float32_from_stored
+from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch, float32_from_stored
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.sessions.session import check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets

@@ -15,7 +15,7 @@ import numpy as np
 from lopa.export.replay import compare
 from lopa.export.replay.answered_forward import AnsweredForward, Array, Arrays, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Dialect
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError, MissingBackendError, errors_as_bad_input
 from lopa.runtime.install_hint import pip_install

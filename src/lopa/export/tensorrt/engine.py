@@ -29,8 +29,7 @@ from lopa.runtime.bundle.engine_file import ENGINE_NAME, ENGINES_FOLDER
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import CONTRACT_VERSION, Float32
-from lopa.runtime.contract.forward import float32_from_stored, stored_dtype
+from lopa.runtime.contract import CONTRACT_VERSION, Float32, float32_from_stored, stored_dtype
 from lopa.runtime.cuda.driver import cuda_device, version_numbers
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
 from lopa.runtime.files.output_file import write_atomically

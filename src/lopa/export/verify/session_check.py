@@ -23,8 +23,16 @@ from lopa.export.verify.differences import (
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, CacheRows, Float32, Rows, Statistics, WindowBatch, window_names
-from lopa.runtime.contract.forward import float32_from_stored
+from lopa.runtime.contract import (
+    TILE,
+    CacheRows,
+    Float32,
+    Rows,
+    Statistics,
+    WindowBatch,
+    float32_from_stored,
+    window_names,
+)
 from lopa.runtime.errors import CheckFailedError, EngineFailedError, LopaError
 from lopa.runtime.sessions.numpy_session import numpy_forward_from_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest

@@ -15,8 +15,7 @@ from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES, StoredAscendEngi
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import check_buckets_fit
-from lopa.runtime.contract import ROTARY_COS, window_names
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import ROTARY_COS, stored_dtype, window_names
 from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import parse_device

@@ -14,8 +14,7 @@ import numpy as np
 
 from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TOP_K
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import TOP_K, stored_dtype
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
 from lopa.runtime.contract.rotary import ROTARY_INPUTS

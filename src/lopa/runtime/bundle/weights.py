@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
-from lopa.runtime.contract import Float32, Floats
-from lopa.runtime.contract.forward import float32_from_stored, stored_dtype
+from lopa.runtime.contract import Float32, Floats, float32_from_stored, stored_dtype
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 Int8 = npt.NDArray[np.int8]

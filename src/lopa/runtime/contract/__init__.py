@@ -1,30 +1,231 @@
-"""Arrays of one forward: names, types, sizes, shapes, parts and the portable form. This package does no I/O."""
+"""The engine contract, version 1 (docs/concepts/contract.md): names, types and shapes of one forward.
 
-from lopa.runtime.contract.forward import CONTRACT_VERSION as CONTRACT_VERSION
-from lopa.runtime.contract.forward import ENTROPY as ENTROPY
-from lopa.runtime.contract.forward import INPUT_IDS as INPUT_IDS
-from lopa.runtime.contract.forward import LOGITS as LOGITS
-from lopa.runtime.contract.forward import LOGITS_INDEX as LOGITS_INDEX
-from lopa.runtime.contract.forward import POSITION_IDS as POSITION_IDS
-from lopa.runtime.contract.forward import PREFIX_MASK as PREFIX_MASK
-from lopa.runtime.contract.forward import ROTARY_COS as ROTARY_COS
-from lopa.runtime.contract.forward import ROTARY_SIN as ROTARY_SIN
-from lopa.runtime.contract.forward import TEMPERATURE as TEMPERATURE
-from lopa.runtime.contract.forward import TILE as TILE
-from lopa.runtime.contract.forward import TOP_K as TOP_K
-from lopa.runtime.contract.forward import TOPK_IDS as TOPK_IDS
-from lopa.runtime.contract.forward import TOPK_LOGPROBS as TOPK_LOGPROBS
-from lopa.runtime.contract.forward import WINDOW_MASK as WINDOW_MASK
-from lopa.runtime.contract.forward import Bool as Bool
-from lopa.runtime.contract.forward import CacheRows as CacheRows
-from lopa.runtime.contract.forward import Float32 as Float32
-from lopa.runtime.contract.forward import Floats as Floats
-from lopa.runtime.contract.forward import Int64 as Int64
-from lopa.runtime.contract.forward import Rows as Rows
-from lopa.runtime.contract.forward import Statistics as Statistics
-from lopa.runtime.contract.forward import WindowBatch as WindowBatch
-from lopa.runtime.contract.forward import input_names as input_names
-from lopa.runtime.contract.forward import output_names as output_names
-from lopa.runtime.contract.forward import past_names as past_names
-from lopa.runtime.contract.forward import tiles as tiles
-from lopa.runtime.contract.forward import window_names as window_names
+R requests, B branches, W query tokens per branch, P cached tokens, Q sampled positions, K candidates. This module only
+defines arrays. It uses no device, no file and no decoding rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+CONTRACT_VERSION = 1
+TILE = 64
+"""Granularity of the prefix cache, in rows. Every cache has at least one tile."""
+TOP_K = 8
+"""Candidates returned per sampled position."""
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.floating]
+Rows = npt.NDArray[np.floating | np.uint16]
+"""Key or value rows as stored in caches: float32, float16, or bfloat16 bits."""
+_ALL = slice(None)
+
+_BFLOAT16_BITS = np.dtype(np.uint16)
+
+
+_QUIET_NAN = np.uint32(0x7FC0)
+
+
+INPUT_IDS = "input_ids"
+POSITION_IDS = "position_ids"
+ROTARY_COS = "rotary_cos"
+"""float32 [R, B, W, rotary size / 2]: cosines of each row's rotary angles. A graph may take them and ROTARY_SIN in
+place of POSITION_IDS (lopa.runtime.contract.rotary).
+"""
+ROTARY_SIN = "rotary_sin"
+"""float32 [R, B, W, rotary size / 2]: sines of each row's rotary angles."""
+WINDOW_MASK = "window_mask"
+PREFIX_MASK = "prefix_mask"
+LOGITS_INDEX = "logits_index"
+TEMPERATURE = "temperature"
+TOPK_IDS = "topk_ids"
+TOPK_LOGPROBS = "topk_logprobs"
+ENTROPY = "entropy"
+LOGITS = "logits"
+
+
+def past_names(layers: int) -> list[str]:
+    """Return the names of the prefix cache inputs, key before value, layer by layer. Each is dtype [R, Hkv, P, D]."""
+    return [f"past_key_values.{i}.{part}" for i in range(layers) for part in ("key", "value")]
+
+
+def window_names(layers: int) -> list[str]:
+    """Return the names of the new key and value outputs, in the order of `past_names`. Each is dtype [R, B, Hkv, W,
+    D].
+    """
+    return [f"window_key_values.{i}.{part}" for i in range(layers) for part in ("key", "value")]
+
+
+def input_names(layers: int) -> list[str]:
+    """Return the names of all inputs of a graph, in order."""
+    return [INPUT_IDS, POSITION_IDS, WINDOW_MASK, PREFIX_MASK, LOGITS_INDEX, TEMPERATURE, *past_names(layers)]
+
+
+def output_names(layers: int, *, with_logits: bool) -> list[str]:
+    """Return the names of all outputs of a graph, in order. `logits` exists only in bundles made for verification."""
+    statistics = [TOPK_IDS, TOPK_LOGPROBS, ENTROPY]
+    return [*statistics, *window_names(layers), *([LOGITS] if with_logits else [])]
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """Input of one forward: the windows of every branch of every request.
+
+    A padding row (after a shorter branch) attends to itself only, and no real row attends to it.
+    """
+
+    requests: tuple[int, ...]
+    """R request numbers, chosen by the caller. The session keeps one prefix cache per request."""
+    input_ids: Int64
+    """Token ids [R, B, W]."""
+    position_ids: Int64
+    """Absolute positions [R, B, W]."""
+    window_mask: Bool
+    """Attention mask [R, B, W, W]. True if the row (query) may attend to the column (key) of its own branch."""
+    logits_index: Int64
+    """Sampled positions [R, B, Q], as indices of window rows. Their next-token statistics are computed."""
+    temperature: Float32
+    """Sampling temperatures [R], 1 for greedy decoding."""
+
+    def part(self, requests: slice = _ALL, branches: slice = _ALL) -> "WindowBatch":
+        """Return a view of the windows of some branches of some requests."""
+        some = (requests, branches)
+        return WindowBatch(
+            requests=self.requests[requests],
+            input_ids=self.input_ids[some],
+            position_ids=self.position_ids[some],
+            window_mask=self.window_mask[some],
+            logits_index=self.logits_index[some],
+            temperature=self.temperature[requests],
+        )
+
+
+def check_batch(batch: WindowBatch) -> None:
+    """Raise ValueError unless the shapes of `batch` agree and its requests are distinct."""
+    if batch.input_ids.ndim != 3 or 0 in batch.input_ids.shape:
+        raise ValueError(f"received input_ids of shape {batch.input_ids.shape}, expected [R, B, W] without empty axes")
+    requests, branches, width = batch.input_ids.shape
+    queries = batch.logits_index.shape[-1]
+    for name, found, expected in (
+        ("requests", (len(set(batch.requests)),), (requests,)),
+        ("position_ids", batch.position_ids.shape, (requests, branches, width)),
+        ("window_mask", batch.window_mask.shape, (requests, branches, width, width)),
+        ("logits_index", batch.logits_index.shape, (requests, branches, queries)),
+        ("temperature", batch.temperature.shape, (requests,)),
+    ):
+        if found != expected:
+            raise ValueError(f"received {name} {found}, expected {expected} for input_ids {batch.input_ids.shape}")
+    if len(batch.requests) != requests:
+        raise ValueError(f"received requests {batch.requests}, expected {requests} distinct numbers")
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """Time that one device spent on its part of a forward over several devices."""
+
+    device: str
+    branches: int
+    seconds: float
+    """Forward time on the device, without waiting for earlier work there."""
+
+
+@dataclass(frozen=True)
+class ForwardSplit:
+    """Timing of a forward over several devices."""
+
+    devices: tuple[DeviceTime, ...]
+    """Devices that computed a part, in the order of the branches."""
+    gather: float
+    """Seconds beyond the slowest device: pending commits, dispatch, waiting and concatenation."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Output of one forward, on the host."""
+
+    topk_ids: Int64
+    """Candidate token ids [R, B, Q, K], most probable first. Ties are ordered by token id."""
+    topk_logprobs: Float32
+    """Log-probabilities [R, B, Q, K] after temperature."""
+    entropy: Float32
+    """Entropy [R, B, Q] over the whole vocabulary, in nats."""
+    logits: Float32 | None = None
+    """Logits [R, B, Q, V] before temperature. Only bundles made with --with-logits have them."""
+    split: ForwardSplit | None = None
+    """Timing per device, from a session over several devices."""
+
+    def part(self, requests: slice = _ALL, branches: slice = _ALL, positions: slice = _ALL) -> "Statistics":
+        """Return a view of the statistics of some sampled positions of some branches of some requests."""
+        return self.mapped(lambda array: array[requests, branches, positions])
+
+    def mapped(self, change: Callable[[npt.NDArray[Any]], Any]) -> "Statistics":
+        """Return the statistics with `change` applied to every array."""
+        logits = None if self.logits is None else change(self.logits)
+        return Statistics(change(self.topk_ids), change(self.topk_logprobs), change(self.entropy), logits, self.split)
+
+    @staticmethod
+    def joined(parts: "Sequence[Statistics]", across: int | None = None) -> "Statistics":
+        """Concatenate the statistics of a forward's parts (at least one), ordered by request, then by branch.
+
+        Every `across` consecutive parts hold branches of the same requests. With None, all parts do.
+        """
+        across = len(parts) if across is None else across
+        rows = [_concatenated(parts[first : first + across], axis=1) for first in range(0, len(parts), across)]
+        return _concatenated(rows, axis=0)
+
+
+def _concatenated(parts: Sequence[Statistics], *, axis: int) -> Statistics:
+    if len(parts) == 1:
+        return parts[0]
+    logits = [part.logits for part in parts if part.logits is not None]
+    return Statistics(
+        topk_ids=np.concatenate([part.topk_ids for part in parts], axis),
+        topk_logprobs=np.concatenate([part.topk_logprobs for part in parts], axis),
+        entropy=np.concatenate([part.entropy for part in parts], axis),
+        logits=np.concatenate(logits, axis) if len(logits) == len(parts) else None,
+    )
+
+
+@dataclass(frozen=True)
+class CacheRows:
+    """Key and value rows of one branch, ready to append to another session's prefix of the same request."""
+
+    layers: tuple[Rows, ...]
+    """One array per name in `past_names`. Each is dtype [Hkv, rows, D]."""
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.layers[0].shape[1])
+
+
+def tiles(rows: int) -> int:
+    """Return the number of prefix rows to allocate for `rows` committed rows: a multiple of TILE, at least one tile."""
+    return max(1, -(-rows // TILE)) * TILE
+
+
+def stored_dtype(name: str) -> np.dtype[Any]:
+    """Return the numpy type that stores numbers of type `name` (float32, float16 or bfloat16)."""
+    return _BFLOAT16_BITS if name == "bfloat16" else np.dtype(name)
+
+
+def float32_from_stored(stored: npt.NDArray[Any]) -> Float32:
+    """Return the exact values as float32, in the same shape. A float32 array is returned unchanged."""
+    if stored.dtype != _BFLOAT16_BITS:
+        return stored.astype(np.float32, copy=False)
+    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def stored_from_float32(values: Float32, dtype: np.dtype[Any]) -> Rows:
+    """Round `values` to `dtype`: to nearest, ties to even."""
+    if dtype != _BFLOAT16_BITS:
+        return values.astype(dtype, copy=False)
+    bits = values.view(np.uint32)
+    # Add just under half of the last kept bit, plus one if that bit is odd. The carry then rounds to nearest even.
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), _QUIET_NAN, rounded).astype(_BFLOAT16_BITS)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lopa.runtime.contract.forward import Bool, Int64, Statistics
+from lopa.runtime.contract import Bool, Int64, Statistics
 from lopa.runtime.contract.packed_batch import PackedBatch
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.contract.forward import Bool, Float32, Int64, Statistics, WindowBatch
+from lopa.runtime.contract import Bool, Float32, Int64, Statistics, WindowBatch
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime import contract
-from lopa.runtime.contract.forward import Bool, Float32, Rows, Statistics, WindowBatch
+from lopa.runtime.contract import Bool, Float32, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.rotary import RotaryAngles, position_inputs, with_rotary_names
 
 Array = npt.NDArray[Any]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.contract.forward import POSITION_IDS, ROTARY_COS, ROTARY_SIN, Float32, Int64
+from lopa.runtime.contract import POSITION_IDS, ROTARY_COS, ROTARY_SIN, Float32, Int64
 
 ROTARY_INPUTS = (ROTARY_COS, ROTARY_SIN)
 """The inputs that replace POSITION_IDS, in order."""

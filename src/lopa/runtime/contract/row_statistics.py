@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lopa.runtime.contract.forward import Bool, Float32, Int64
+from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.errors import NonFiniteAnswerError
 
 Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice | Int64, ...]

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from lopa.runtime.contract.forward import TILE, WindowBatch
+from lopa.runtime.contract import TILE, WindowBatch
 
 Split = Annotated[int, Meta(ge=1, le=64)]
 """Number of requests or branches of a shape. Larger batches run in parts."""

@@ -16,7 +16,7 @@ from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, Portabl
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.bundle.graph_signature import ArrayForm
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK

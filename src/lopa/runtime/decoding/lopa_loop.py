@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64
-from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract import ForwardSplit, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.candidate_record import CandidateRecord
 from lopa.runtime.decoding.edit import editing

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lopa.runtime.contract import Int64
-from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract import ForwardSplit, Int64
 from lopa.runtime.decoding.round import EditedTokens, UnmaskedTokens
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.packed_rows import PackedRows

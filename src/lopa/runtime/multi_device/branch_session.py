@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.contract import CacheRows, DeviceTime, ForwardSplit, Statistics
 from lopa.runtime.contract.batch_parts import (
     part_of_branches,
     part_of_windows,
@@ -25,7 +25,6 @@ from lopa.runtime.contract.batch_parts import (
     split_branches,
     statistics_of_parts,
 )
-from lopa.runtime.contract.forward import DeviceTime, ForwardSplit
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.multi_device.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.openvino.openvino_library import device_from_name
 from lopa.runtime.openvino.openvino_model import CompiledModel, devices_to_choose_from, model_of_part

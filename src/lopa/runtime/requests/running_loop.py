@@ -7,8 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from lopa.runtime.contract import CacheRows, Int64, Statistics
-from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract import CacheRows, ForwardSplit, Int64, Statistics
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.lopa_loop import LopaLoop

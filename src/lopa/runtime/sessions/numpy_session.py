@@ -14,8 +14,19 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.forward import float32_from_stored, stored_dtype, stored_from_float32
+from lopa.runtime.contract import (
+    TOP_K,
+    Bool,
+    Float32,
+    Floats,
+    Int64,
+    Rows,
+    Statistics,
+    WindowBatch,
+    float32_from_stored,
+    stored_dtype,
+    stored_from_float32,
+)
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import HostSession

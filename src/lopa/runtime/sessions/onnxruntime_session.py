@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Rows, Statistics, WindowBatch, window_names
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, stored_dtype, window_names
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.contract.portable_form import (
     PAST,

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, Bool, Rows, tiles
-from lopa.runtime.contract.forward import stored_dtype
+from lopa.runtime.contract import TILE, Bool, Rows, stored_dtype, tiles
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 """A session that runs one forward after another, with padded windows: for comparisons, measurements and tests."""
 
-from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch, check_batch
 from lopa.runtime.contract.packed_batch import PackedBatch, packed_batch
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
