@@ -258,8 +258,11 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> list[int]:
-        """Return the token IDs of a chat by the bundle's template, up to the start of the answer. Raises as `chat_text`
-        does.
+        """Return the token IDs of a chat by the bundle's template, up to the start of the answer, with
+        beginning-of-text token. `messages` have {"role", "content"}.
+
+        Raises BadInputError for a bundle without a template, messages that the template rejects, and messages that are
+        not Unicode.
 
         `tools` are definitions of functions in OpenAI's form, and `chat_template_kwargs` are further variables of the
         template.
@@ -267,7 +270,7 @@ class Tokenizer:
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
         set. A chat without such texts is encoded as a whole.
         """
-        chat = self._chat_text(messages, tools, chat_template_kwargs)
+        chat = self._rendered_chat(messages, tools, chat_template_kwargs)
         text = chat.text
         ids, spans = self._ids_and_control_tokens(text)
         if special_tokens:
@@ -275,16 +278,7 @@ class Tokenizer:
         own = [place for run in _template_runs(chat.marks) for place in self._control_tokens_in(text, run)]
         return ids if own == spans else self._ids_with_control_tokens(text, own)
 
-    def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the text of a chat by the bundle's template, beginning-of-text included. `messages` have {"role",
-        "content"}.
-
-        Raises BadInputError for a bundle without a template, messages that the template rejects, and messages that are
-        not Unicode.
-        """
-        return self._chat_text(messages).text
-
-    def _chat_text(
+    def _rendered_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
