@@ -14,8 +14,8 @@ MESSAGES = [{"role": "user", "content": "1 + 1?"}]
 @pytest.mark.parametrize(
     ("field", "value", "received", "expected"),
     [
-        ("messages", None, "invalid messages None", "a list of messages"),
-        ("messages", [], "no messages", "at least one"),
+        ("messages", None, "invalid messages None", "a list of 1 to 100000 messages"),
+        ("messages", [], "invalid messages []", "a list of 1 to"),
         ("messages", [{"role": "x", "content": "a"}], "unknown role x", "developer"),
         ("messages", [*MESSAGES, {"role": "assistant"}], "message 1", "content"),
         ("reasoning", "none", "invalid reasoning 'none'", "True, False or None"),

@@ -21,9 +21,10 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, GrammarHelperError, PreparationStoppedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.runtime.grammar.grammar_source import GrammarRequest, request_from_config
+from lopa.runtime.grammar.grammar_source import GrammarRequest, matcher_from_request, request_from_config
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
-from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
+from lopa.runtime.grammar.preparation import matcher_from_checked
+from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.skipif(not is_helper_supported(), reason="this system has no fork, or no limits for a process")
@@ -76,18 +77,18 @@ def patient(tiny_bundle: Path) -> Iterator[GrammarHelper]:
 @pytest.mark.parametrize("name", USUAL)
 def test_results_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
     request = request_of(USUAL[name])
-    here = state_from_request(request, vocabulary)
-    there = state_from_checked(request, helper.prepare(request, wanted), vocabulary)
-    assert (there.ending, there.matcher.hints) == (here.ending, here.matcher.hints)
-    np.testing.assert_array_equal(there.matcher.allowed, here.matcher.allowed)
-    assert there.matcher.allowed.any()
+    here, prepared = matcher_from_request(request, vocabulary), helper.prepare(request, wanted)
+    there = matcher_from_checked(request, prepared, vocabulary)
+    assert (prepared.ending, there.hints) == (initial_state(here, request.positions).ending, here.hints)
+    np.testing.assert_array_equal(there.allowed, here.allowed)
+    assert there.allowed.any()
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_errors_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
     request = request_of(REFUSED[name])
     with pytest.raises(BadInputError) as here:
-        state_from_request(request, vocabulary)
+        initial_state(matcher_from_request(request, vocabulary), request.positions)
     for _ in range(2):  # cached the second time
         with pytest.raises(BadInputError) as there:
             helper.prepare(request, wanted)
@@ -119,7 +120,7 @@ def test_slow_exact_endings_are_skipped(helper: GrammarHelper, vocabulary: Vocab
         request = request_of({"regex": expression})
         checked = helper.prepare(request, wanted)
         assert checked.exact is exact
-        found = state_from_checked(request, checked, vocabulary).matcher.expression
+        found = matcher_from_checked(request, checked, vocabulary).expression
         assert (found is not None) is exact
 
 

@@ -82,9 +82,7 @@ def _tools(value: Any) -> tuple[Tool, ...]:
         return ()
     if not isinstance(value, list | tuple) or len(value) > MAX_TOOLS:
         raise BadInputError(
-            f"tools is {len(value)} tools"
-            if isinstance(value, list | tuple)
-            else f"tools {shown(value)} is not a list",
+            f"invalid tools {shown(value)}",
             expected=f"a list of at most {MAX_TOOLS} tools",
             remedy="correct tools",
         )

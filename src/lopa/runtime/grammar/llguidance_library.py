@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.extra import extra_needed
 from lopa.runtime.grammar.byte_order import BYTES, SYMBOLS
-from lopa.runtime.install_hint import pip_install
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -24,13 +24,8 @@ _TOKEN = re.compile(rb"\xff\[(\d+)\]")
 def library() -> Any:
     """Return the module llguidance. Raises MissingBackendError if it is not installed or cannot be loaded."""
     try:
-        return importlib.import_module("llguidance")
-    except ModuleNotFoundError as error:
-        raise MissingBackendError(
-            "llguidance is not installed, which a grammar requires",
-            expected="the package llguidance",
-            remedy=pip_install("grammar"),
-        ) from error
+        with extra_needed("grammar", ("llguidance",), "the package llguidance, which a grammar requires"):
+            return importlib.import_module("llguidance")
     except (ImportError, MemoryError) as error:
         raise MissingBackendError(
             f"llguidance cannot be loaded: {error or 'no memory'}",

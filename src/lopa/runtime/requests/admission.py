@@ -4,7 +4,6 @@ A prompt is computed in one forward, because its rows attend to each other. All 
 Only the number of prompts in one round and their frequency can be limited.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -45,21 +44,17 @@ class Admission:
         return number
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Reservation:
     """Places for requests whose preparation has not ended: Engine.reserved, for one call of Engine.submit_many."""
 
     places: int
-    _cancelled: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    cancelled: bool = field(default=False, init=False)
+    """True once cancel() was called."""
 
     def cancel(self) -> None:
         """Stop the preparation of its requests, from any thread. submit_many then raises PreparationStoppedError."""
-        self._cancelled.set()
-
-    @property
-    def cancelled(self) -> bool:
-        """True once cancel() was called."""
-        return self._cancelled.is_set()
+        self.cancelled = True
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ block. SDAR, Fast-dLLM v2 and Stable-DiffCoder count from position 0. The prompt
 remainder begins the first generated block. WeDLM has a single sliding block (docs/concepts/decoding.md).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,17 +86,11 @@ def layout_of_prompt(prompt: int, params: DecodingParams, prediction_shift: int 
     In reference mode the answer ends where the published loops end it. With `prediction_shift` 1 a row predicts the
     next position.
     """
-    size, whole = params.block_size, params.cache in WHOLE_CACHES
+    size = params.block_size
+    layout = Layout(prompt, prompt, size, prompt + params.positions, prediction_shift=prediction_shift)
+    layout = replace(layout, whole=params.cache in WHOLE_CACHES, slides=params.slides)
     if params.alignment != "absolute":
-        return Layout(
-            prompt,
-            prompt,
-            size,
-            prompt + params.positions,
-            whole=whole,
-            slides=params.slides,
-            prediction_shift=prediction_shift,
-        )
+        return layout
     first = prompt // size * size
     hands_over = prediction_shift == 1
     end = prompt + params.max_new_tokens
@@ -105,17 +99,7 @@ def layout_of_prompt(prompt: int, params: DecodingParams, prediction_shift: int 
         # commit predicts. SDAR continues to the end of a block.
         end = first + params.positions + 1 if hands_over else -(-end // size) * size
     unseen = prompt if params.reference and hands_over and prompt == size else 0
-    return Layout(
-        prompt,
-        first,
-        size,
-        end,
-        absolute=True,
-        hands_over=hands_over,
-        whole=whole,
-        unseen=unseen,
-        prediction_shift=prediction_shift,
-    )
+    return replace(layout, first=first, end=end, absolute=True, hands_over=hands_over, unseen=unseen)
 
 
 def layout_of_holes(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -211,61 +212,55 @@ def _confidence_of_alg(own: Mapping[str, Any]) -> Confidence:
     return _CONFIDENCE_OF_ALG[own["alg"]]
 
 
+_editing = partial(Strategy, edit=other_token_above)
+_pipelined = partial(_editing, pipelined=True)
+
 STRATEGIES: Mapping[str, Strategy] = {
     strategy.name: strategy
     for strategy in (
-        Strategy(
+        _pipelined(
             name="lopa",
             summary="decode as D2F, with lookahead branches that are verified in the same forward (LoPA)",
             remask=least_probable,
-            edit=other_token_above,
-            pipelined=True,
             looks_ahead=True,
             default_branches=None,
             from_one_branch=False,
         ),
-        Strategy(
+        _pipelined(
             name="d2f",
             summary="unmask tokens above a threshold, in several blocks at a time (D2F)",
             remask=least_probable,
-            edit=other_token_above,
-            pipelined=True,
         ),
-        Strategy(
+        _editing(
             name="threshold",
             summary="unmask tokens above a threshold, block by block (Fast-dLLM)",
             remask=least_probable,
-            edit=other_token_above,
             block_steps=True,
         ),
-        Strategy(
+        _editing(
             name="vanilla",
             summary="unmask the most confident token per step, block by block",
             without=("skip_threshold",),
             threshold=never,
-            edit=other_token_above,
             block_steps=True,
             unmasks_first=False,
         ),
-        Strategy(
+        _editing(
             name="sequential",
             summary="unmask one token per step, from left to right",
             without=("skip_threshold",),
             threshold=never,
             rank=left_to_right,
-            edit=other_token_above,
             block_steps=True,
             unmasks_first=False,
             overwrites_unmasked=False,
         ),
-        Strategy(
+        _pipelined(
             name="eb",
             summary="unmask tokens as long as the sum of their entropies stays within a bound (EB-Sampler)",
             threshold=if_best_is_certain,
             cut=within_entropy_bound,
             remask=least_probable,
-            edit=other_token_above,
-            pipelined=True,
             looks_ahead=True,
             options=(
                 Option(
@@ -324,13 +319,12 @@ STRATEGIES: Mapping[str, Strategy] = {
                 ),
             ),
         ),
-        Strategy(
+        _editing(
             name="top_n",
             summary="unmask a fixed number of tokens per block and step",
             without=("skip_threshold",),
             threshold=never,
             minimum=fixed_count,
-            edit=other_token_above,
             options=(
                 Option(
                     name="tokens_per_step",
@@ -341,15 +335,13 @@ STRATEGIES: Mapping[str, Strategy] = {
                 ),
             ),
         ),
-        Strategy(
+        _pipelined(
             name="factor",
             summary="unmask as many tokens as their joint probability allows (Fast-dLLM)",
             without=("skip_threshold",),
             threshold=no_threshold,
             rank=by_probability,
             cut=within_factor,
-            edit=other_token_above,
-            pipelined=True,
             options=(
                 Option(
                     name="factor",
@@ -359,14 +351,12 @@ STRATEGIES: Mapping[str, Strategy] = {
                 ),
             ),
         ),
-        Strategy(
+        _pipelined(
             name="klass",
             summary="unmask tokens above a threshold whose distribution is stable (KLASS)",
             rescore=with_divergences,
             eligible=stable,
             threshold=constant_inclusive,
-            edit=other_token_above,
-            pipelined=True,
             options=(
                 Option(
                     name="kl_threshold",
@@ -376,19 +366,15 @@ STRATEGIES: Mapping[str, Strategy] = {
                 ),
             ),
         ),
-        Strategy(
+        _pipelined(
             name="credit",
             summary="unmask tokens above a threshold, with a bonus for tokens that stay the best (CreditDecoding)",
             rescore=with_credit,
-            edit=other_token_above,
-            pipelined=True,
         ),
-        Strategy(
+        _pipelined(
             name="local_leap",
             summary="unmask tokens above a threshold that is lower near certain tokens (LocalLeap)",
             threshold=lower_near_anchors,
-            edit=other_token_above,
-            pipelined=True,
         ),
     )
 }

@@ -259,17 +259,11 @@ def _template_text(template: str) -> str:
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise BadInputError unless `messages` have the form of a chat, with roles among ROLES."""
-    if not isinstance(messages, Sequence):
+    if not isinstance(messages, Sequence) or not 0 < len(messages) <= MAX_MESSAGES:
         raise BadInputError(
-            f"invalid messages {shown(messages)}", expected="a list of messages", remedy=_MESSAGE_FORM["remedy"]
-        )
-    if not messages:
-        raise BadInputError("the chat has no messages", expected="at least one message", remedy="add a user message")
-    if len(messages) > MAX_MESSAGES:
-        raise BadInputError(
-            f"the chat has {len(messages)} messages",
-            expected=f"at most {MAX_MESSAGES} messages",
-            remedy="remove the oldest messages",
+            f"invalid messages {shown(messages)}",
+            expected=f"a list of 1 to {MAX_MESSAGES} messages",
+            remedy=_MESSAGE_FORM["remedy"],
         )
     for number, message in enumerate(messages):
         role, content = (

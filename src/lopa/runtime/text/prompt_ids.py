@@ -67,12 +67,6 @@ def check_length(length: int, params: DecodingParams, manifest: Manifest) -> Non
 
 def _check_form(prompt: Any) -> Sequence[Any]:
     """Return a prompt that may be token IDs. Raises BadInputError for any other type."""
-    if isinstance(prompt, (int, np.integer)) and not isinstance(prompt, bool):
-        raise BadInputError(
-            f"prompt {shown(prompt)} is a number",
-            expected="a string, or a list of token IDs",
-            remedy="pass prompts of token IDs as lists in a list: [[1, 2, 3]]",
-        )
     if isinstance(prompt, np.ndarray) and prompt.ndim == 1 and prompt.dtype.kind in "iu":
         return list(prompt)
     if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray, memoryview)):
@@ -80,7 +74,7 @@ def _check_form(prompt: Any) -> Sequence[Any]:
     raise BadInputError(
         f"invalid prompt {shown(prompt)}",
         expected="a string, or a list of token IDs",
-        remedy="decode bytes, convert arrays with .tolist(), and messages with Chat([...])",
+        remedy="decode bytes, convert arrays with .tolist(), and messages with Chat([...]); pass IDs as lists in a list",
     )
 
 

@@ -32,7 +32,7 @@ class TextStream:
         """Number of characters that are final, including those that may begin a stop string."""
         self._tokenizer = tokenizer
         self._special = tokenizer.special_ids
-        self._shown_markup = tokenizer.shown_markup
+        self._added_texts = tokenizer.added_texts
         self._stop = tuple(stop)
         self._ids: list[int] = []
         """IDs to decode: context, whose text was returned, and new IDs.
@@ -60,7 +60,7 @@ class TextStream:
                 self._ids.append(new)
                 text = self._final_text()
                 self._final_characters += len(text)
-                markup = self._shown_markup.get(new)
+                markup = self._added_texts.get(new)
                 if markup is not None and text.endswith(markup):
                     self.markup.append(self._final_characters - len(markup))
                 pieces.append(self._without_stop(text))

@@ -5,7 +5,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -116,7 +115,7 @@ class Tokenizer:
         """IDs of the special tokens, which `decode` skips."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
-    @property
+    @cached_property
     def added_texts(self) -> dict[int, str]:
         """Texts by ID of the added tokens that are not special and that `decode` therefore shows.
 
@@ -139,14 +138,9 @@ class Tokenizer:
             number for number, token in added.items() if any(is_markup(token.content, each) for each in templates)
         )
 
-    @cached_property
-    def shown_markup(self) -> Mapping[int, str]:
-        """Texts by ID of the added tokens that answers show, such as <tool_call>."""
-        return MappingProxyType(self.added_texts)
-
     def control_token(self, text: str) -> int | None:
         """Return the ID of the added token `text`, which answers show, or None if `text` is ordinary text."""
-        return next((number for number, shown_text in self.shown_markup.items() if shown_text == text), None)
+        return next((number for number, shown_text in self.added_texts.items() if shown_text == text), None)
 
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
