@@ -203,6 +203,12 @@ class CacheRows:
         """Number of rows."""
         return int(self.layers[0].shape[1])
 
+    @staticmethod
+    def joined(parts: "Sequence[CacheRows]") -> "CacheRows":
+        """Return the rows of `parts`, at least one, in one piece."""
+        layers = zip(*(part.layers for part in parts), strict=True)
+        return CacheRows(tuple(arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1) for arrays in layers))
+
 
 def tiles(rows: int) -> int:
     """Return the number of prefix rows to allocate for `rows` committed rows: a multiple of TILE, at least one tile."""

@@ -72,7 +72,7 @@ class GrowingHoles(HoleFilling):
         copies = np.ones(len(branch.tokens), np.int64)
         was_masked = ~branch.unmasked
         was_masked[outcome.unmasked.positions] = True
-        was_masked[list(holes.boundary_ids)] = False
+        was_masked[list(holes.boundary_token_at)] = False
         expands = was_masked & (branch.tokens == context.expand_token)
         deleted = was_masked & is_end(branch.tokens, self._ends)
         if not (expands | deleted).any():

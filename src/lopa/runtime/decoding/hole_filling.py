@@ -42,7 +42,7 @@ class HoleFilling:
     def rows(self, loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
         """Return the statistics with allowed tokens only at the edges of holes."""
         lengths = self._lengths
-        if not lengths[0].boundary_ids:
+        if not lengths[0].boundary_tokens:
             return rows
         per_branch = lengths if len(lengths) > 1 else lengths * len(loop.branches)
         return healed_rows(packed, rows, per_branch, loop.context.params)
@@ -71,7 +71,7 @@ def healed_rows(
     """
     result = copied_rows(rows, params)
     for number, (positions, own) in enumerate(zip(packed.sampled, holes, strict=True)):
-        for place in np.flatnonzero(np.isin(positions, list(own.boundary_ids))):
+        for place in np.flatnonzero(np.isin(positions, list(own.boundary_token_at))):
             column = packed.sampled_columns(number).start + int(place)
             put_rows(result, column, _allowed_row(rows[column], int(positions[place]), own, params))
     return result
@@ -81,7 +81,7 @@ def _allowed_row(row: RowStatistics, position: int, holes: EncodedHoles, params:
     """Return `row` [K] of `position` with the allowed candidates first."""
     keep = np.array([holes.allows(position, token) for token in row.topk_ids.tolist()], np.bool_)
     if not keep.any():
-        return row_of_token(row, holes.boundary_ids[position], params)
+        return row_of_token(row, holes.boundary_token_at[position].token, params)
     logits = None
     if row.logits is not None and params.draws_from_logits:
         may = np.isin(np.arange(len(row.logits)), row.topk_ids[keep])

@@ -24,8 +24,6 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.options import DecodingParams
@@ -113,8 +111,7 @@ class Path:
 
     def rows(self) -> CacheRows:
         """Return the rows of all blocks, of which there is at least one."""
-        layers = zip(*(node.rows.layers for node in self.nodes), strict=True)
-        return CacheRows(tuple(arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1) for arrays in layers))
+        return CacheRows.joined([node.rows for node in self.nodes])
 
 
 class PrefixTree:

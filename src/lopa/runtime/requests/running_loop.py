@@ -134,7 +134,7 @@ class RequestCache:
         if not tree.has_space(size):
             self._end_storing()
             return
-        rows = read_rows() if self._waiting is None else joined_rows(self._waiting, read_rows())
+        rows = read_rows() if self._waiting is None else CacheRows.joined([self._waiting, read_rows()])
         last = self._last.copy() if reuse.whole_prompt and self._last is not None else None
         while place + size <= len(ids):
             if not tree.has_space(size):
@@ -286,12 +286,6 @@ def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) 
         is_in_order = np.array_equal(packed.column_rows, packed.sampled_rows)
         found.append(results if is_in_order else results.take(packed.answers))  # logits are large
     return found
-
-
-def joined_rows(first: CacheRows, second: CacheRows) -> CacheRows:
-    """Return the rows of `first` and `second` in one piece."""
-    pairs = zip(first.layers, second.layers, strict=True)
-    return CacheRows(tuple(np.concatenate(pair, axis=1) for pair in pairs))
 
 
 def sliced_rows(rows: CacheRows, part: slice) -> CacheRows:

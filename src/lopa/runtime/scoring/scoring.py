@@ -31,17 +31,6 @@ Beginning = tuple[int, ...]
 """Tokens of a choice before one of its tokens."""
 
 
-def end_of_canvas(prompt: int, longest: int, params: DecodingParams, max_positions: int) -> int:
-    """Return the exclusive end of the canvas behind a prompt of `prompt` tokens.
-
-    The canvas consists of the blocks in which a decode would write the `longest` choice, cut at the model's last
-    position.
-    """
-    layout = layout_of_prompt(prompt, params)
-    blocks = -(-(prompt + longest - layout.first) // layout.size)
-    return min(layout.first + blocks * layout.size, max_positions)
-
-
 class Scoring:
     """The state of one request between forwards. It ends when all choices have their scores."""
 
@@ -53,7 +42,10 @@ class Scoring:
         self._prompt, self._choices = prompt, choices
         self.layout = layout_of_prompt(len(prompt), params, manifest.prediction_shift)
         longest = max(len(choice.token_ids) for choice in choices)
-        self._end = end_of_canvas(len(prompt), longest, params, manifest.dimensions.max_positions)
+        first, size = self.layout.first, self.layout.size
+        # The canvas has the blocks in which a decode would write the longest choice.
+        end = first + -(-(len(prompt) + longest - first) // size) * size
+        self._end = min(end, manifest.dimensions.max_positions)
         self._next_tokens = tokens_by_beginning(choices)
         self._waiting = list(self._next_tokens)
         self._found: dict[tuple[Beginning, int], float] = {}

@@ -92,11 +92,6 @@ class EncodedHoles:
         """The boundary tokens by position."""
         return {each.position: each for each in self.boundary_tokens}
 
-    @cached_property
-    def boundary_ids(self) -> dict[int, int]:
-        """The tokens of the given text at boundaries, by position."""
-        return {each.position: each.token for each in self.boundary_tokens}
-
     def resized(self, sizes: Sequence[int], mask: int) -> "EncodedHoles":
         """Return the text with holes of these `sizes`, at least those of their boundary tokens, filled with `mask`."""
         ids, holes = [*self.given_ids[0]], []

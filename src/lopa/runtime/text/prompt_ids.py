@@ -74,7 +74,7 @@ def _check_form(prompt: Any) -> Sequence[Any]:
     raise BadInputError(
         f"invalid prompt {shown(prompt)}",
         expected="a string, or a list of token IDs",
-        remedy="decode bytes, convert arrays with .tolist(), and messages with Chat([...]); pass IDs as lists in a list",
+        remedy="decode bytes, convert arrays with .tolist(), and messages with Chat([...]); pass IDs as lists",
     )
 
 

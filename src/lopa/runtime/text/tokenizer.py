@@ -138,10 +138,6 @@ class Tokenizer:
             number for number, token in added.items() if any(is_markup(token.content, each) for each in templates)
         )
 
-    def control_token(self, text: str) -> int | None:
-        """Return the ID of the added token `text`, which answers show, or None if `text` is ordinary text."""
-        return next((number for number, shown_text in self.added_texts.items() if shown_text == text), None)
-
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
         """IDs of control tokens, which plain text is never encoded as: special tokens and the chat template's markup.
