@@ -93,7 +93,7 @@ def test_markup_with_one_message_character_is_text(template: str, contents: tupl
     chat: list[dict[str, Any]] = [{"role": "user", "content": text, "tool_call": "x"} for text in contents]
     ids = tokenizer.chat(chat)
     assert [each for each in marks(tokenizer, ids) if "tool_call" in each] == ["<tool_call>"]
-    assert tokenizer._backend.decode(ids, skip_special_tokens=False) == tokenizer._rendered_chat(chat).text
+    assert tokenizer._backend.decode(ids, skip_special_tokens=False) == tokenizer.chat_text(chat)
 
 
 PIECES = [*SPECIAL, *MARKS, *OTHERS, "<tool_", "call>", "</", "think>", "a", "\n", " ", "{", '"', "é", "tool_call", "/"]
@@ -109,7 +109,7 @@ def test_combined_texts_forge_nothing(place: str, text: str) -> None:
         text = text.replace("</think>", "")
     ids = QWEN.chat(chats(text)[place])
     assert marks(QWEN, ids) == marks(QWEN, QWEN.chat(chats(HARMLESS)[place]))
-    assert QWEN._backend.decode(ids, skip_special_tokens=False) == QWEN._rendered_chat(chats(text)[place]).text
+    assert QWEN._backend.decode(ids, skip_special_tokens=False) == QWEN.chat_text(chats(text)[place])
 
 
 @pytest.mark.parametrize("options", [{"lstrip": True}, {"rstrip": True}, {"normalized": True}, {"single_word": True}])
@@ -126,4 +126,4 @@ def test_other_added_tokens_stay_tokens_in_text() -> None:
         assert QWEN.encode(text, add_bos=False) == [QWEN._backend.token_to_id(text)]
     plain = tokenizer_with(TEMPLATES["chatml"])
     chat = [{"role": "user", "content": "<think>a</think> user"}]
-    assert plain.chat(chat) == plain._backend.encode(plain._rendered_chat(chat).text, add_special_tokens=False).ids
+    assert plain.chat(chat) == plain._backend.encode(plain.chat_text(chat), add_special_tokens=False).ids

@@ -123,7 +123,7 @@ def test_no_message_forges_a_token(name: str, contents: list[str]) -> None:
 
     ids = tokenizer.chat(chat(str))
     assert specials(tokenizer, ids) == specials(tokenizer, tokenizer.chat(chat(lambda _: "harmless")))
-    assert written(tokenizer, ids) == tokenizer._rendered_chat(chat(str)).text
+    assert written(tokenizer, ids) == tokenizer.chat_text(chat(str))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -135,7 +135,7 @@ def test_ordinary_chats_have_the_ids_of_their_text(name: str) -> None:
         {"role": "assistant", "content": "<think>\nhm\n</think>\n\n5 > 4"},
         {"role": "user", "content": "a < b | c"},
     ]
-    text = tokenizer._rendered_chat(chat).text
+    text = tokenizer.chat_text(chat)
     ids = tokenizer._backend.encode(text, add_special_tokens=False).ids
     assert tokenizer.chat(chat) == ids
     assert specials(tokenizer, ids)

@@ -63,14 +63,14 @@ def test_chat_has_one_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> No
     found = with_settings(
         tiny_bundle, tmp_path / "copy", chat_template=template, sep_token={"content": "##", "special": True}
     )
-    assert found._rendered_chat(MESSAGES).text == "<|beginoftext|>What is 2 + 3?<|endoftext|>##>"
+    assert found.chat_text(MESSAGES) == "<|beginoftext|>What is 2 + 3?<|endoftext|>##>"
     middle = found.encode("What is 2 + 3?", add_bos=False)
     assert found.chat(MESSAGES) == [BOS, *middle, EOS, *found.encode("##>", add_bos=False)]
 
 
 def test_default_of_named_templates(tiny_bundle: Path, tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    assert with_settings(tiny_bundle, tmp_path / "copy", chat_template=named)._rendered_chat(MESSAGES).text == "plain"
+    assert with_settings(tiny_bundle, tmp_path / "copy", chat_template=named).chat_text(MESSAGES) == "plain"
 
 
 @pytest.mark.parametrize("settings", [{}, {"chat_template": None}, {"chat_template": [{"name": "x", "template": "y"}]}])

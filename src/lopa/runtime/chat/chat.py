@@ -58,7 +58,7 @@ class Chat:
     def __post_init__(self) -> None:
         with field_errors("messages"):
             check_messages(self.messages)
-        _ = self.requested_tools  # raises for invalid ones
+        _ = self._requested_tools  # raises for invalid ones
         for name, kinds, expected in _KINDS:
             value = getattr(self, name)
             if not isinstance(value, kinds):
@@ -66,7 +66,7 @@ class Chat:
                     raise invalid_value(name, value, expected)
 
     @cached_property
-    def requested_tools(self) -> ToolRequest | None:
+    def _requested_tools(self) -> ToolRequest | None:
         """The checked tools, or None without any."""
         names = ("tools", "tool_choice", "parallel_tool_calls")
         return tools_from_body({name: getattr(self, name) for name in names})
@@ -74,7 +74,7 @@ class Chat:
     @property
     def may_call(self) -> bool:
         """True if the answer may call a tool."""
-        return self.requested_tools is not None and self.requested_tools.choice != "none"
+        return self._requested_tools is not None and self._requested_tools.choice != "none"
 
     def template_kwargs(self, template: str) -> dict[str, Any]:
         """Return the variables of a chat template: those of the chat, and its switch of reasoning.
@@ -104,6 +104,11 @@ class Chat:
             expected="a template with one of the variables " + ", ".join(_SWITCHES),
             remedy=f"remove {REASONING}, or limit it with reasoning_budget",
         )
+
+
+def requested_tools(chat: Chat) -> ToolRequest | None:
+    """Return the checked tools of a chat, or None without any."""
+    return chat._requested_tools
 
 
 def has_reasoning(template: str) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from lopa.runtime.chat.answer_grammar import Reasoning, answer_grammar, json_expression
 from lopa.runtime.chat.call_format import CallFormat, format_from_template
-from lopa.runtime.chat.chat import Chat, has_reasoning
+from lopa.runtime.chat.chat import Chat, has_reasoning, requested_tools
 from lopa.runtime.errors import BadInputError, ChoicesRefusedError, MissingBackendError, field_errors
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.llguidance_library import lark_from_regex
@@ -64,7 +64,7 @@ def prepare_chat(
     template, tokenizer or options do not allow. Choices are scored directly behind the prompt; ChoicesRefusedError says
     why that is not possible.
     """
-    calls, tools = None, chat.requested_tools if chat.may_call else None
+    calls, tools = None, requested_tools(chat) if chat.may_call else None
     template = _template(tokenizer, chat)
     if tools is not None:
         with field_errors(_TOOLS):
@@ -101,7 +101,7 @@ def prepare_chat(
 
 def ids_from_chat(tokenizer: Tokenizer, chat: Chat, config: GenerationConfig) -> list[int]:
     """Return the token IDs of a chat's prompt. Raises as `prepare_chat` does for messages and variables."""
-    tools = chat.requested_tools
+    tools = requested_tools(chat)
     definitions = None if tools is None else [each.definition for each in tools.tools]
     with field_errors(_TOOLS):
         # Marking and rendering takes far longer than this check.
@@ -147,7 +147,7 @@ def _check_scored_directly(form: AnswerForm) -> None:
 
 
 def _template(tokenizer: Tokenizer, chat: Chat) -> str:
-    return tokenizer.chat_template(with_tools=chat.requested_tools is not None)
+    return tokenizer.chat_template(with_tools=requested_tools(chat) is not None)
 
 
 def _reasoning(tokenizer: Tokenizer, template: str, ids: list[int]) -> Reasoning:

@@ -268,6 +268,10 @@ class Tokenizer:
         own = [place for run in _template_runs(chat.marks) for place in self._control_tokens_in(text, run)]
         return ids if own == spans else self._ids_with_control_tokens(text, own)
 
+    def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the text of a chat by the bundle's template. Raises as `chat` does."""
+        return self._rendered_chat(messages).text
+
     def _rendered_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
