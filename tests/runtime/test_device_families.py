@@ -24,7 +24,7 @@ OPTIONS = merged_options(GenerationConfig())
         ("cpu:0-3", "cpu", "0-3", True),
         ("numpy", "numpy", "", True),
         ("openvino:CPU:bf16", "openvino", "CPU:bf16", True),
-        ("openvino:NPU:auto", "openvino", "NPU:auto", False),
+        ("openvino:NPU:bf16", "openvino", "NPU:bf16", False),
         ("cuda:1:tf32", "cuda", "1:tf32", False),
         ("tensorrt-rtx:3", "tensorrt-rtx", "3", False),
         ("mpi", "mpi", "", False),

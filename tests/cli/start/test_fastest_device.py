@@ -1,6 +1,5 @@
 """doctor BUNDLE: the choice of the fastest device, and the lines about the others."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,4 @@ def test_every_device_is_measured_or_has_a_reason(tiny_bundle: Path, monkeypatch
     assert lines[1].endswith(" ms")
     assert lines[2].startswith("openvino:CPU: ")
     assert "100% of best tokens as on cpu" in lines[2]
-    assert re.match(
-        r"openvino:CPU:auto takes openvino:CPU(:bf16)?, (the only one|(of|from) openvino:CPU [0-9.]+ ms)", lines[3]
-    )
     assert verdict.split(" ")[0] in ("cpu", "openvino:CPU")

@@ -20,7 +20,6 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.openvino import openvino_model as model
 from lopa.runtime.openvino import openvino_session as session
-from lopa.runtime.openvino import rounding_choice as choice
 from lopa.runtime.openvino.openvino_library import OpenVinoDevice, openvino_core
 from lopa.runtime.openvino.openvino_model import settings
 from lopa.runtime.sessions.session import Session, open_session
@@ -29,7 +28,6 @@ openvino = pytest.importorskip("openvino")
 
 DEVICE = "openvino:CPU"
 BF16 = f"{DEVICE}:bf16"
-AUTO = f"{DEVICE}:auto"
 HAS_BF16 = "BF16" in openvino_core(openvino).get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="needs a processor with bfloat16")
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
@@ -46,7 +44,7 @@ class TestContract(DeviceContract):
         return Devices(Bundle.open(tiny_bundle), DEVICE)
 
     def test_missing_device_raises(self, devices: Devices) -> None:
-        for name in ("GPU.7", "NPU", "GPU.7:auto"):
+        for name in ("GPU.7", "NPU"):
             with pytest.raises(MissingBackendError, match="openvino:CPU") as caught:
                 open_session(devices.bundle, f"openvino:{name}")
             assert "lists CPU" in caught.value.received
@@ -210,54 +208,6 @@ def test_an_interrupted_forward_ends_before_the_next_use(
         assert not left
         for _ in range(2):
             assert decoder.generate(PROMPT, max_new_tokens=16).token_ids == expected
-
-
-@pytest.mark.parametrize("tiny_quantized", ["int4"], indirect=True)
-def test_auto_keeps_the_fastest_precision(
-    tiny_quantized: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever device is fastest, check its exact results, its name, all figures, and that no other model is open."""
-    bundle = Bundle.open(tiny_quantized)
-    devices = model.devices_to_choose_from(bundle, AUTO)
-    assert devices[0] == DEVICE
-    assert (BF16 in devices) == HAS_BF16
-    assert (f"{DEVICE}:int8" in devices) == (bundle.manifest.quantization.kind == "int4")  # type: ignore[union-attr]
-    if len(devices) == 1:
-        pytest.skip("this processor has no bfloat16, so that there is nothing to choose")
-    batch = random_batch(np.random.default_rng(8), [1], 2, 20, 4)
-    for fast in devices:
-        monkeypatch.setattr(choice, "_seconds", lambda timed, _, fast=fast: 1.0 if timed.device == fast else 2.0)
-        models_before = len(model._open_models)
-        kept = session.open_session(bundle, AUTO, threads=1)
-        assert len(model._open_models) <= models_before + 1
-        assert kept.device == fast
-        assert kept.choice is not None
-        assert [each.device for each in kept.choice.timed] == list(devices)
-        assert str(kept.choice).startswith(f"{fast}, from {DEVICE} ")
-        assert kept.prefix_length(1) == 0
-        expected = sequential(opened(tiny_quantized, fast)).forward(batch)
-        np.testing.assert_array_equal(sequential(kept).forward(batch).topk_logprobs, expected.topk_logprobs)
-        kept.close()
-    plain = session.open_session(bundle, DEVICE, threads=1)
-    assert plain.choice is None
-    plain.close()
-
-
-def test_auto_without_bfloat16(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is timed on a processor without bfloat16."""
-    bundle = Bundle.open(tiny_bundle)
-    monkeypatch.setattr(model, "_capabilities", lambda *_: ["FP32", "INT8"])
-    monkeypatch.setattr(choice, "_seconds", None)
-    kept = session.open_session(bundle, AUTO, threads=1)
-    assert kept.device == DEVICE
-    assert str(kept.choice) == f"{DEVICE}, the only one available for this bundle"
-    kept.close()
-
-
-def test_auto_as_a_stage_raises(tiny_staged: Path) -> None:
-    with pytest.raises(BadInputError, match="only whole models are timed") as caught:
-        open_session(Bundle.open(tiny_staged), f"cpu+{AUTO}")
-    assert "for layers 4 to 5 of" in caught.value.received
 
 
 class _Core:

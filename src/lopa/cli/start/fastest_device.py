@@ -1,17 +1,15 @@
 """Search for the fastest device for a bundle: short forwards on each available device in turn."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 from lopa.bench.forward.comparison import SideResult, compare_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, LopaError, engine_failure
-from lopa.runtime.openvino.openvino_session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.wrapped_session import TypedSession
 
-_OPENVINO, _OPENVINO_AUTO = "openvino:CPU", "openvino:CPU:auto"
 _SHAPE = ForwardShape(1, 32, 64, 32)
 """Shape of most steps with one branch: one block after a short prefix, with every position sampled."""
 _ROUNDS = 5
@@ -22,8 +20,7 @@ _MARGIN = 0.05
 def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool = True) -> Iterator[str]:
     """Yield a line per device, with the reason if it does not open, and a line that names the fastest.
 
-    If openvino:CPU opens, another line names the choice of openvino:CPU:auto. With `report_all` False, devices that do
-    not suit the bundle have no line, e.g. int8 devices for float weights.
+    With `report_all` False, devices that do not suit the bundle have no line, e.g. int8 devices for float weights.
     """
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
@@ -43,9 +40,6 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
         results = compare_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)
         for each in results:
             yield f"{each.side}: {each.median * 1e3:.3g} ms{_difference(each, results[0])}"
-        if _OPENVINO in sessions:
-            with closing(open_openvino(bundle, _OPENVINO_AUTO, threads=None)) as chosen:  # among the open models
-                yield f"{_OPENVINO_AUTO} takes {chosen.choice}"
     yield verdict_of(results)
 
 

@@ -1,6 +1,6 @@
 """OpenVINO's Python package: version check, import without telemetry, the one Core of a process, and its devices.
 
-Device names are "openvino:CPU" and "openvino:GPU.1", optionally with ":bf16", ":int8" or ":auto".
+Device names are "openvino:CPU" and "openvino:GPU.1", optionally with ":bf16" or ":int8".
 """
 
 import importlib
@@ -80,7 +80,7 @@ def _import() -> Any:
 
 
 _FAMILY = "openvino"
-Rounding = Literal["bf16", "int8", "auto"]
+Rounding = Literal["bf16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class OpenVinoDevice:
     """Reduced precision, or None for float32.
 
     With bf16, products may be computed in bfloat16. With int8, rows are rounded to 8 bits in products with 4-bit
-    weights. With auto, the fastest of these is used.
+    weights.
     """
 
 
@@ -122,6 +122,6 @@ def find_devices(family: str) -> list[DeviceStatus]:
         device = f"{family}:{name}"
         bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
         untested = "" if name == "CPU" else ", untested (docs/how-to/devices.md)"
-        also = f"; also {device}:bf16 (rounded) and {device}:auto (the fastest)" if bf16 else ""
+        also = f"; also {device}:bf16 (rounded)" if bf16 else ""
         devices.append(DeviceStatus(device, f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{untested}"))
     return devices

@@ -46,14 +46,9 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
             expected="a graph without functions of the domain lopa, which OpenVINO cannot read",
             remedy="export the checkpoint without --plugins, or use --device cpu",
         )
-    if requested.rounding == "auto":
-        raise BadInputError(
-            f"device {device!r} cannot be chosen for layers {part.first + 1} to {part.end} of {bundle.path}",
-            expected="a pipeline stage with a fixed precision, because only whole models are timed",
-            remedy=f"use openvino:{requested.name} or openvino:{requested.name}:bf16 for the stage",
-        )
-    if requested.rounding == "int8" and not _supports_int8(bundle, requested.name):
-        matrices = "floats" if (kind := bundle.manifest.quantization) is None else kind.kind
+    quantization = bundle.manifest.quantization
+    matrices = "floats" if quantization is None else quantization.kind
+    if requested.rounding == "int8" and (requested.name != "CPU" or matrices != "int4"):
         raise BadInputError(
             f"device {device!r} has no effect on {bundle.path}, whose matrices are {matrices}",
             expected="openvino:CPU:int8 with a bundle of 4-bit matrices; it has no effect on others",
@@ -114,7 +109,7 @@ def check_listed(core: Any, device: str) -> None:
             expected="a device that OpenVINO lists",
             remedy="install the device's driver, or use a listed device, e.g. --device openvino:CPU",
         )
-    capabilities = _capabilities(core, requested.name)
+    capabilities = [str(each) for each in core.get_property(requested.name, "OPTIMIZATION_CAPABILITIES")]
     if requested.rounding == "bf16" and "BF16" not in capabilities:
         raise MissingBackendError(
             f"device {device!r}, but {core.get_property(requested.name, 'FULL_DEVICE_NAME')} has only "
@@ -122,28 +117,6 @@ def check_listed(core: Any, device: str) -> None:
             expected="a device with the capability BF16, i.e. a processor with AVX512-BF16 or AMX",
             remedy=f"use --device openvino:{requested.name}, which computes in float32",
         )
-
-
-def devices_to_choose_from(bundle: Bundle, device: str) -> tuple[str, ...]:
-    """Return the devices that "openvino:NAME:auto" may resolve to for `bundle`: float32 first, then reduced precisions.
-
-    Raises MissingBackendError if OpenVINO is missing or too old, or if it lacks the device.
-    """
-    core, name = openvino_core(openvino_module(device)), device_from_name(device).name
-    check_listed(core, device)
-    plain = f"openvino:{name}"
-    rounded = [f"{plain}:bf16"] if "BF16" in _capabilities(core, name) else []
-    return (plain, *rounded, *([f"{plain}:int8"] if _supports_int8(bundle, name) else []))
-
-
-def _capabilities(core: Any, name: str) -> list[str]:
-    return [str(each) for each in core.get_property(name, "OPTIMIZATION_CAPABILITIES")]
-
-
-def _supports_int8(bundle: Bundle, name: str) -> bool:
-    """Return True if device `name` can round rows to 8 bits in products with 4-bit weights of `bundle`."""
-    quantization = bundle.manifest.quantization
-    return name == "CPU" and quantization is not None and quantization.kind == "int4"
 
 
 def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:

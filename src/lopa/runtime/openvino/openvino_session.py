@@ -1,58 +1,24 @@
 """The contract on OpenVINO, with caches and windows bound from host memory without copies."""
 
-import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.model_part import ModelPart, whole_model
-from lopa.runtime.openvino.openvino_library import device_from_name
-from lopa.runtime.openvino.openvino_model import CompiledModel, devices_to_choose_from, model_of_part
-from lopa.runtime.openvino.rounding_choice import RoundingChoice, choice_from_sessions
+from lopa.runtime.openvino.openvino_model import CompiledModel, model_of_part
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 _BFLOAT16_BITS = stored_dtype("bfloat16")
-_LOG = logging.getLogger(__name__)
 
 
-class OpenVinoSession(HostSession):
-    """HostSession that records why its precision was chosen."""
-
-    choice: RoundingChoice | None = None
-    """The measurements that chose `device` if "openvino:NAME:auto" was requested, otherwise None."""
-
-
-def open_session(bundle: Bundle, device: str, *, threads: int | None) -> OpenVinoSession:
-    """Open the bundle's standard graph on "openvino:CPU", "openvino:GPU.1" and so on. Raises like model_of_part.
-
-    For "openvino:CPU:auto", a session is opened with every available precision, and the fastest one is kept. Its device
-    name contains the chosen precision.
-    """
-    if device_from_name(device).rounding == "auto":
-        return _fastest_session(bundle, device, threads)
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
+    """Open the bundle's standard graph on "openvino:CPU", "openvino:GPU.1" and so on. Raises like model_of_part."""
     manifest = bundle.manifest
     forward = forward_from_bundle(bundle, whole_model(manifest.dimensions.layers), device, threads=threads)
-    return OpenVinoSession(forward, device, cache_shape_from_manifest(manifest))
-
-
-def _fastest_session(bundle: Bundle, device: str, threads: int | None) -> OpenVinoSession:
-    with ExitStack() as stack:
-        sessions: dict[str, OpenVinoSession] = {}
-        for name in devices_to_choose_from(bundle, device):
-            sessions[name] = open_session(bundle, name, threads=threads)
-            stack.callback(sessions[name].close)
-        choice = choice_from_sessions(sessions, bundle.manifest)
-        _LOG.info("device %s runs as %s", device, choice)
-        kept = sessions.pop(choice.device)
-        kept.choice = choice
-        stack.pop_all()
-    for other in sessions.values():
-        other.close()
-    return kept
+    return HostSession(forward, device, cache_shape_from_manifest(manifest))
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:

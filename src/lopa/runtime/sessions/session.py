@@ -28,7 +28,7 @@ class Session(Protocol):
 
     @property
     def device(self) -> str:
-        """Device name as given by the user, e.g. "cpu". For "openvino:CPU:auto" it is the chosen variant."""
+        """Device name as given by the user, e.g. "cpu"."""
 
     def start(self, batch: PackedBatch) -> Ticket:
         """Start a forward of every window against its request's prefix, and keep `batch` until it is computed.
