@@ -36,20 +36,3 @@ def test_the_given_rows_are_copied(
     assert (count > 0) == any((a != b).any() for a, b in zip(caches, wanted, strict=True))
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs.astype(np.float32))
-
-
-@pytest.mark.parametrize(
-    "change", [{"count": 41}, {"offset": 50}, {"offset": -1}, {"branch": 3}, {"request": 2}, {"slot": -1}]
-)
-def test_rows_that_do_not_exist_or_do_not_fit(kernels: Kernels, change: dict[str, int]) -> None:
-    where = {"request": 0, "branch": 0, "slot": 0, "offset": 10, "count": 20} | change
-    with pytest.raises(ValueError, match="expected rows of"):
-        kernels(kernel_calls.run_commit, *_arrays("float32"), where)
-
-
-def test_arrays_that_differ(kernels: Kernels) -> None:
-    windows, caches = _arrays("float32")
-    where = {"request": 0, "branch": 0, "slot": 0, "offset": 0, "count": 1}
-    for wrong in (caches[:-1], [*caches[:-1], caches[-1][:, :, :60].copy()], [c[:, :1].copy() for c in caches]):
-        with pytest.raises(ValueError, match="of the same type"):
-            kernels(kernel_calls.run_commit, windows, wrong, where)

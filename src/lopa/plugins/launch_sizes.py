@@ -44,8 +44,3 @@ def attention_tiles(floats: Floats) -> AttentionTiles:
 def head_tiles(floats: Floats) -> HeadTiles:
     """Return tiles that need at most 48 KiB of shared memory."""
     return HeadTiles(64, 64, 32) if floats == "fp32" else HeadTiles(64, 128, 64)
-
-
-def splits_from_vocabulary(vocabulary: int) -> int:
-    """Return the number of splits of the vocabulary."""
-    return min(MAX_SPLITS, -(-vocabulary // SPLIT_COLUMNS))

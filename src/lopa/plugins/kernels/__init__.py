@@ -1,1 +1,1 @@
-"""Operators as Triton kernels, with launchers for torch tensors. Importing these modules needs torch and Triton."""
+"""Operators as Triton kernels, compiled ahead of time. Importing these modules needs Triton."""

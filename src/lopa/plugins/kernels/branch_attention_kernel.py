@@ -3,7 +3,6 @@
 The rows of all branches and of query heads that share a key-value head are packed, in the order of branch, head and
 window row. A program computes the attention of ROWS of them to the prefix, then to the windows of their own branches.
 Both parts share one running softmax, which merges them by log-sum-exp. No prefix is copied and no head is expanded.
-`branch_attention` launches the kernel.
 """
 
 import triton

@@ -1,7 +1,7 @@
 """Commit as one Triton kernel, which copies the keys and values of all layers in one launch.
 
 Engines choose where arrays are allocated, so the kernel reads their addresses from a table. Rows of any type are copied
-as bits. `commit` launches the kernel.
+as bits.
 """
 
 import triton

@@ -3,7 +3,7 @@
 The first kernel works on splits of the vocabulary. For each row it outputs the largest logit and the best K candidates.
 It also outputs the sum of exp(z - largest) and the sum of (z - largest) exp(z - largest). The second kernel merges the
 splits of a row. Candidates are 64-bit keys. The high half sorts like the logits, and the low half is the negated id.
-The K largest keys are therefore the K best candidates, equal ones by lower id. `token_statistics` launches both.
+The K largest keys are therefore the K best candidates, equal ones by lower id.
 """
 
 import triton
