@@ -7,9 +7,9 @@ the same byte order.
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ FIRST_CAPACITY = 1 << 16
 """Initial size in bytes of a serving rank's buffer. A `Capacity` message announces a larger one."""
 HELLO_SIZE = 32
 """Size in bytes of the first message of every serving rank."""
-_LAYOUT = 3
+_LAYOUT = 4
 """Layout version. It changes with every change of the messages, so that different versions reject each other."""
 _HEADER: Field = ((7,), np.int64)
 """Header of a message: its kind and up to six numbers."""
@@ -106,70 +106,40 @@ class Stop:
 Message = ForwardMessage | Commit | Read | Shorten | Release | Free | Capacity | Stop
 
 
-class _Kind(IntEnum):
-    FORWARD = 1
-    COMMIT = 2
-    READ = 3
-    RELEASE = 4
-    CAPACITY = 5
-    STOP = 6
-    SHORTEN = 7
-    FREE = 8
+_KINDS: tuple[type[Message], ...] = (ForwardMessage, Commit, Read, Shorten, Release, Free, Capacity, Stop)
+"""Messages by the kind in their header. The numbers of all but the first are their fields."""
 
 
 def bytes_from_message(message: Message) -> Bytes:
     """Return the whole message as one array."""
-    match message:
-        case ForwardMessage(ticket, batch):
-            sizes = len(batch.requests), len(batch.lengths), len(batch.input_ids), len(batch.sampled_rows)
-            arrays = (
-                np.array(batch.requests, np.int64),
-                batch.slots,
-                batch.lengths,
-                batch.input_ids,
-                batch.position_ids,
-                batch.sampled_rows,
-                batch.temperature,
-                np.packbits(batch.mask),
-            )
-            return _concatenate(_header(_Kind.FORWARD, ticket, *sizes), *arrays)
-        case Commit(ticket, request, source, branch, count, travels):
-            return _concatenate(_header(_Kind.COMMIT, ticket, request, source, branch, count, travels))
-        case Read(ticket, request, branch, count):
-            return _concatenate(_header(_Kind.READ, ticket, request, branch, count))
-        case Shorten(request, count):
-            return _concatenate(_header(_Kind.SHORTEN, request, count))
-        case Release(ticket):
-            return _concatenate(_header(_Kind.RELEASE, ticket))
-        case Free(request):
-            return _concatenate(_header(_Kind.FREE, request))
-        case Capacity(size):
-            return _concatenate(_header(_Kind.CAPACITY, size))
-        case Stop():
-            return _concatenate(_header(_Kind.STOP))
+    if not isinstance(message, ForwardMessage):
+        return _concatenate(_header(message, *astuple(message)))
+    batch = message.batch
+    sizes = len(batch.requests), len(batch.lengths), len(batch.input_ids), len(batch.sampled_rows)
+    return _concatenate(
+        _header(message, message.ticket, *sizes),
+        np.array(batch.requests, np.int64),
+        batch.slots,
+        batch.lengths,
+        batch.input_ids,
+        batch.position_ids,
+        batch.sampled_rows,
+        batch.temperature,
+        np.packbits(batch.mask),
+    )
 
 
 def message_from_bytes(buffer: Bytes) -> Message:
     """Decode the message at the start of `buffer`. Raises ValueError for an unknown kind."""
-    kind, a, b, c, d, e, f = _arrays(buffer, [_HEADER])[0].tolist()
-    match kind:
-        case _Kind.FORWARD:
-            return ForwardMessage(a, _batch_from_bytes(buffer, b, c, d, e))
-        case _Kind.COMMIT:
-            return Commit(a, b, c, d, e, travels=bool(f))
-        case _Kind.READ:
-            return Read(a, b, c, d)
-        case _Kind.SHORTEN:
-            return Shorten(a, b)
-        case _Kind.RELEASE:
-            return Release(a)
-        case _Kind.FREE:
-            return Free(a)
-        case _Kind.CAPACITY:
-            return Capacity(a)
-        case _Kind.STOP:
-            return Stop()
-    raise ValueError(f"received a message of kind {kind}, expected one of {[each.value for each in _Kind]}")
+    number, *numbers = _arrays(buffer, [_HEADER])[0].tolist()
+    if not 0 <= number < len(_KINDS):
+        raise ValueError(f"received a message of kind {number}, expected one below {len(_KINDS)}")
+    kind = _KINDS[number]
+    if kind is ForwardMessage:
+        return ForwardMessage(numbers[0], _batch_from_bytes(buffer, *numbers[1:5]))
+    values = [each.type(value) for each, value in zip(fields(kind), numbers, strict=False)]  # type: ignore[operator]
+    message: Message = kind(*values)
+    return message
 
 
 def hello_from_manifest(manifest: Manifest) -> Bytes:
@@ -239,9 +209,9 @@ def _batch_from_bytes(buffer: Bytes, requests: int, windows: int, rows: int, sam
     )
 
 
-def _header(kind: _Kind, *numbers: int) -> npt.NDArray[np.int64]:
+def _header(message: Message, *numbers: int) -> npt.NDArray[np.int64]:
     header = np.zeros(*_HEADER)
-    header[: 1 + len(numbers)] = (kind, *numbers)
+    header[: 1 + len(numbers)] = (_KINDS.index(type(message)), *numbers)
     return header
 
 
@@ -266,13 +236,6 @@ def _size(field: Field) -> int:
 
 def _arrays(buffer: Bytes, fields: Sequence[Field]) -> list[npt.NDArray[Any]]:
     """Return views of `buffer`, one per field, in order."""
-    return list(_split(buffer, fields))
-
-
-def _split(buffer: Bytes, fields: Sequence[Field]) -> Iterable[npt.NDArray[Any]]:
-    start = 0
-    for field in fields:
-        shape, dtype = field
-        end = start + _size(field)
-        yield buffer[start:end].view(dtype).reshape(shape)
-        start = end
+    ends = list(accumulate(map(_size, fields)))
+    parts = zip(fields, [0, *ends], ends, strict=False)
+    return [buffer[start:end].view(dtype).reshape(shape) for (shape, dtype), start, end in parts]
