@@ -11,8 +11,7 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.multi_device.session_thread import SessionThread
-from lopa.runtime.sessions.device_worker import ThreadedSession
+from lopa.runtime.sessions.device_worker import SessionThread, ThreadedSession
 from lopa.runtime.sessions.session import Session, open_session
 
 

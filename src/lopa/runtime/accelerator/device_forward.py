@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from lopa.runtime.accelerator.device_memory import Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.graph_form import GraphForm
-from lopa.runtime.bundle.buckets import ShapeBucket
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.bundle.graph_signature import ArrayForm, arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import past_names
@@ -106,3 +108,32 @@ class GraphArrays:
     def prefix_bytes(self, bucket: Sizes) -> int:
         """Return the bytes of all prefix arrays."""
         return sum(array.size for array in arrays_of_values(self._prefix, bucket).values())
+
+
+_NO_SIZES = Sizes(0, 0, 0, 0, 0)
+"""Sizes of the buffers to allocate in advance if there are no shape buckets."""
+
+
+class AnyShapes:
+    """The shapes of a forward that has shape buckets, or none, and runs any other shape too."""
+
+    def __init__(self, manifest: Manifest, buckets: Sequence[ShapeBucket], window_step: int) -> None:
+        """Store the shape buckets. Windows of other shapes are rounded up to multiples of `window_step`."""
+        self.buckets = buckets
+        self.arrays = GraphArrays(manifest)
+        self.sizes = self.arrays.bytes_without_prefix(_NO_SIZES, *buckets)
+        self._table = BucketTable(buckets) if buckets else None
+        self._window_step = window_step
+
+    def sizes_of(self, bucket: ShapeBucket) -> dict[str, int]:
+        """Return the bytes of every input and output except the prefix."""
+        return self.arrays.bytes_without_prefix(bucket)
+
+    def bucket_for(self, sizes: Sizes) -> ShapeBucket:
+        """Return the best shape bucket for a forward, or the forward's own shape with a rounded-up window if no bucket
+        fits.
+        """
+        if self._table is not None and self._table.holds(sizes):
+            return self._table.bucket_for(sizes)
+        window = -(-sizes.window // self._window_step) * self._window_step
+        return bucket_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)

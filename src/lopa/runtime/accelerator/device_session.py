@@ -4,7 +4,7 @@ It creates, grows and frees the caches, pads forwards, and keeps the new rows of
 and statistics are copied between host and device.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -30,6 +30,7 @@ from lopa.runtime.contract import (
     Rows,
     Statistics,
     WindowBatch,
+    statistics_of_arrays,
     tiles,
     window_names,
 )
@@ -218,7 +219,7 @@ class DeviceSession:
                 memory.download(target, place[name].address)
             memory.synchronize()
         real = map(slice, batch.logits_index.shape)
-        return _statistics_from_outputs(outputs).part(*real)
+        return statistics_of_arrays(outputs).part(*real)
 
     def _past(self, requests: Sequence[int], first: int, bucket: ShapeBucket) -> dict[str, Buffer]:
         """Return the prefix rows of `requests` by input name, in the shape of `bucket`."""
@@ -293,15 +294,6 @@ def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple
         contract.ENTROPY: ((), np.float32),
     }
     return arrays | ({contract.LOGITS: ((vocab_size,), np.float32)} if with_logits else {})
-
-
-def _statistics_from_outputs(outputs: Mapping[str, Array]) -> Statistics:
-    return Statistics(
-        topk_ids=outputs[contract.TOPK_IDS],
-        topk_logprobs=outputs[contract.TOPK_LOGPROBS],
-        entropy=outputs[contract.ENTROPY],
-        logits=outputs.get(contract.LOGITS),
-    )
 
 
 def _prefix_mask(lengths: Sequence[int], requests: int, rows: int) -> Bool:

@@ -4,7 +4,7 @@ R requests, B branches, W query tokens per branch, P cached tokens, Q sampled po
 defines arrays. It uses no device, no file and no decoding rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,11 @@ class Statistics:
         across = len(parts) if across is None else across
         rows = [_concatenated(parts[first : first + across], axis=1) for first in range(0, len(parts), across)]
         return _concatenated(rows, axis=0)
+
+
+def statistics_of_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
+    """Return the statistics among the outputs of a graph by name."""
+    return Statistics(arrays[TOPK_IDS], arrays[TOPK_LOGPROBS], arrays[ENTROPY], arrays.get(LOGITS))
 
 
 def _concatenated(parts: Sequence[Statistics], *, axis: int) -> Statistics:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime import contract
-from lopa.runtime.contract import Bool, Float32, Rows, Statistics, WindowBatch
+from lopa.runtime.contract import Bool, Float32, Rows, Statistics, WindowBatch, statistics_of_arrays
 from lopa.runtime.contract.rotary import RotaryAngles, position_inputs, with_rotary_names
 
 Array = npt.NDArray[Any]
@@ -62,16 +62,7 @@ def statistics_from_portable(outputs: Mapping[str, Array], batch: WindowBatch) -
     ...].
     """
     sampled = batch.logits_index.shape
-
-    def with_batch_axes(name: str) -> Array:
-        return outputs[name].reshape(*sampled, *outputs[name].shape[1:])
-
-    return Statistics(
-        topk_ids=with_batch_axes(contract.TOPK_IDS),
-        topk_logprobs=with_batch_axes(contract.TOPK_LOGPROBS),
-        entropy=with_batch_axes(contract.ENTROPY),
-        logits=with_batch_axes(contract.LOGITS) if contract.LOGITS in outputs else None,
-    )
+    return statistics_of_arrays(outputs).mapped(lambda array: array.reshape(*sampled, *array.shape[1:]))
 
 
 def rows_from_portable(rows: Rows, branches: int) -> Rows:

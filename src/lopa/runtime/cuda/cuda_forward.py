@@ -7,18 +7,16 @@ ONNX Runtime keeps graphs per thread, so one thread must create, use and close a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import onnxruntime as ort
 
-from lopa.runtime.accelerator.device_forward import GraphArrays
+from lopa.runtime.accelerator.device_forward import AnyShapes
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketTable, ShapeBucket, bucket_from_sizes
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.graph_signature import ArrayForm
 from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.model_part import whole_model
-from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError, raise_if_from_handler
@@ -30,13 +28,11 @@ _NO_GRAPH = -1
 """Value of ONNX Runtime's gpu_graph_id for a run without a graph. 0 is reserved."""
 _WINDOW_STEP = 4
 """Granularity of window lengths that ONNX Runtime's fused masked attention supports. Prefixes are multiples of 64."""
-_NO_SIZES = Sizes(0, 0, 0, 0, 0)
-"""Sizes of the buffers to allocate in advance if there are no shape buckets."""
 _BFLOAT16_IN_ONNX = 16
 """Value of TensorProto.BFLOAT16."""
 
 
-class CudaForward:
+class CudaForward(AnyShapes):
     """Forward on ONNX Runtime's CUDA provider, for shape buckets and any other shape."""
 
     def __init__(self, bundle: Bundle, device: str, memory: CudaMemory, buckets: Sequence[ShapeBucket]) -> None:
@@ -45,14 +41,11 @@ class CudaForward:
 
         Raises MissingBackendError if the provider does not start, and BadInputError if the graph cannot be opened.
         """
+        super().__init__(bundle.manifest, buckets, _WINDOW_STEP)
         self.memory = memory
-        self.buckets = buckets
         self.form: GraphForm = (PortableForm if bundle.manifest.dialect == "portable" else ContractForm)(
             bundle.manifest.rotary
         )
-        self._arrays = GraphArrays(bundle.manifest)
-        self._table = BucketTable(buckets) if buckets else None
-        self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)
         self._session: Any = _session_of_bundle(bundle, device, memory, with_graphs=bool(buckets))
         self._graphs: dict[tuple[ShapeBucket, tuple[int, ...]], tuple[Any, Any]] = {}
         """Binding and options of each captured run. A graph uses the addresses of its capture."""
@@ -60,19 +53,6 @@ class CudaForward:
         self._other_key: object = None
         """Shape and addresses currently bound in `_other`."""
         self._other_options = _run_options(_NO_GRAPH if buckets else None)
-
-    def sizes_of(self, bucket: ShapeBucket) -> dict[str, int]:
-        """Return the bytes of every input and output except the prefix."""
-        return self._arrays.bytes_without_prefix(bucket)
-
-    def bucket_for(self, sizes: Sizes) -> ShapeBucket:
-        """Return the best shape bucket for a forward, or the forward's own shape with a rounded-up window if no bucket
-        fits.
-        """
-        if self._table is not None and self._table.holds(sizes):
-            return self._table.bucket_for(sizes)
-        window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
-        return bucket_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
 
     def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         """Enqueue a forward. Raises EngineFailedError if ONNX Runtime cannot run it."""
@@ -104,9 +84,9 @@ class CudaForward:
 
     def _bind(self, binding: Any, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         device = self.memory.device
-        for name, array in self._arrays.inputs(bucket).items():
+        for name, array in self.arrays.inputs(bucket).items():
             binding.bind_input(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
-        for name, array in self._arrays.outputs(bucket).items():
+        for name, array in self.arrays.outputs(bucket).items():
             binding.bind_output(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
 
     def _run(self, binding: Any, options: Any) -> None:

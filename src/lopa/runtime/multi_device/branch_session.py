@@ -28,7 +28,7 @@ from lopa.runtime.contract.batch_parts import (
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.multi_device.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
-from lopa.runtime.multi_device.session_thread import SessionThread
+from lopa.runtime.sessions.device_worker import SessionThread
 from lopa.runtime.sessions.session import Session, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 

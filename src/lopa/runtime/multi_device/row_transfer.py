@@ -10,7 +10,7 @@ from functools import partial
 
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.contract.packed_batch import PackedBatch
-from lopa.runtime.multi_device.session_thread import SessionThread
+from lopa.runtime.sessions.device_worker import SessionThread
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 

@@ -8,11 +8,12 @@ import numpy.typing as npt
 import onnxruntime
 
 from lopa.runtime import contract
+from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
-from lopa.runtime.contract import Rows, Statistics, WindowBatch, past_names, tiles, window_names
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, past_names, statistics_of_arrays, tiles, window_names
 from lopa.runtime.contract.batch_parts import Part, branch_part_count
-from lopa.runtime.contract.rotary import RotaryAngles, position_inputs
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.sizes import sizes_of_batch
 from lopa.runtime.sessions.prefix_cache import Prefix
 
@@ -57,12 +58,8 @@ class QnnForward:
         inputs = inputs_of_part(batch, part, prefix, bucket, self._rotary)
         outputs: dict[str, Array] = dict(zip(names, session.run(names, inputs), strict=True))
         requests, branches, wanted = batch.logits_index.shape
-        statistics = Statistics(
-            topk_ids=outputs[contract.TOPK_IDS].astype(np.int64, copy=False),
-            topk_logprobs=outputs[contract.TOPK_LOGPROBS],
-            entropy=outputs[contract.ENTROPY],
-            logits=outputs.get(contract.LOGITS),
-        ).part(slice(requests), slice(branches), slice(wanted))
+        outputs[contract.TOPK_IDS] = outputs[contract.TOPK_IDS].astype(np.int64, copy=False)
+        statistics = statistics_of_arrays(outputs).part(slice(requests), slice(branches), slice(wanted))
         width = batch.input_ids.shape[2]
         rows = {name: outputs[name][:requests, :branches, :, :width] for name in window_names(len(prefix.block) // 2)}
         return statistics, rows
@@ -80,15 +77,7 @@ def inputs_of_part(
     arrays, _, heads, _, size = prefix.block.shape
     past = np.zeros((arrays, bucket.requests, heads, bucket.prefix, size), prefix.block.dtype)
     past[:, :requests, :, :rows] = prefix.block[:, part.requests, :, :rows]
-    return {
-        contract.INPUT_IDS: padded.input_ids,
-        **position_inputs(padded.position_ids, rotary),
-        contract.WINDOW_MASK: padded.window_mask,
-        contract.PREFIX_MASK: mask,
-        contract.LOGITS_INDEX: padded.logits_index,
-        contract.TEMPERATURE: padded.temperature,
-        **dict(zip(past_names(arrays // 2), past, strict=True)),
-    }
+    return ContractForm(rotary).inputs(padded, mask) | dict(zip(past_names(arrays // 2), past, strict=True))
 
 
 def _joined(parts: list[Array], across: int) -> Array:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lopa.runtime import contract
 from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, statistics_of_arrays
 from lopa.runtime.contract.model_part import HIDDEN, ModelPart
 from lopa.runtime.contract.rotary import position_inputs
 from lopa.runtime.contract.sizes import Sizes
@@ -103,12 +103,7 @@ class BoundForward:
 
     def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:
         """Return copies of the statistics in the outputs of `run_part` on a last part."""
-        return Statistics(
-            topk_ids=arrays[contract.TOPK_IDS].copy(),
-            topk_logprobs=arrays[contract.TOPK_LOGPROBS].copy(),
-            entropy=arrays[contract.ENTROPY].copy(),
-            logits=arrays[contract.LOGITS].copy() if contract.LOGITS in self._outputs else None,
-        )
+        return statistics_of_arrays(arrays).mapped(np.copy)
 
     def forget_prefix(self) -> None:
         """Unbind all inputs, so that a released cache is freed."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from lopa.runtime.sessions.cpu_cores import cores_from_device
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.sessions.wrapped_session import WrappedSession
@@ -113,3 +114,37 @@ class ThreadedSession(WrappedSession):
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError(f"session on {self._device} used after close(); open a new one")
+
+
+class SessionThread:
+    """A thread that runs all calls of `session`, in order of `submit`. A device with core numbers is bound to these
+    cores. It keeps the jobs submitted since the last `take_jobs`. Callers decide how to handle failures.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Start a thread for `session`, or use the session's existing thread."""
+        if isinstance(session, ThreadedSession):
+            self.session, self._worker = session.take_over()
+        else:
+            self.session, self._worker = session, DeviceWorker(f"lopa {session.device}")
+        self._jobs: list[Future[Any]] = []
+        cores = cores_from_device(session.device)
+        if cores is not None:
+            self.submit(partial(pin_thread, cores))
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` after everything submitted before, without waiting for it."""
+        future = self._worker.submit(work)
+        self._jobs.append(future)
+        return future
+
+    def take_jobs(self) -> list[Future[Any]]:
+        """Return the jobs submitted since the last call."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    def close(self) -> Future[None]:
+        """Close the session and end the thread, after everything submitted before, without waiting."""
+        future = self._worker.submit(self.session.close)
+        self._worker.stop()
+        return future

@@ -36,7 +36,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, exact: boo
 
     If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. ONNX
     Runtime's own threads are pinned to the cores. The calling thread counts as one of them, and
-    lopa.runtime.multi_device.session_thread pins it. `exact` is for verification: see `open_part_graph`.
+    lopa.runtime.sessions.device_worker pins it. `exact` is for verification: see `open_part_graph`.
 
     Raises BadInputError for other devices, bfloat16 bundles and unusable graphs.
     """

@@ -6,52 +6,33 @@ ONNX Runtime copies the small inputs and the statistics itself (HostBoundForward
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import onnxruntime as ort
 
-from lopa.runtime.accelerator.device_forward import GraphArrays
+from lopa.runtime.accelerator.device_forward import AnyShapes
 from lopa.runtime.accelerator.device_memory import Array, Buffer
 from lopa.runtime.accelerator.graph_form import GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.graph_signature import ArrayForm
-from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 
 _WINDOW_STEP = 16
 """Granularity of window lengths. Every new shape costs the compilation of shaders."""
-_NO_SIZES = Sizes(0, 0, 0, 0, 0)
 
 
-class WebGpuForward:
+class WebGpuForward(AnyShapes):
     """Forward of a portable graph, for shape buckets and any other shape."""
 
     def __init__(
         self, bundle: Bundle, session: ort.InferenceSession, memory: WebGpuMemory, buckets: Sequence[ShapeBucket]
     ) -> None:
         """Create a forward over `session`, which has opened the portable graph of `bundle`."""
+        super().__init__(bundle.manifest, buckets, _WINDOW_STEP)
         self.memory = memory
-        self.buckets = buckets
         self.form: GraphForm = PortableForm(bundle.manifest.rotary)
-        self._arrays = GraphArrays(bundle.manifest)
-        self._table = BucketTable(buckets) if buckets else None
-        self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)
         self._session: ort.InferenceSession | None = session
         self._options = quiet_run()
-
-    def sizes_of(self, bucket: ShapeBucket) -> dict[str, int]:
-        """Return the bytes of every input and output except the prefix."""
-        return self._arrays.bytes_without_prefix(bucket)
-
-    def bucket_for(self, sizes: Sizes) -> ShapeBucket:
-        """Return the best shape bucket for a forward, or the forward's own shape with a rounded-up window if no bucket
-        fits.
-        """
-        if self._table is not None and self._table.holds(sizes):
-            return self._table.bucket_for(sizes)
-        window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
-        return bucket_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
 
     def run(
         self,
@@ -66,10 +47,10 @@ class WebGpuForward:
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
             transfers.uploaded += array.nbytes
-        for name, form in self._arrays.inputs(bucket).items():
+        for name, form in self.arrays.inputs(bucket).items():
             if name in buffers:
                 binding.bind_input(name, *self._device_array(form, buffers[name]))
-        output_forms = self._arrays.outputs(bucket)
+        output_forms = self.arrays.outputs(bucket)
         for name, form in output_forms.items():
             if name in buffers:
                 binding.bind_output(name, *self._device_array(form, buffers[name]))
