@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 _NAMES = (
-    "cuda httptools httpx2 hypothesis importlinter jsonschema llguidance matplotlib mpi4py onnx onnx_graphsurgeon",
-    "onnx_ir onnxscript openai opentelemetry openvino peft polygraphy prometheus_client safetensors starlette",
+    "cuda httptools httpx2 hypothesis importlinter jsonschema llguidance matplotlib mpi4py onnx",
+    "onnx_ir onnxscript openai opentelemetry openvino peft prometheus_client safetensors starlette",
     "torch transformers triton uvicorn yaml",
 )
 OPTIONAL = frozenset(name for line in _NAMES for name in line.split())

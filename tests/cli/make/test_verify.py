@@ -189,7 +189,7 @@ def test_bad_usage(tiny_bundle: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("arguments", "code"), [((), 0), (SOURCE, 3)])
 def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str, ...], code: int) -> None:
-    program = without("torch", "transformers", "safetensors", "onnx", "onnxscript", "polygraphy")
+    program = without("torch", "transformers", "safetensors", "onnx", "onnxscript")
     result = subprocess.run(
         [sys.executable, "-c", program, "verify", str(tiny_bundle), *arguments],
         env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},

@@ -10,13 +10,11 @@ from tests.buckets import bucket
 from tests.runtime.accelerator.host_memory import device_session
 from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight, random_rows
 
-from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.verify.paired_session import PairedSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.multi_device.branch_session import BranchParallelSession
 from lopa.runtime.sessions.device_worker import ThreadedSession
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.webgpu.webgpu_session import LockedSession
@@ -48,10 +46,6 @@ SESSIONS: dict[str, tuple[str, Callable[[Bundle], Session]]] = {
     "thread": ("tiny_bundle", lambda bundle: ThreadedSession("there", lambda: _opened(bundle, "cpu"))),
     "lock": ("tiny_bundle", lambda bundle: LockedSession(lambda: _opened(bundle, "cpu"))),
     "typed errors": ("tiny_bundle", lambda bundle: TypedSession(_opened(bundle, "cpu"))),
-    "recorded": (
-        "tiny_bundle",
-        lambda bundle: RecordedSession(_opened(bundle, "cpu"), cache_shape_from_manifest(bundle.manifest)),
-    ),
     "paired": (
         "tiny_bundle",
         lambda bundle: PairedSession(_opened(bundle, "cpu"), _opened(bundle, "numpy"), lambda *_: None),

@@ -60,19 +60,13 @@ def verified(path: Path) -> bool:
     return TENSORRT_ENGINES.read(folder).engine.verified_on == [DEVICE.name]
 
 
-def test_engine_decodes_after_verification(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType
-) -> None:
+def test_engine_decodes_after_verification(path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType) -> None:
     generate = ("generate", path, "Question: 2 + 3?", "--branches", 4, "--max-new-tokens", 16, "--device", "tensorrt:0")
     assert run(*generate) == 2
     assert f"lopa-export verify {path} --device tensorrt:0" in capsys.readouterr().err
-    cases = tmp_path / "cases"
-    assert run("verify", path, "--device", "tensorrt:0", "--save-cases", cases) == 0
-    assert {each.name for each in cases.iterdir()} >= {"inputs.json", "outputs.json"}
-    assert not (cases / "failed").exists()
+    assert run("verify", path, "--device", "tensorrt:0") == 0
     shown = capsys.readouterr().out
     assert "verified, " in shown
-    assert "that differ" not in shown
     assert " 0 other tokens, compared with cpu" in shown
     assert "tensorrt:0 agrees with the references in " in shown
     assert verified(path)

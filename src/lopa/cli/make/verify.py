@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -15,24 +14,14 @@ from lopa.cli.options.devices import DEVICE_NAMES, complete_device, software_gpu
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.progress import ProgressCallback
-from lopa.export.replay.forwards_folder import check_folder
-from lopa.export.replay.recorded_session import RecordedSession
-from lopa.export.replay.saved_cases import FailedForwards, save_cases
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.report import report_from_bundle
-from lopa.export.verify.token_gate import (
-    Agreement,
-    GateTolerance,
-    agreement_of_sessions,
-    check_reference,
-    gate_tolerance,
-)
+from lopa.export.verify.token_gate import Agreement, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
-from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.sessions.wrapped_session import TypedSession
 from lopa.runtime.signature import check_signature, trust_from_files
@@ -60,7 +49,6 @@ _GATE_TOKENS = 64
     cls=GroupedCommand,
     examples=(
         "lopa-export verify BUNDLE --checkpoint CHECKPOINT --lora ADAPTER",
-        "lopa-export verify BUNDLE --device numpy --save-cases CASES",
         "lopa-export verify BUNDLE --signature --trusted-key PUBLIC.pem",
     ),
 )
@@ -80,13 +68,6 @@ _GATE_TOKENS = 64
     show_default="cpu; in bfloat16 cuda:N",
     help="Reference device for the tokens of tensorrt:N or tensorrt-rtx:N.",
 )
-@option(
-    "--save-cases",
-    "cases",
-    type=_FOLDER,
-    metavar="DIR",
-    help="New folder for the random windows with numpy's results, for Polygraphy (docs/how-to/engines.md).",
-)
 @option("--signature", is_flag=True, help="Check only that BUNDLE is as it was signed. Needs --trusted-key.")
 @option(
     "--trusted-key",
@@ -102,7 +83,6 @@ def command(
     lora: Path | None,
     device: str,
     against: str | None,
-    cases: Path | None,
     signature: bool,
     trusted_keys: tuple[Path, ...],
 ) -> None:
@@ -114,7 +94,7 @@ def command(
 
     The tokens of a TensorRT engine are also compared with another device (--against), in every forward of a few
     decodes. One forward in each optimization profile is compared as well. The engine is enabled for decoding only when
-    they agree. Otherwise --save-cases saves forwards in which they differ.
+    they agree.
     """
     if signature != bool(trusted_keys):
         raise click.UsageError("--signature needs --trusted-key, and the other way round")
@@ -127,16 +107,9 @@ def command(
     gated = is_tensorrt(device)
     if against is not None and not gated:
         raise click.UsageError("--against needs --device tensorrt:N or tensorrt-rtx:N")
-    if cases is not None:
-        check_folder(cases, opened.manifest.dtype)
     with Progress(quiet=quiet()) as progress:
-        saving = None if cases is None else partial(save_cases, opened, cases, progress)
-        report = report_from_bundle(
-            opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress, before_engine=saving
-        )
+        report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
     _print_errors(report.errors)
-    if cases is not None:
-        click.echo(f"{cases}: cases with numpy's results, for Polygraphy (docs/how-to/engines.md)")
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
@@ -145,7 +118,7 @@ def command(
             remedy="do not use this bundle on this device; export the checkpoint again and verify the new bundle",
         )
     if gated:
-        _gate(opened.with_dialect("standard"), device, against, cases)
+        _gate(opened.with_dialect("standard"), device, against)
     files = len(opened.manifest.files)
     click.echo(
         f"ok: {files} files unchanged; {device} agrees with the references in {report.cases} cases, "
@@ -156,26 +129,19 @@ def command(
         click.echo("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.")
 
 
-def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) -> None:
-    """Compare the engine's tokens with another device's, and enable the engine for decoding when they agree.
-
-    Otherwise save the forwards in which they differ in `cases`, unless `cases` is None.
-    """
+def _gate(bundle: Bundle, device: str, against: str | None) -> None:
+    """Compare the engine's tokens with another device's, and enable the engine for decoding when they agree."""
     reference = _default_reference(bundle, device) if against is None else against
     check_reference(reference, device)
     found = engine_from_device(bundle, device)
-    failed = None if cases is None else FailedForwards()
     with Progress(quiet=quiet()) as progress:
-        agreement = agreement_of_engine(bundle, device, found, reference, progress, failed)
+        agreement = agreement_of_engine(bundle, device, found, reference, progress)
     _print_errors(agreement.errors)
     counts = (
         f"{agreement.rows} rows of {agreement.forwards} forwards, {agreement.near_ties} near-ties, "
         f"{agreement.other_tokens} other tokens"
     )
     if not agreement.ok:
-        if failed is not None and cases is not None:
-            tolerance = gate_tolerance(bundle.manifest, found.engine.flags.products)
-            _save_failed(failed, cases / "failed", reference, tolerance)
         raise CheckFailedError(
             f"{found.folder} on {device} compared with {reference}: {counts}",
             expected="the same token wherever the other device clearly prefers one, and statistics within tolerance",
@@ -185,29 +151,18 @@ def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) 
     click.echo(f"{found.folder}: verified, {counts}, compared with {reference}")
 
 
-def _save_failed(failed: FailedForwards, folder: Path, reference: str, tolerance: GateTolerance) -> None:
-    if failed.count:
-        saved = failed.save(folder, reference, tolerance)
-        click.echo(f"{folder}: {saved} of {failed.count} forwards that differ, with the results of {reference}")
-
-
 def _default_reference(bundle: Bundle, device: str) -> str:
     """Return the device on which ONNX Runtime runs the bundle: the CPU, or in bfloat16 the same GPU."""
     return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{parse_device(device).number}"
 
 
 def agreement_of_engine(
-    bundle: Bundle,
-    device: str,
-    found: StoredTensorRTEngine,
-    against: str,
-    progress: ProgressCallback,
-    failed: FailedForwards | None = None,
+    bundle: Bundle, device: str, found: StoredTensorRTEngine, against: str, progress: ProgressCallback
 ) -> Agreement:
     """Compare the engine on "tensorrt:N" or "tensorrt-rtx:N" with the device `against`, in each optimization profile.
 
     Embedded prompts are decoded with the bundle's defaults, with full and with block-causal attention if its
-    decoding supports both. `failed` collects the forwards in which they differ; None collects nothing.
+    decoding supports both.
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
     with (
@@ -222,11 +177,7 @@ def agreement_of_engine(
         prompts = [ids_from_prompt(item.prompt, own, tokenizer, manifest) for item in items]
         shapes = [*engine.buckets, engine.prefill.min, engine.prefill.max]
         tolerance = gate_tolerance(manifest, engine.flags.products)
-        work = (manifest, prompts, plans, shapes, tolerance, progress)
-        if failed is None:
-            return agreement_of_sessions(reference, candidate, *work)
-        recorded = RecordedSession(reference, cache_shape_from_manifest(manifest))
-        return agreement_of_sessions(recorded, candidate, *work, on_failure=partial(failed.add_last, recorded))
+        return agreement_of_sessions(reference, candidate, manifest, prompts, plans, shapes, tolerance, progress)
 
 
 def _print_errors(errors: Sequence[OutputError]) -> None:

@@ -24,7 +24,6 @@ _OTHER_ABILITIES = tuple(
     Ability(extra, name, tuple(packages.split()), partial(pip_install, extra))
     for extra, name, packages in (
         ("export", "export and verify", "torch transformers peft safetensors onnx onnx-ir onnxscript"),
-        ("polygraphy", "save test cases for Polygraphy (verify --save-cases)", "polygraphy onnx-graphsurgeon"),
         ("plugins", "compile this project's kernels (docs/how-to/engines.md)", "torch triton"),
         ("serve", "serve over HTTP", "starlette uvicorn httptools prometheus-client llguidance"),
         (

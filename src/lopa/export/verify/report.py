@@ -3,7 +3,7 @@
 torch and transformers are imported only if there is a checkpoint to compare with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +36,6 @@ def report_from_bundle(
     lora: Path | None = None,
     device: str = "cpu",
     progress: ProgressCallback = silent,
-    before_engine: Callable[[], None] | None = None,
 ) -> Report:
     """Check the files of `bundle`, then compare its engine on `device` with every available reference.
 
@@ -45,8 +44,7 @@ def report_from_bundle(
     transformers on the checkpoint merged with the adapter `lora`.
 
     The weights of a quantized bundle are compared with the checkpoint's. The network of transformers then gets the
-    dequantized weights, which separates rounding from computing. `before_engine` is called after the check of the files
-    and before an engine is opened.
+    dequantized weights, which separates rounding from computing.
 
     Raises CheckFailedError for altered files, for another checkpoint, adapter or tokenizer than the bundle's, and when
     the engine fails. Errors beyond tolerance are only reported. Raises MissingBackendError if transformers is needed
@@ -73,8 +71,6 @@ def report_from_bundle(
         progress("loading the checkpoint", 0, 0)
         reference, weight_errors = _reference_from_checkpoint(bundle, checkpoint, lora)
         references.append(reference)
-    if before_engine is not None:
-        before_engine()
     graphs = _bundles_of_one_graph(bundle, device)
     if len(graphs) > 1:
         references = [CachedReference(reference) for reference in references]

@@ -3,7 +3,7 @@
 The results of the reference determine the next windows, so one different token does not change later forwards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,11 +82,10 @@ class Agreement:
 
 
 class Tally:
-    """Sum of comparisons. `on_failure` is called for each one that would fail by itself."""
+    """Sum of comparisons."""
 
-    def __init__(self, tolerance: GateTolerance, on_failure: Callable[[], None] | None = None) -> None:
+    def __init__(self, tolerance: GateTolerance) -> None:
         self._tolerance = tolerance
-        self._on_failure = on_failure
         self._differences: dict[str, Difference] = {}
         self.forwards = self.rows = self.near_ties = self.other_tokens = 0
 
@@ -99,22 +98,18 @@ class Tally:
         self.rows += lead.size
         self.near_ties += int(near.sum())
         self.other_tokens += int(other.sum())
-        failed = bool(other.any())
         for name in (contract.TOPK_LOGPROBS, contract.ENTROPY):
             difference = difference_of(getattr(found, name), getattr(expected, name), least_magnitude=1.0)
-            failed |= not self._error("", name, difference).ok
             known = self._differences.get(name)
             self._differences[name] = difference if known is None else known.merged_with(difference)
-        if failed and self._on_failure is not None:
-            self._on_failure()
 
     def agreement(self, reference: str) -> Agreement:
         """Return the result of all comparisons."""
-        errors = tuple(self._error(reference, name, difference) for name, difference in self._differences.items())
+        errors = tuple(
+            OutputError(reference, name, difference, self._tolerance.statistics, by_rms=self._tolerance.by_rms)
+            for name, difference in self._differences.items()
+        )
         return Agreement(self.forwards, self.rows, self.near_ties, self.other_tokens, errors)
-
-    def _error(self, reference: str, name: str, difference: Difference) -> OutputError:
-        return OutputError(reference, name, difference, self._tolerance.statistics, by_rms=self._tolerance.by_rms)
 
 
 def agreement_of_sessions(
@@ -126,14 +121,12 @@ def agreement_of_sessions(
     shapes: Sequence[Sizes],
     tolerance: GateTolerance,
     progress: ProgressCallback = silent,
-    on_failure: Callable[[], None] | None = None,
 ) -> Agreement:
     """Decode every prompt with every parameters, then run random windows in each of `shapes`, on both sessions.
 
-    `progress` receives the number of finished decodes and shapes. `on_failure` is called right after each forward that
-    would fail by itself.
+    `progress` receives the number of finished decodes and shapes.
     """
-    tally = Tally(tolerance, on_failure)
+    tally = Tally(tolerance)
     pair = PairedSession(reference, candidate, tally.compare)
     work = [
         *((_decode, (prompt, params, manifest)) for params in params for prompt in prompts),

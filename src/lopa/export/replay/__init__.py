@@ -1,1 +1,0 @@
-"""Forwards with correct results, saved so that Polygraphy can run them again (docs/how-to/engines.md)."""
