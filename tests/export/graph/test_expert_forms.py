@@ -25,7 +25,7 @@ from tests.processor import HAS_VNNI, NO_VNNI
 
 from lopa.export.graph.expert_batched import BatchedExpertsPass
 from lopa.export.graph.expert_forms import join_experts, with_expert_operators
-from lopa.export.graph.portable_lint import ascend_operators, violations_of_model
+from lopa.export.graph.portable_lint import violations_of_model
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.openvino.openvino_library import openvino_core
 
@@ -118,7 +118,7 @@ def test_joining_restores_the_node_and_its_records(sizes: Sizes, tmp_path: Path)
 def test_portable_form_keeps_the_rules_and_the_file(tmp_path: Path) -> None:
     weights = random_weights(Sizes(), tmp_path)
     model = _in_form(weights, "portable")
-    assert violations_of_model(ir.to_proto(model), ascend_operators()) == []
+    assert violations_of_model(ir.to_proto(model)) == []
     inner, hidden = 32, 64
     down = model.graph.initializers[f"{PREFIX}.down.weight"].const_value
     assert down is not None

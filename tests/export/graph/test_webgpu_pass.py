@@ -16,7 +16,7 @@ from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.portable_lint import ascend_operators, violations_of_model
+from lopa.export.graph.portable_lint import violations_of_model
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
@@ -116,8 +116,8 @@ def test_graphs_have_no_other_operators(both: Bundle) -> None:
     model = onnx.load(both.with_dialect("portable").graph, load_external_data=False)
     onnx.checker.check_model(str(both.with_dialect("portable").graph), full_check=True)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 21)]
-    assert violations_of_model(model, ascend_operators(), quantized=True) == []
-    assert "DequantizeLinear" in {each.operator for each in violations_of_model(model, ascend_operators())}
+    assert violations_of_model(model, quantized=True) == []
+    assert "DequantizeLinear" in {each.operator for each in violations_of_model(model)}
     matrices = webgpu_tensor_names(both.manifest)
     assert len(matrices) == 2 * 7 + 1
     twin = onnx.load(webgpu_graph(both), load_external_data=False)

@@ -10,8 +10,6 @@ from tests.export.conftest import RECORDED
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.families import FAMILIES
-from lopa.export.tensorrt.parser_graph import model_for_parser
-from lopa.export.tensorrt.parser_lint import refusals_of_model, tensorrt_operators
 from lopa.export.verify.quantized_weights import dequantize
 from lopa.export.verify.reference_model import network_from_checkpoint
 from lopa.export.verify.report import report_from_bundle
@@ -80,8 +78,3 @@ def test_wrong_names_in_a_family_are_found(name: str, tmp_path: Path, monkeypatc
     bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle")
     report = report_from_bundle(bundle, checkpoint=RECORDED / name)
     assert {error.reference for error in report.errors if not error.ok} == {"transformers", "checkpoint"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_tensorrt_s_parser_accepts_the_graph(name: str, request: Fixture) -> None:
-    assert refusals_of_model(model_for_parser(request.getfixturevalue(name)), tensorrt_operators()) == []

@@ -62,10 +62,10 @@ def _lint(bundle: Bundle) -> None:
     with export_extra_needed("reading ONNX graphs"):
         import onnx
 
-        from lopa.export.graph.portable_lint import ascend_operators, violations_of_model
+        from lopa.export.graph.portable_lint import violations_of_model
     graph = bundle.with_dialect("portable" if "portable" in bundle.dialects else "standard").graph
     model = onnx.load(graph, load_external_data=False)
-    violations = violations_of_model(model, ascend_operators())
+    violations = violations_of_model(model)
     alike = Counter((each.rule, each.operator) for each in violations)
     for violation in violations:
         more = alike.pop((violation.rule, violation.operator), 0) - 1  # print only the first of equal violations

@@ -14,7 +14,7 @@ import onnx
 
 from lopa.export.ascend.call import AtcCall
 from lopa.export.ascend.inputs import OPEN
-from lopa.export.graph.portable_lint import MAX_AXES, ascend_operators, violations_of_model
+from lopa.export.graph.portable_lint import MAX_AXES, violations_of_model
 from lopa.runtime.errors import BadInputError
 
 
@@ -176,7 +176,7 @@ def bfloat16_without_units(call: AtcCall, dtype: str) -> Iterator[Fault]:
 
 def faults_of_graph(model: onnx.ModelProto, *, int8: bool) -> Iterator[Fault]:
     """Yield violations of the portable dialect with ATC's codes. With `int8`, check only the rules of ATC's parser."""
-    for each in violations_of_model(model, ascend_operators()):
+    for each in violations_of_model(model):
         if not int8 or each.rule in _AMCT_RULES:
             yield Fault(_LINT_CODES.get(each.rule, ""), f"{each.rule}: {each}", _EXPORT)
 

@@ -8,37 +8,54 @@ is itself a violation.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 import onnx
+import onnx.helper
 import onnx.numpy_helper
+import onnx.shape_inference
 
-from lopa.export.graph.lint import LintedGraph, Violation
 from lopa.export.graph.portable_passes import OPSET, QUANTIZED_OPSET
 from lopa.runtime.errors import CheckFailedError
 
 _ASCEND = Path(__file__).with_name("ascend_operators.json")
 
 
+_DEFAULT_OPSET = 17
+"""Opset of a model that does not import ai.onnx."""
+
+
 @dataclass(frozen=True)
-class OperatorTable:
-    """Registered opsets by "domain::operator". The standard domain is ai.onnx."""
+class Violation:
+    """One place that breaks a rule."""
 
-    opsets: Mapping[str, frozenset[int]]
+    rule: str
+    """Short name of the rule, the same for all its violations."""
+    node: str
+    """Name of the node, input, output or constant; empty for the model as a whole."""
+    operator: str
+    """Operator of the node; empty if the violation is not at a node."""
+    opset: int
+    """The model's ai.onnx opset."""
+    rank: int | None
+    """Number of axes of the value in question; None if it is unknown or irrelevant."""
+    found: str
+    remedy: str
 
-    def opsets_of(self, operator: str, domain: str = "") -> frozenset[int]:
-        """Return the opsets of an operator; an empty set if it is not registered."""
-        return self.opsets.get(f"{domain or 'ai.onnx'}::{operator}", frozenset())
+    def __str__(self) -> str:
+        place = " ".join(part for part in (self.operator, self.node) if part) or "model"
+        rank = "" if self.rank is None else f", {self.rank} axes"
+        return f"{place} (opset {self.opset}{rank}): {self.found}; {self.remedy}"
 
 
 @cache
-def ascend_operators() -> OperatorTable:
-    """Return the operators that ATC's ONNX parser registers."""
+def ascend_operators() -> dict[str, frozenset[int]]:
+    """Return the opsets at which ATC's ONNX parser registers each operator, by "domain::operator"."""
     operators: dict[str, str] = json.loads(_ASCEND.read_bytes())["operators"]
-    return OperatorTable({name: _numbers(ranges) for name, ranges in operators.items()})
+    return {name: _numbers(ranges) for name, ranges in operators.items()}
 
 
 def _numbers(ranges: str) -> frozenset[int]:
@@ -104,14 +121,14 @@ _SHAPE_OPERANDS = {
 _INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
 
 
-def violations_of_model(model: onnx.ModelProto, table: OperatorTable, *, quantized: bool = False) -> list[Violation]:
+def violations_of_model(model: onnx.ModelProto, *, quantized: bool = False) -> list[Violation]:
     """Return every violation: first of the whole model, then of the nodes in their order.
 
     `model` may lack its external data. Shapes are inferred here. Those in the model are only hints. `quantized`: allow
-    the form of quantized bundles, which compilers of the table do not read. It has opset 21, and second factors of
+    the form of quantized bundles, which ATC does not read. It has opset 21, and second factors of
     products may be initializers behind DequantizeLinear.
     """
-    graph = _Graph(model, table, quantized=quantized)
+    graph = _Graph(model, quantized=quantized)
     return [violation for rule in _RULES for violation in rule(graph)]
 
 
@@ -120,7 +137,7 @@ def check_portable(model: onnx.ModelProto, name: str, *, quantized: bool = False
 
     `quantized`: allow quantized matrices, as in `violations_of_model`.
     """
-    found = violations_of_model(model, ascend_operators(), quantized=quantized)
+    found = violations_of_model(model, quantized=quantized)
     if found:
         raise CheckFailedError(
             f"{name} breaks {len(found)} rules of the portable dialect: {'; '.join(map(str, found[:3]))}",
@@ -129,14 +146,55 @@ def check_portable(model: onnx.ModelProto, name: str, *, quantized: bool = False
         )
 
 
-class _Graph(LintedGraph):
-    """A model, with the properties that the rules query."""
+class _Graph:
+    """A model, with or without its external data, and the properties that the rules query."""
 
-    def __init__(self, model: onnx.ModelProto, table: OperatorTable, *, quantized: bool) -> None:
-        super().__init__(model)
-        self.table = table
+    def __init__(self, model: onnx.ModelProto, *, quantized: bool) -> None:
+        self.model = model
+        self.nodes = model.graph.node
+        self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
         self.quantized = quantized
         self.expected_opset = QUANTIZED_OPSET if quantized else OPSET
+
+    @cached_property
+    def _sizes(self) -> dict[str, list[int | None]]:
+        """Inferred size of every axis of the values with a known number of axes, None for a dynamic axis."""
+        inferred = onnx.shape_inference.infer_shapes(_with_unique_imports(self.model)).graph
+        shapes = {
+            value.name: value.type.tensor_type.shape
+            for value in (*inferred.input, *inferred.value_info, *inferred.output)
+            if value.type.tensor_type.HasField("shape")
+        }
+        sizes: dict[str, list[int | None]] = {
+            name: [axis.dim_value if axis.HasField("dim_value") else None for axis in shape.dim]
+            for name, shape in shapes.items()
+        }
+        return sizes | {name: list(tensor.dims) for name, tensor in self.initializers.items()}
+
+    def sizes(self, name: str) -> list[int | None] | None:
+        """Return the size of every axis, None for a dynamic one; None if the number of axes is unknown."""
+        return self._sizes.get(name)
+
+    def rank(self, name: str) -> int | None:
+        """Return the number of axes; None if unknown."""
+        sizes = self.sizes(name)
+        return None if sizes is None else len(sizes)
+
+    def violation(
+        self,
+        rule: str,
+        found: str,
+        remedy: str,
+        *,
+        node: onnx.NodeProto | None = None,
+        name: str = "",
+        rank: int | None = None,
+    ) -> Violation:
+        """Return a violation at `node` or at the value `name`. Without both it concerns the whole model."""
+        operator = "" if node is None else node.op_type
+        place = name if node is None else node.name or next(iter(node.output), "")
+        return Violation(rule, place, operator, self.opset, rank, found, remedy)
 
     @cached_property
     def constants(self) -> set[str]:
@@ -159,6 +217,18 @@ class _Graph(LintedGraph):
         return found
 
 
+def _with_unique_imports(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy for shape inference, which rejects a domain that is imported twice or never."""
+    versions = dict.fromkeys((node.domain for node in model.graph.node), 1) | {"": _DEFAULT_OPSET}
+    versions |= {each.domain: each.version for each in model.opset_import}
+    versions[""] = max(versions[""], versions.pop("ai.onnx", 0))  # both names mean the standard domain
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.opset_import[:]
+    copy.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
+    return copy
+
+
 def _opset_imports(graph: _Graph) -> Iterator[Violation]:
     imports = [(each.domain or "ai.onnx", each.version) for each in graph.model.opset_import]
     if imports != [("ai.onnx", graph.expected_opset)]:
@@ -172,8 +242,8 @@ def _operators(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and set(node.output) <= graph.dequantized:
             continue
-        opsets = graph.table.opsets_of(node.op_type, node.domain)
         full_name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        opsets = ascend_operators().get(full_name)
         remedy = _REMEDIES.get(node.op_type, "use operators of the dialect instead")
         if not opsets:
             yield graph.violation("unregistered operator", f"{full_name} is not registered", remedy, node=node)

@@ -20,7 +20,6 @@ from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
 from lopa.export.tensorrt.flags import check_has_products
 from lopa.export.tensorrt.parser_graph import model_for_parser
-from lopa.export.tensorrt.parser_lint import check_parser_accepts
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
@@ -99,7 +98,7 @@ def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: Build
     """Return a checked job. This needs no TensorRT, and reads the weights only for 8-bit products.
 
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
-    plugins that the graph does not call. Also raises it for a graph that the parser rejects.
+    plugins that the graph does not call.
     """
     standard = bundle.with_dialect("standard")
     if flags.plugins and not standard.manifest.plugins:
@@ -111,7 +110,6 @@ def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: Build
     model = model_for_parser(standard)
     if flags.products != "graph":
         _quantize(model, standard, flags.products)
-    check_parser_accepts(model, str(standard.graph))
     return EngineJob(standard, model.SerializeToString(deterministic=True), buckets, prefill_range(buckets), flags)
 
 

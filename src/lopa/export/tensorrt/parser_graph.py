@@ -38,7 +38,7 @@ def model_for_parser(bundle: Bundle) -> onnx.ModelProto:
             remedy="copy the bundle again, or export the checkpoint again",
         ) from error
     _batch_experts(model)
-    let_attention_decompose(model)
+    _let_attention_decompose(model)
     _sign_rounded_rows(model)
     return model
 
@@ -51,7 +51,7 @@ def _batch_experts(model: onnx.ModelProto) -> None:
         model.CopyFrom(ir.to_proto(named(joined).model))
 
 
-def let_attention_decompose(model: onnx.ModelProto) -> None:
+def _let_attention_decompose(model: onnx.ModelProto) -> None:
     """Mark every Attention, also in functions, so that types and sizes without a fused kernel are no error."""
     for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         if node.op_type == "Attention":

@@ -1,0 +1,62 @@
+"""The graph for TensorRT's parser: what differs from the bundle's, and that results do not."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from lopa.export.tensorrt.parser_graph import model_for_parser
+from lopa.runtime.bundle import Bundle
+
+
+def test_attention_in_functions_is_marked_too(tiny_plugins: Path) -> None:
+    model = model_for_parser(Bundle.open(tiny_plugins))
+    inside = [node for function in model.functions for node in function.node if node.op_type == "Attention"]
+    assert inside
+    assert all(any(each.name == "TRT_decomposable" for each in node.attribute) for node in inside)
+
+
+def test_only_attention_and_zero_points_are_changed_and_the_file_is_not(tiny_quantized: Path) -> None:
+    bundle = Bundle.open(tiny_quantized)
+    before = bundle.graph.read_bytes()
+    changed, plain = model_for_parser(bundle), onnx.load(bundle.graph, load_external_data=False)
+    assert bundle.graph.read_bytes() == before
+    for node in changed.graph.node:
+        decomposable = [each for each in node.attribute if each.name == "TRT_decomposable"]
+        assert [each.i for each in decomposable] == ([1] if node.op_type == "Attention" else [])
+        for each in decomposable:
+            node.attribute.remove(each)
+    assert list(changed.graph.node) == list(plain.graph.node)
+    different = [
+        new.name
+        for new, old in zip(changed.graph.initializer, plain.graph.initializer, strict=True)
+        if new.SerializeToString() != old.SerializeToString()
+    ]
+    assert different in ([], ["quantize.zero"])
+
+
+def test_signed_rows_are_the_same_numbers() -> None:
+    """Check that uint8 around 128 and int8 around 0 round and saturate alike, also for rows out of range."""
+    x = np.random.default_rng(3).normal(0, 80, (16, 24)).astype(np.float32)
+    results = []
+    for zero in (np.uint8(128), np.int8(0)):
+        nodes = [
+            onnx.helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["q"]),
+            onnx.helper.make_node("DequantizeLinear", ["q", "one", "zero"], ["y"]),
+        ]
+        graph = onnx.helper.make_graph(
+            nodes,
+            "g",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [16, 24])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [16, 24])],
+            [
+                onnx.numpy_helper.from_array(np.array(1, np.float32), "one"),
+                onnx.numpy_helper.from_array(np.array(zero), "zero"),
+            ],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)], ir_version=10)
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        results.append(session.run(["y"], {"x": x})[0])
+    assert (np.abs(x) > 130).any()
+    np.testing.assert_array_equal(results[0], results[1])
