@@ -37,7 +37,7 @@ LIBRARIES = {
 PROCESSES = {
     "bench/forward/cold_start.py",
     "bench/gpu/device.py",
-    "export/ascend/process.py",
+    "export/ascend/build.py",
     "export/checkpoint/module_patterns.py",
     "runtime/grammar/helper.py",
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cli.command import outcome
-from tests.export.ascend.test_process import ends
+from tests.export.ascend.test_build import ends
 from tests.runtime.ascend.stand_in_om import read_om
 from tests.runtime.ascend.stand_in_toolkit import VERSION
 from tests.runtime.bundle.test_buckets import bucket

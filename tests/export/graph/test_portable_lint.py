@@ -44,6 +44,14 @@ def _second_import(model: onnx.ModelProto) -> None:
     model.opset_import.append(make.make_opsetid("com.microsoft", 1))
 
 
+def _imported_twice(model: onnx.ModelProto) -> None:
+    model.opset_import.append(make.make_opsetid("", 16))
+
+
+def _imported_by_both_names(model: onnx.ModelProto) -> None:
+    model.opset_import.append(make.make_opsetid("ai.onnx", 16))
+
+
 def _not_imported(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
 
@@ -152,6 +160,8 @@ def _function(model: onnx.ModelProto) -> None:
     ("change", "rule", "node", "operator", "rank", "remedy"),
     [
         (_second_import, "opset import", "", "", None, "import only ai.onnx 17"),
+        (_imported_twice, "opset import", "", "", None, "import only ai.onnx 17"),
+        (_imported_by_both_names, "opset import", "", "", None, "import only ai.onnx 17"),
         (_not_imported, "opset import", "", "", None, "import only ai.onnx 17"),
         (_newer_opset, "opset import", "", "", None, "import only ai.onnx 17"),
         (_function, "opset import", "local::bad", "", None, "inline it"),

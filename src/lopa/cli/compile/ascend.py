@@ -102,7 +102,7 @@ def command(
     else:
         with Progress(quiet=quiet()) as progress:
             made = engine_from_job(
-                opened, job, lambda stage, _: progress(f"atc compiles {stage}; this takes minutes", 0, 0)
+                opened, job, lambda stage: progress(f"atc compiles {stage}; this takes minutes", 0, 0)
             )
     engine = made.found.engine
     models = sorted({bucket.model for bucket in engine.buckets})

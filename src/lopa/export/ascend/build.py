@@ -8,7 +8,10 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +22,6 @@ from lopa.export.ascend.build_folder import check_build_folder
 from lopa.export.ascend.call import CACHE_FOLDER, ENGINE_FOLDER, MODEL_FOLDER, AtcCall
 from lopa.export.ascend.contract import codes_of_output, failure_of_output
 from lopa.export.ascend.job import AscendJob
-from lopa.export.ascend.process import run_command
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.ascend.ascend_manifest import (
     ASCEND_ENGINES,
@@ -43,8 +45,8 @@ _ENGINE = Product("engine", ENGINE_NAME)
 _ERRORS: dict[int, type[LopaError]] = {1: CheckFailedError, 2: BadInputError, 3: MissingBackendError}
 _TAIL = 15
 """Lines of ATC's output in the error for an unknown failure."""
-Elapsed = Callable[[str, float], None]
-"""Callback with the name of the compilation and the seconds since its start; 0 at the start."""
+_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,12 @@ class AscendBuild:
     """True if the engine existed already and nothing was run."""
 
 
-def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendBuild:
+def engine_from_job(bundle: Bundle, job: AscendJob, progress: Callable[[str], None]) -> AscendBuild:
     """Return the engine of `job` in `bundle`. Build it unless an up-to-date one exists.
 
-    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails. ATC's logs are then in
-    engines/failed-ascend-*, and a previous engine is kept.
+    `progress` receives the name of each compilation before it starts. Raises MissingBackendError without ATC. Raises a
+    LopaError with the known cause if ATC fails. ATC's logs are then in engines/failed-ascend-*, and the previous engine
+    is kept.
     """
     atc = atc_of_machine()
     version = cann_version(atc)
@@ -73,7 +76,8 @@ def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendB
         work = folder / "work"
         _create_work_folder(work, job)
         for call, command in zip(job.calls, job.commands, strict=True):
-            _compile(atc, command, call, work, failed, elapsed)
+            progress(f"{call.name} for {call.soc_version}")
+            _compile(atc, command, call, work, failed)
         for path in [*(work / ENGINE_FOLDER).iterdir(), work / ATC_LOG]:
             path.rename(folder / path.name)
         shutil.rmtree(work)
@@ -120,11 +124,9 @@ def _create_work_folder(work: Path, job: AscendJob) -> None:
     (work / CACHE_FOLDER).symlink_to(cache.resolve(), target_is_directory=True)
 
 
-def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path, elapsed: Elapsed) -> None:
+def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path) -> None:
     """Run ATC once. If it fails or writes no OM, keep its logs in `failed` and raise an error."""
     log = work / ATC_LOG
-    stage = f"{call.name} for {call.soc_version}"
-    elapsed(stage, 0.0)
     with log.open("ab") as file:
         file.write(msgspec.json.encode(command) + b"\n")
         start = file.tell()
@@ -135,7 +137,6 @@ def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: P
             folder=work,
             log=log,
             environment={_LOG_VARIABLE: str(work / LOG_FOLDER), **os.environ},
-            elapsed=lambda seconds: elapsed(stage, seconds),
         )
     except OSError as error:
         raise MissingBackendError(
@@ -149,6 +150,42 @@ def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: P
     for path in (log, work / LOG_FOLDER):
         path.rename(failed / path.name)
     raise _error_of_failure(code, output, call, failed)
+
+
+def run_command(
+    command: Sequence[str], *, program: Path, folder: Path, log: Path, environment: Mapping[str, str]
+) -> int:
+    """Run the file `program` with the arguments `command` (its name first) in `folder`. Append its output to `log`.
+
+    Returns the exit code, negative for a signal. If interrupted (Ctrl-C), it first ends the process and its children,
+    which form a process group.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            executable=program,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait()
+        finally:
+            _end_group(process)
+
+
+def _end_group(process: "subprocess.Popen[bytes]") -> None:
+    """End the remaining processes of the group that `process` leads."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, kind)
+        except (ProcessLookupError, PermissionError):
+            break  # no process is left
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
 
 
 def _error_of_failure(code: int, output: str, call: AtcCall, failed: Path) -> LopaError:

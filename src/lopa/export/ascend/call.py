@@ -1,6 +1,6 @@
 """One call of ATC as a list of arguments. It is never a string for a shell, where semicolons would need quotes.
 
-rules.py checks the call, and process.py runs it.
+rules.py checks the call, and build.py runs it.
 """
 
 from collections.abc import Sequence
