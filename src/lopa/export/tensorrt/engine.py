@@ -5,7 +5,6 @@ This module prepares the build, and builder.py runs it.
 
 import datetime
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,8 @@ from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32, float32_from_stored, stored_dtype
 from lopa.runtime.cuda.driver import cuda_device, version_numbers
-from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
-from lopa.runtime.files.output_file import write_atomically
+from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError, errors_as_bad_input
+from lopa.runtime.files.output_file import check_replaceable, write_atomically
 from lopa.runtime.tensorrt.contexts import gpu_slug
 from lopa.runtime.tensorrt.plan_file import engine_from_plan
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_buckets
@@ -50,6 +49,10 @@ from lopa.runtime.tensorrt.tensorrt_manifest import (
 )
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
+_CACHE_HINTS = {
+    "expected": "a path for the timing cache that can be read and written",
+    "remedy": "use another --timing-cache",
+}
 _OVERHEAD_BYTES = 1 << 28
 """Upper bound on the bytes of a plan without its weights, mostly kernels."""
 
@@ -160,12 +163,24 @@ def engine_from_job(
     if target.gpu is None and job.flags.strip_weights:
         _check_has_gpu_to_strip(target)
     cache = None
-    if target.gpu is not None:
-        cache = timing_cache or _default_timing_cache(job.bundle, target.gpu, target.version)
-        _check_writable(cache)
+    if target.gpu is not None:  # TensorRT rejects the caches of other versions and GPUs
+        name = f"timing-{gpu_slug(target.gpu)}-{target.version}.cache"
+        cache = timing_cache or job.bundle.path / ENGINES_FOLDER / name
+        with errors_as_bad_input(f"{cache} cannot be written", **_CACHE_HINTS):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+        check_replaceable(cache)
     needed = job.bundle.weights.stat().st_size + _OVERHEAD_BYTES
     with staged_folder(folder, overwrite=True, needed_bytes=needed, product=_ENGINE) as staged:
-        built = plan_from_request(trt, _request(job, target, cache), staged / PLAN_NAME, report)
+        request = BuildRequest(
+            model=job.model,
+            graph_path=job.bundle.graph,
+            manifest=manifest,
+            profiles=profiles_of_buckets(job.buckets, job.prefill),
+            flags=job.flags,
+            target=target,
+            timing_cache=None if cache is None else _timings(cache),
+        )
+        built = plan_from_request(trt, request, staged / PLAN_NAME, report)
         files = [built.plan, *([_written_model(staged, job)] if job.flags.strip_weights else [])]
         engine = TensorRTEngine(
             schema=ENGINE_SCHEMA,
@@ -183,7 +198,7 @@ def engine_from_job(
         )
         (staged / ENGINE_NAME).write_bytes(json_from_record(engine))
         if cache is not None and built.timing_cache is not None:
-            _replace(cache, built.timing_cache)
+            write_atomically(cache, built.timing_cache)
     found = TENSORRT_ENGINES.read(folder)
     return TensorRTBuild(found, cached=False, no_layers=_write_layers(trt, found))
 
@@ -202,92 +217,33 @@ def _check_has_gpu_to_strip(target: EngineTarget) -> None:
 
 
 def _write_layers(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
-    """Write the layer report. Return the reason if that fails, e.g. without a GPU to open the engine on."""
+    """Write the layer report into the engine's folder, on the current CUDA device.
+
+    Return None, or the reason of a failure, e.g. without a GPU to open the engine on.
+    """
     if found.engine.target.gpu is None:
         try:
             cuda_device(0)
         except MissingBackendError:
             return "this machine has no GPU to open the engine on"
-    return write_layer_report(trt, found)
-
-
-def _request(job: EngineJob, target: EngineTarget, cache: Path | None) -> BuildRequest:
-    return BuildRequest(
-        model=job.model,
-        graph_path=job.bundle.graph,
-        manifest=job.bundle.manifest,
-        profiles=profiles_of_buckets(job.buckets, job.prefill),
-        flags=job.flags,
-        target=target,
-        timing_cache=None if cache is None else TimingCache(_read_timings(cache), str(cache)),
-    )
-
-
-def _read_timings(cache: Path) -> bytes:
+    messages = messages_logger(trt)
     try:
-        return cache.read_bytes() if cache.exists() else b""
-    except OSError as error:
-        raise BadInputError(
-            f"{cache} cannot be read: {error.strerror}", expected="a timing cache", remedy="use another --timing-cache"
-        ) from error
+        _runtime, engine = engine_from_plan(trt, found, messages)
+        if engine is None:
+            return f"TensorRT cannot open the engine on this machine{last_messages(messages)}"
+        report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+        write_atomically(found.folder / LAYERS_NAME, report.encode())
+    except LopaError as error:
+        return error.received
+    return None
 
 
-def _default_timing_cache(bundle: Bundle, gpu: str, version: str) -> Path:
-    """Return the path for a version and a GPU. TensorRT rejects the caches of other versions and GPUs."""
-    return bundle.path / ENGINES_FOLDER / f"timing-{gpu_slug(gpu)}-{version}.cache"
+def _timings(cache: Path) -> TimingCache:
+    with errors_as_bad_input(f"{cache} cannot be read", **_CACHE_HINTS):
+        return TimingCache(cache.read_bytes() if cache.exists() else b"", str(cache))
 
 
 def _written_model(folder: Path, job: EngineJob) -> FileRecord:
     """Write the ONNX model of the plan, which is needed to add the weights again."""
     (folder / MODEL_NAME).write_bytes(job.model)
     return FileRecord(path=MODEL_NAME, size=len(job.model), sha256=hashlib.sha256(job.model).hexdigest())
-
-
-def _check_writable(cache: Path) -> None:
-    """Raise BadInputError if the timing cache cannot be written, before a build of minutes."""
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        partial = _partial(cache)
-        partial.touch()
-        partial.unlink()
-    except OSError as error:
-        raise BadInputError(
-            f"{cache} cannot be written: {error.strerror}",
-            expected="a writable path for the timing cache",
-            remedy="use another --timing-cache",
-        ) from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write `path` atomically: write a file in its folder and rename it."""
-    partial = _partial(path)
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial-{os.getpid()}")
-
-
-def write_layer_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
-    """Write the report into the engine's folder, on the current CUDA device.
-
-    Return None, or the reason of a failure.
-    """
-    try:
-        return _try_report(trt, found)
-    except LopaError as error:
-        return error.received
-
-
-def _try_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
-    messages = messages_logger(trt)
-    _runtime, engine = engine_from_plan(trt, found, messages)
-    if engine is None:
-        return f"TensorRT cannot open the engine on this machine{last_messages(messages)}"
-    report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    write_atomically(found.folder / LAYERS_NAME, report.encode())
-    return None
