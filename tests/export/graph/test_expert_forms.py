@@ -23,8 +23,9 @@ from tests.export.graph.expert_graphs import (
 from tests.export.graph_runs import operators_when_optimized
 from tests.processor import HAS_VNNI, NO_VNNI
 
-from lopa.export.graph.expert_batched import BatchedExpertsPass
+from lopa.export.graph.expert_batched import BatchedLayer
 from lopa.export.graph.expert_forms import join_experts, with_expert_operators
+from lopa.export.graph.expert_layer import ExpertsPass
 from lopa.export.graph.portable_lint import violations_of_model
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.openvino.openvino_library import openvino_core
@@ -50,7 +51,7 @@ FORMS = ["standard", "portable", "batched"]
 
 def _in_form(weights: WeightsOfLayer, form: str) -> ir.Model:
     if form == "batched":
-        return BatchedExpertsPass()(model_of_layer(weights)).model
+        return ExpertsPass(BatchedLayer)(model_of_layer(weights)).model
     dialect: Dialect = "standard" if form == "standard" else "portable"
     return with_expert_operators(model_of_layer(weights, 23 if form == "standard" else 17), dialect)
 

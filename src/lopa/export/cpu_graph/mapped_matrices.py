@@ -9,6 +9,7 @@ from onnx_ir.passes import common
 
 from lopa.export.cpu_graph.rounded_rows import MICROSOFT
 from lopa.export.graph.experts import expert_nodes
+from lopa.export.graph.quantize_pass import replace_value
 from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
 
 
@@ -110,10 +111,8 @@ def _cast_rows(product: ir.Node) -> None:
 
 def _replace(product: ir.Node, operator: str, inputs: list[ir.Value | None]) -> None:
     result = ir.node(operator, inputs, domain=DOMAIN, name=product.name)
-    old, new = product.outputs[0], result.outputs[0]
-    new.name, new.shape, new.type = old.name, old.shape, old.type
     product.prepend(result)
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    replace_value(result.outputs[0], product.outputs[0])
 
 
 def _finished(model: ir.Model, *, modified: bool) -> ir.passes.PassResult:

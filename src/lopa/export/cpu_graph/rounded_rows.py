@@ -25,6 +25,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from lopa.export.graph.quantize_pass import replace_value
+
 MICROSOFT = "com.microsoft"
 _ZERO_POINT = 128
 """Zero point of rows: ONNX Runtime's products on x86 take uint8 around 128."""
@@ -204,10 +206,8 @@ def _multiply_integers(product: ir.Node) -> None:
     integers, one, zero = rows.inputs
     inputs = [integers, weight.inputs[0], one, weight.inputs[1], zero]
     result = ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT, name=product.name)
-    result.outputs[0].name = product.outputs[0].name
-    result.outputs[0].shape, result.outputs[0].type = product.outputs[0].shape, product.outputs[0].type
     product.prepend(result)
-    ir.convenience.replace_all_uses_with(product.outputs[0], result.outputs[0], replace_graph_outputs=True)
+    replace_value(result.outputs[0], product.outputs[0])
 
 
 class RowScalesPass(ir.passes.InPlacePass):
@@ -247,7 +247,5 @@ def _fuse_with_sum(scaled: ir.Node) -> bool:
         return False
     node = ir.node("GatedAdd", [other, *scaled.inputs], domain=MICROSOFT, name=total.name)
     total.prepend(node)
-    new, result = node.outputs[0], total.outputs[0]
-    new.name, new.shape, new.type = result.name, result.shape, result.type
-    ir.convenience.replace_all_uses_with(result, new, replace_graph_outputs=True)
+    replace_value(node.outputs[0], total.outputs[0])
     return True

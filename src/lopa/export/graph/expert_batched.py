@@ -7,29 +7,15 @@ lopa.export.tensorrt uses it, because TensorRT builds and launches at least one 
 import numpy as np
 import onnx_ir as ir
 
-from lopa.export.graph.expert_layer import ExpertLayer, ExpertMatrix, ExpertsPass, LayerNodes, reshaped
-from lopa.export.graph.quantize_pass import RoundedProducts
+from lopa.export.graph.expert_layer import ExpertMatrix, LayerForm, reshaped
 
 
-class BatchedExpertsPass(ExpertsPass):
-    """Pass that replaces the nodes of experts by batched products."""
-
-    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
-        """Replace the node of one layer."""
-        _BatchedLayer(layer, nodes, rounding).replace()
-
-
-class _BatchedLayer:
-    """Nodes of one layer."""
-
-    def __init__(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
-        self._layer = layer
-        self._nodes = nodes
-        self._rounding = rounding
+class BatchedLayer(LayerForm):
+    """Form of batched products."""
 
     def replace(self) -> None:
         """Replace the layer's node."""
-        layer, nodes = self._layer, self._nodes
+        layer, nodes = self.layer, self.nodes
         flat = nodes.add("Reshape", [layer.rows, nodes.ints(1, -1, layer.hidden_size)], "rows")
         flat.type = ir.TensorType(layer.dtype)
         summed = self._sum_of_int8(flat) if layer.gate.is_int8 else self._sum(flat)
@@ -37,7 +23,7 @@ class _BatchedLayer:
 
     def _sum(self, flat: ir.Value) -> ir.Value:
         """Return the weighted sum [rows, H]. The last product of all experts adds their outputs up."""
-        layer, nodes = self._layer, self._nodes
+        layer, nodes = self.layer, self.nodes
         inner = nodes.activated(*self._products(flat, (layer.gate, "gate"), (layer.up, "up")))
         weights = nodes.cast(self._weights_of_experts(), ir.DataType.FLOAT, layer.dtype, "weights.narrowed")
         weighted = nodes.add("Mul", [inner, weights], "weighted")
@@ -53,7 +39,7 @@ class _BatchedLayer:
 
     def _sum_of_int8(self, flat: ir.Value) -> ir.Value:
         """Return the weighted sum [rows, H] of int8 experts, whose rounded rows keep their outputs apart."""
-        layer, nodes = self._layer, self._nodes
+        layer, nodes = self.layer, self.nodes
         inner = nodes.activated(*self._rounded_products(flat, (layer.gate, "gate"), (layer.up, "up")))
         inner.type = ir.TensorType(ir.DataType.FLOAT)
         (outputs,) = self._rounded_products(inner, (layer.down, "down"))
@@ -66,8 +52,8 @@ class _BatchedLayer:
         found = []
         for matrix, name in matrices:
             attributes = {} if matrix.scales is None else {"axis": 1, "block_size": matrix.block}
-            weight = self._nodes.matrix(matrix.tensors, name, attributes)
-            found.append(self._nodes.add("MatMul", [rows, weight], name))
+            weight = self.nodes.matrix(matrix.tensors, name, attributes)
+            found.append(self.nodes.add("MatMul", [rows, weight], name))
         return found
 
     def _rounded_products(self, rows: ir.Value, *matrices: tuple[ExpertMatrix, str]) -> list[ir.Value]:
@@ -75,15 +61,15 @@ class _BatchedLayer:
 
         An expert's scales follow the product, because DequantizeLinear takes no scales for two of three axes.
         """
-        nodes = self._nodes
-        integers, scales = self._rounding.integers_of_rows(nodes.node, rows)
-        rounded = nodes.add("DequantizeLinear", [integers, *self._rounding.one_and_zero], f"{matrices[0][1]}.rows")
+        nodes = self.nodes
+        integers, scales = self.rounding.integers_of_rows(nodes.node, rows)
+        rounded = nodes.add("DequantizeLinear", [integers, *self.rounding.one_and_zero], f"{matrices[0][1]}.rows")
         found = []
         for matrix, name in matrices:
             if matrix.scales is None:
                 raise ir.passes.PassError(f"{matrix.values.name} has no scales")
             stored = nodes.matrix([matrix.values], name, {})
-            one = self._rounding.one_and_zero[0]
+            one = self.rounding.one_and_zero[0]
             weight = nodes.add("DequantizeLinear", [stored, one], f"{name}.weight")
             product = nodes.add("MatMul", [rounded, weight], name)
             scaled = nodes.add("Mul", [product, scales], f"{name}.scaled")
@@ -94,7 +80,7 @@ class _BatchedLayer:
 
     def _weights_of_experts(self) -> ir.Value:
         """Return the weight of every expert and row, 0 if it was not chosen, float32 [E, rows, 1]."""
-        layer, nodes = self._layer, self._nodes
+        layer, nodes = self.layer, self.nodes
         ids, weights = (
             nodes.add("Unsqueeze", [nodes.add("Flatten", [value], f"{name}.flat", {"axis": 2}), nodes.ints(0)], name)
             for value, name in ((layer.ids, "ids"), (layer.weights, "weights"))

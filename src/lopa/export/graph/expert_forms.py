@@ -18,35 +18,32 @@ from lopa.export.graph.expert_layer import (
     ExpertLayer,
     ExpertMatrix,
     ExpertsPass,
+    LayerForm,
     LayerNodes,
     part_of_expert,
     reshaped,
     stacked_from_part,
 )
 from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
-from lopa.export.graph.quantize_pass import RoundedProducts, initializer
+from lopa.export.graph.quantize_pass import initializer, replace_value
 from lopa.runtime.bundle.manifest import Dialect
 
 
-class MaskedExpertsPass(ExpertsPass):
-    """Pass that replaces the nodes of experts, in floating point, by products of all rows."""
+class MaskedLayer(LayerForm):
+    """Form of products of all rows, in floating point."""
 
-    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:  # noqa: ARG002
-        """Replace the node of one layer. Raises PassError for quantized experts, which the dialect does not have."""
+    def replace(self) -> None:
+        """Replace the layer's node. Raises PassError for quantized experts, which the dialect does not have."""
+        layer, nodes = self.layer, self.nodes
         if layer.gate.scales is not None:
             raise ir.passes.PassError(f"{layer.name} has quantized experts, which are not portable")
-        _replace(layer, nodes)
-
-
-def _replace(layer: ExpertLayer, nodes: LayerNodes) -> None:
-    """Replace the node of one layer."""
-    experts, size, hidden = layer.down.shape
-    inner = nodes.activated(_products(layer, nodes, layer.gate, "gate"), _products(layer, nodes, layer.up, "up"))
-    split = nodes.add("Reshape", [inner, nodes.ints(0, 0, experts, size)], "split")
-    weighted = nodes.add("Mul", [split, _weights_of_experts(layer, nodes)], "weighted")
-    joined = nodes.add("Reshape", [weighted, nodes.ints(0, 0, experts * size)], "joined")
-    down = nodes.matrix([reshaped(layer.down.values, (experts * size, hidden))], "down", {})
-    nodes.finish(nodes.add("MatMul", [joined, down], "down"))
+        experts, size, hidden = layer.down.shape
+        inner = nodes.activated(_products(layer, nodes, layer.gate, "gate"), _products(layer, nodes, layer.up, "up"))
+        split = nodes.add("Reshape", [inner, nodes.ints(0, 0, experts, size)], "split")
+        weighted = nodes.add("Mul", [split, _weights_of_experts(layer, nodes)], "weighted")
+        joined = nodes.add("Reshape", [weighted, nodes.ints(0, 0, experts * size)], "joined")
+        down = nodes.matrix([reshaped(layer.down.values, (experts * size, hidden))], "down", {})
+        nodes.finish(nodes.add("MatMul", [joined, down], "down"))
 
 
 def _products(layer: ExpertLayer, nodes: LayerNodes, matrix: ExpertMatrix, name: str) -> ir.Value:
@@ -86,25 +83,12 @@ class _Factor:
     """Scales [pairs, 1] of rounded rows; None for rows that are not rounded."""
 
 
-class SplitExpertsPass(ExpertsPass):
-    """Pass that replaces the nodes of experts by sorted rows and products of single experts."""
-
-    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
-        """Replace the node of one layer."""
-        _SplitLayer(layer, nodes, rounding).replace()
-
-
-class _SplitLayer:
-    """Nodes of one layer."""
-
-    def __init__(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
-        self._layer = layer
-        self._nodes = nodes
-        self._rounding = rounding
+class SplitLayer(LayerForm):
+    """Form of sorted rows and products of single experts."""
 
     def replace(self) -> None:
         """Replace the layer's node. The weighted sum is float32, as are all values of int8 experts."""
-        layer, nodes = self._layer, self._nodes
+        layer, nodes = self.layer, self.nodes
         flat = nodes.add("Reshape", [layer.rows, nodes.ints(-1, layer.hidden_size)], _ROWS)
         ids = nodes.add("Reshape", [layer.ids, nodes.ints(-1)], _IDS)
         pairs = nodes.add("Shape", [ids], "pairs")
@@ -126,21 +110,21 @@ class _SplitLayer:
     def _ascending(self, values: ir.Value, count: ir.Value, name: str) -> ir.Value:
         """Return the indices that sort `values`."""
         attributes = {"axis": -1, "largest": 0, "sorted": 1}
-        return self._nodes.add_many("TopK", [values, count], name, attributes, outputs=2)[1]
+        return self.nodes.add_many("TopK", [values, count], name, attributes, outputs=2)[1]
 
     def _factor(self, rows: ir.Value, chosen: ir.Value | None, counts: ir.Value, name: str) -> _Factor:
         """Return the rows of every expert, rounded for int8. `chosen` are the rows of the sorted pairs, or None."""
-        nodes, scales = self._nodes, None
-        if self._layer.gate.is_int8:
-            rows.type = ir.TensorType(ir.DataType.FLOAT if chosen is None else self._layer.dtype)
-            rows, scales = self._rounding.integers_of_rows(nodes.node, rows)
+        nodes, scales = self.nodes, None
+        if self.layer.gate.is_int8:
+            rows.type = ir.TensorType(ir.DataType.FLOAT if chosen is None else self.layer.dtype)
+            rows, scales = self.rounding.integers_of_rows(nodes.node, rows)
         if chosen is not None:
             rows = nodes.add("Gather", [rows, chosen], f"{name}.sorted")
             scales = None if scales is None else nodes.add("Gather", [scales, chosen], f"{name}.scales")
-        parts = nodes.add_many("Split", [rows, counts], name, {"axis": 0}, outputs=self._layer.experts)
+        parts = nodes.add_many("Split", [rows, counts], name, {"axis": 0}, outputs=self.layer.experts)
         if scales is None:
             return _Factor(list(parts), None)
-        zero = self._rounding.one_and_zero
+        zero = self.rounding.one_and_zero
         widened = [
             nodes.add("DequantizeLinear", [part, *zero], f"{name}.widened.{expert}")
             for expert, part in enumerate(parts)
@@ -152,7 +136,7 @@ class _SplitLayer:
         attributes = {"axis": 1} if matrix.is_int8 else {"axis": 0}
         if matrix.scales is not None and not matrix.is_int8:
             attributes["block_size"] = matrix.block
-        nodes, products = self._nodes, []
+        nodes, products = self.nodes, []
         for expert, part in enumerate(factor.parts):
             tensors = [part_of_expert(tensor, expert) for tensor in matrix.tensors]
             weight = nodes.matrix(tensors, f"{name}.{expert}", attributes)
@@ -162,7 +146,7 @@ class _SplitLayer:
 
     def _weighted_sum(self, outputs: ir.Value, places: ir.Value) -> None:
         """Add up the outputs [pairs, H] of every row. `places` are the places of the pairs in `outputs`."""
-        layer, nodes = self._layer, self._nodes
+        layer, nodes = self.layer, self.nodes
         of_rows = nodes.add("Gather", [outputs, places], "outputs")
         if not layer.gate.is_int8:
             of_rows = nodes.cast(of_rows, layer.dtype, ir.DataType.FLOAT, "outputs.float32")
@@ -178,7 +162,7 @@ class _SplitLayer:
 
 
 def join_experts(model: ir.Model) -> bool:
-    """Restore, in place, the single node of every layer that SplitExpertsPass replaced. Return True if there is one."""
+    """Restore, in place, the single node of every layer that SplitLayer replaced. Return True if there is one."""
     nodes = {node.name: node for node in model.graph if node.name is not None}
     layers = [name.removesuffix(f"/{_PARTS}") for name in nodes if name.endswith(f"/{_PARTS}")]
     for layer in layers:
@@ -203,9 +187,7 @@ def _join(model: ir.Model, nodes: dict[str, ir.Node], layer: str) -> None:
     result = next(nodes[f"{layer}/{name}"] for name in _RESULTS if f"{layer}/{name}" in nodes)
     node = ir.node(EXPERTS_OPERATOR, inputs, domain=TRACED_DOMAIN, name=f"{layer}/{EXPERTS_OPERATOR}")
     result.prepend(node)
-    new, old = node.outputs[0], result.outputs[0]
-    new.name, new.shape, new.type = old.name, old.shape, old.type
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    replace_value(node.outputs[0], result.outputs[0])
     model.graph.remove(nodes.values(), safe=True)
     for value in obsolete:
         model.graph.initializers.pop(value.name or "")
@@ -224,5 +206,4 @@ def with_expert_operators(model: ir.Model, dialect: Dialect) -> ir.Model:
     Raises onnx_ir.passes.PassError for experts whose matrices are not in the weights file, and for quantized experts in
     the portable dialect.
     """
-    replaced = SplitExpertsPass() if dialect == "standard" else MaskedExpertsPass()
-    return replaced(model).model
+    return ExpertsPass(SplitLayer if dialect == "standard" else MaskedLayer)(model).model

@@ -4,7 +4,7 @@ A stacked matrix [E, inputs, outputs] is one record in the weights file. The mat
 record, so graphs of any form share the file.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from lopa.export.graph.experts import TRACED_DOMAIN, expert_nodes
-from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initializer
+from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initializer, replace_value, shared_constant
 
 _QUANTIZED_INPUTS = 9
 """Number of inputs of a node with quantized matrices."""
@@ -179,9 +179,7 @@ class LayerNodes:
 
     def constant(self, key: str, array: npt.NDArray[Any]) -> ir.Value:
         """Return a constant that layers share under the name `key`."""
-        name = f"experts.{key}"
-        known = self.model.graph.initializers.get(name)
-        return initializer(self.model, ir.tensor(array, name=name)) if known is None else known
+        return shared_constant(self.model, f"experts.{key}", array)
 
     def numbers(self, experts: int, axes: int) -> ir.Value:
         """Return the numbers of the experts, int64 [E, 1, ..] with `axes` axes."""
@@ -202,9 +200,7 @@ class LayerNodes:
 
     def finish(self, result: ir.Value) -> None:
         """Use `result` in place of the output of the replaced node, and remove this node and its initializers."""
-        old = self._node.outputs[0]
-        result.name, result.shape, result.type = old.name, old.shape, old.type
-        ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
+        replace_value(result, self._node.outputs[0])
         matrices = [value for value in self._node.inputs[3:] if value is not None]
         self.model.graph.remove(self._node, safe=True)
         for value in matrices:
@@ -212,8 +208,26 @@ class LayerNodes:
                 self.model.graph.initializers.pop(value.name or "")
 
 
+@dataclass(frozen=True, eq=False)
+class LayerForm(ABC):
+    """Form of the nodes that replace one layer's node. Each form is a subclass."""
+
+    layer: ExpertLayer
+    nodes: LayerNodes
+    rounding: RoundedProducts
+    """Rounding of the rows of int8 experts."""
+
+    @abstractmethod
+    def replace(self) -> None:
+        """Replace the layer's node."""
+
+
 class ExpertsPass(ir.passes.InPlacePass):
-    """Pass that replaces the nodes of experts, one layer at a time. Each form is a subclass."""
+    """Pass that replaces the nodes of experts by nodes of a form, one layer at a time."""
+
+    def __init__(self, form: type[LayerForm]) -> None:
+        super().__init__()
+        self._form = form
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes."""
@@ -221,10 +235,6 @@ class ExpertsPass(ir.passes.InPlacePass):
         rounding = RoundedProducts(model, AROUND_128)
         for node in nodes:
             layer = layer_from_node(node)
-            self.replace(layer, LayerNodes(model, node, layer.name), rounding)
+            self._form(layer, LayerNodes(model, node, layer.name), rounding).replace()
         model.graph.opset_imports.pop(TRACED_DOMAIN, None)
         return ir.passes.PassResult(model, modified=bool(nodes))
-
-    @abstractmethod
-    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
-        """Replace the node of one layer. `rounding` rounds rows of int8 experts."""

@@ -17,6 +17,7 @@ lopa.export.tensorrt.products uses the products of rounded rows for TensorRT's 8
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -156,15 +157,15 @@ class RoundedProducts:
         scaled = ir.node("Mul", [rounded.outputs[0], rows.scales], name=f"{product.name}/scaled")
         product.prepend([*weight, rounded, scaled])
         if result.dtype == ir.DataType.FLOAT:
-            _replace_value(scaled.outputs[0], result)
+            replace_value(scaled.outputs[0], result)
         else:
             for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
-                _replace_value(scaled.outputs[0], widened.outputs[0])  # without a rounding in between
+                replace_value(scaled.outputs[0], widened.outputs[0])  # without a rounding in between
                 self._model.graph.remove(widened, safe=True)
             if result.uses() or result.is_graph_output():
                 narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")
                 product.prepend(narrowed)
-                _replace_value(narrowed.outputs[0], result)
+                replace_value(narrowed.outputs[0], result)
         self._model.graph.remove(product, safe=True)
 
     def integers_of_rows(self, before: ir.Node, factor: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -201,11 +202,9 @@ class RoundedProducts:
         before.prepend(widened)
         return _RoundedRows(widened.outputs[0], scales)
 
-    def _constant(self, key: str, number: np.generic | npt.NDArray[np.generic]) -> ir.Value:
+    def _constant(self, key: str, number: np.generic | npt.NDArray[Any]) -> ir.Value:
         """Return a constant that all rounded rows of the model share."""
-        name = f"quantize.{key}"
-        known = self._model.graph.initializers.get(name)
-        return initializer(self._model, ir.tensor(np.asarray(number), name=name)) if known is None else known
+        return shared_constant(self._model, f"quantize.{key}", number)
 
 
 def initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
@@ -216,7 +215,14 @@ def initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
-def _replace_value(new: ir.Value, old: ir.Value) -> None:
+def shared_constant(model: ir.Model, name: str, number: np.generic | npt.NDArray[Any]) -> ir.Value:
+    """Return the initializer `name`, which is added once with the value `number`."""
+    known = model.graph.initializers.get(name)
+    return initializer(model, ir.tensor(np.asarray(number), name=name)) if known is None else known
+
+
+def replace_value(new: ir.Value, old: ir.Value) -> None:
+    """Use `new` in place of `old`, with its name, shape and type."""
     new.name, new.shape, new.type = old.name, old.shape, old.type
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from lopa.export.graph.quantize_pass import replace_value
 from lopa.runtime.bundle.manifest import scale_name
 from lopa.runtime.bundle.webgpu_twin import WEBGPU_BLOCK
 
@@ -70,10 +71,8 @@ def _replace(model: ir.Model, name: str) -> None:
             domain=_MICROSOFT,
             name=product.name,
         )
-        old, result = product.outputs[0], new.outputs[0]
-        result.name, result.shape, result.type = old.name, old.shape, old.type
         product.prepend(new)
-        ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
+        replace_value(new.outputs[0], product.outputs[0])
         model.graph.remove(product, safe=True)
     common.RemoveUnusedNodesPass()(model)
     for value in (matrix, scales):

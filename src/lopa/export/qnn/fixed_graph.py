@@ -6,6 +6,7 @@ lopa.export.qnn.quantized_products has the forms of products with quantized matr
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from lopa.export.graph.quantize_pass import initializer
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.qnn.quantized_products import Int16RowsPass, with_block_products
 from lopa.runtime import contract
@@ -47,24 +48,17 @@ def block_matrices(manifest: Manifest) -> list[str]:
 
 def input_shapes(manifest: Manifest, sizes: Sizes) -> dict[str, list[int]]:
     """Return the shape of every input by name."""
-    requests, branches, window, prefix, wanted = (
-        sizes.requests,
-        sizes.branches,
-        sizes.window,
-        sizes.prefix,
-        sizes.wanted,
-    )
-    dimensions = manifest.dimensions
-    rows = [requests, branches, window]
+    dimensions, requests = manifest.dimensions, sizes.requests
+    rows = [requests, sizes.branches, sizes.window]
     return {
         contract.INPUT_IDS: rows,
         **{name: [*rows, dimensions.rotary_size // 2] for name in ROTARY_INPUTS},
-        contract.WINDOW_MASK: [*rows, window],
-        contract.PREFIX_MASK: [requests, prefix],
-        contract.LOGITS_INDEX: [requests, branches, wanted],
+        contract.WINDOW_MASK: [*rows, sizes.window],
+        contract.PREFIX_MASK: [requests, sizes.prefix],
+        contract.LOGITS_INDEX: [requests, sizes.branches, sizes.wanted],
         contract.TEMPERATURE: [requests],
         **{
-            name: [requests, dimensions.kv_heads, prefix, dimensions.head_size]
+            name: [requests, dimensions.kv_heads, sizes.prefix, dimensions.head_size]
             for name in past_names(dimensions.layers)
         },
     }
@@ -76,20 +70,13 @@ def use_float_masks(model: ir.Model, dtype: ir.DataType) -> None:
     masks = dict.fromkeys(mask for node in nodes if (mask := node.inputs[_MASK_INPUT]) is not None)
     for number, mask in enumerate(masks):
         users = [node for node in nodes if node.inputs[_MASK_INPUT] is mask]
-        values = [_scalar(model, f"float_mask_{number}/{name}", value, dtype) for name, value in _VALUES]
+        values = [
+            initializer(model, ir.tensor(value, dtype=dtype, name=f"float_mask_{number}/{name}"))
+            for name, value in (("allowed", 0.0), ("masked", MASKED))
+        ]
         where = ir.node("Where", [mask, *values], name=f"float_mask_{number}")
         where.outputs[0].name = f"float_mask_{number}/mask"
         where.outputs[0].type = ir.TensorType(dtype)
         users[0].prepend([where])
         for node in users:
             node.replace_input_with(_MASK_INPUT, where.outputs[0])
-
-
-_VALUES = (("allowed", 0.0), ("masked", MASKED))
-
-
-def _scalar(model: ir.Model, name: str, number: float, dtype: ir.DataType) -> ir.Value:
-    tensor = ir.tensor(number, dtype=dtype, name=name)
-    value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(dtype), const_value=tensor)
-    model.graph.register_initializer(value)
-    return value

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from lopa.export.graph.quantize_pass import AROUND_128, initializer
+from lopa.export.graph.quantize_pass import AROUND_128, initializer, shared_constant
 from lopa.export.graph.webgpu_pass import WebgpuPass
 from lopa.runtime.contract.sizes import Sizes
 
@@ -130,9 +130,7 @@ def _added(before: ir.Node, operator: str, inputs: list[ir.Value]) -> ir.Value:
 
 def _constant(model: ir.Model, key: str, number: np.generic | npt.NDArray[np.generic]) -> ir.Value:
     """Return a constant that all products of the model share."""
-    name = f"int16_rows.{key}"
-    known = model.graph.initializers.get(name)
-    return initializer(model, ir.tensor(np.asarray(number), name=name)) if known is None else known
+    return shared_constant(model, f"int16_rows.{key}", number)
 
 
 def _shape(model: ir.Model, key: str, shape: list[int]) -> ir.Value:

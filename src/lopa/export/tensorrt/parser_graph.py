@@ -16,8 +16,9 @@ import onnx.numpy_helper
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from lopa.export.graph.expert_batched import BatchedExpertsPass
+from lopa.export.graph.expert_batched import BatchedLayer
 from lopa.export.graph.expert_forms import join_experts
+from lopa.export.graph.expert_layer import ExpertsPass
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 
@@ -47,7 +48,7 @@ def _batch_experts(model: onnx.ModelProto) -> None:
     """Replace the products of single experts by batched products."""
     joined = ir.from_proto(model)
     if join_experts(joined):
-        named = ir.passes.Sequential(BatchedExpertsPass(), common.NameFixPass())
+        named = ir.passes.Sequential(ExpertsPass(BatchedLayer), common.NameFixPass())
         model.CopyFrom(ir.to_proto(named(joined).model))
 
 
