@@ -3,17 +3,16 @@
 lopa.export.qnn.quantized_products has the forms of products with quantized matrices.
 """
 
+import msgspec
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.graph.quantize_pass import initializer
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.qnn.quantized_products import Int16RowsPass, with_block_products
-from lopa.runtime import contract
+from lopa.runtime.accelerator.device_forward import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import past_names
-from lopa.runtime.contract.rotary import ROTARY_INPUTS
 from lopa.runtime.contract.sizes import Sizes
 
 MASKED = -1e4
@@ -28,7 +27,7 @@ def fixed_graph(bundle: Bundle, sizes: Sizes) -> ir.Model:
     Weights stay in the bundle's file, except the matrices `block_matrices`: the graph has no values for them.
     """
     model = with_rotary_inputs(ir.load(bundle.graph))
-    shapes = input_shapes(bundle.manifest, sizes)
+    shapes = GraphArrays(msgspec.structs.replace(bundle.manifest, rotary_inputs=["standard"])).input_shapes(sizes)
     for node in model.graph:
         for value in node.outputs:
             value.shape = None  # of any size; ONNX Runtime infers the fixed ones
@@ -44,24 +43,6 @@ def fixed_graph(bundle: Bundle, sizes: Sizes) -> ir.Model:
 def block_matrices(manifest: Manifest) -> list[str]:
     """Return the names of the int4 matrices, which MatMulNBits takes in another order than the bundle's."""
     return [name for name, record in manifest.tensors.items() if record.dtype == "int4"]
-
-
-def input_shapes(manifest: Manifest, sizes: Sizes) -> dict[str, list[int]]:
-    """Return the shape of every input by name."""
-    dimensions, requests = manifest.dimensions, sizes.requests
-    rows = [requests, sizes.branches, sizes.window]
-    return {
-        contract.INPUT_IDS: rows,
-        **{name: [*rows, dimensions.rotary_size // 2] for name in ROTARY_INPUTS},
-        contract.WINDOW_MASK: [*rows, sizes.window],
-        contract.PREFIX_MASK: [requests, sizes.prefix],
-        contract.LOGITS_INDEX: [requests, sizes.branches, sizes.wanted],
-        contract.TEMPERATURE: [requests],
-        **{
-            name: [requests, dimensions.kv_heads, sizes.prefix, dimensions.head_size]
-            for name in past_names(dimensions.layers)
-        },
-    }
 
 
 def use_float_masks(model: ir.Model, dtype: ir.DataType) -> None:
