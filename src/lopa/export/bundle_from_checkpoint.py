@@ -14,7 +14,7 @@ import onnx_ir as ir
 from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan_from_checkpoint
 from lopa.export.checkpoint.auto_tokenizer import check_tokenizer_class
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
-from lopa.export.cpu_graph.twin import TwinOf, twins_for_cpu
+from lopa.export.cpu_graph.twin import twins_for_cpu
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
@@ -183,7 +183,7 @@ def _write_graphs(
             model = with_rotary_inputs(model)
         models: dict[tuple[Literal["cpu", "webgpu"], TwinForm], ir.Model] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
-            of_cpu = twins_for_cpu(model, TwinOf(source.config.dimensions, graph.part))
+            of_cpu = twins_for_cpu(model, source.config.dimensions, graph.part)
             models = {("cpu", form): twin for form, twin in of_cpu.items()}
         model = with_expert_operators(model, graph.dialect)
         if graph.dialect == "standard" and choices.plugins:

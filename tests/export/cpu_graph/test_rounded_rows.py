@@ -157,7 +157,7 @@ def test_every_product_of_the_tiny_model(tiny_quantized: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("device", ["cpu", "cpu+cpu"])
 def test_float16_with_layers_left_out_and_stages(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "CPU_PASSES", [lambda _: RoundedRowsPass(), lambda _: RowScalesPass()])
+    monkeypatch.setattr(twins, "cpu_passes", lambda *_: [RoundedRowsPass(), RowScalesPass()])
     checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
     choice = QuantizationChoice("int8", exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, stages=2)

@@ -39,7 +39,7 @@ class MoreEntropyPass(ir.passes.InPlacePass):
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     """Return a bundle of two stages whose twins have a deliberate error."""
-    monkeypatch.setattr(twin, "CPU_PASSES", [lambda _: MoreEntropyPass()])
+    monkeypatch.setattr(twin, "cpu_passes", lambda *_: [MoreEntropyPass()])
     return bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", stages=2)
 
 
@@ -82,7 +82,7 @@ def test_a_graph_that_was_altered_has_no_twin(bundle: Bundle) -> None:
 
 
 def test_an_export_without_a_faster_form_has_no_twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twin, "CPU_PASSES", [])
+    monkeypatch.setattr(twin, "cpu_passes", lambda *_: [])
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle")
     assert bundle.manifest.twins == []

@@ -1,8 +1,8 @@
 """Chips that ATC compiles for, and checks before a call of ATC, which takes minutes to fail and reports less.
 
 The codes are from ATC's documentation of the fault. A fault without a code is also from the documentation, but ATC may
-accept it and build a wrong model. Other documented faults cannot occur in a call that calls_from_inputs makes: its
-tuples are distinct, two or more, and have one number for every dynamic axis.
+accept it and build a wrong model. Other documented faults cannot occur in a call by calls_from_inputs. Its tuples are
+distinct, two or more, and have one number for every dynamic axis.
 """
 
 import difflib

@@ -1,7 +1,6 @@
 """Twins of a standard graph for ONNX Runtime's CPU provider, with the same inputs, outputs and weights."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -16,37 +15,29 @@ from lopa.runtime.bundle.manifest import ModelDimensions, TwinForm
 from lopa.runtime.contract.model_part import ModelPart
 
 
-@dataclass(frozen=True)
-class TwinOf:
-    """Facts about the original graph for the passes."""
-
-    dimensions: ModelDimensions
-    part: ModelPart
-
-
-PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
-
-CPU_PASSES: Sequence[PassMaker] = (
-    lambda of: SampledRowsPass(of.part),
-    lambda of: VocabularyStatisticsPass(of.dimensions.vocab_size),
-    lambda _: RoundedRowsPass(),
-    lambda _: RowScalesPass(),
-)
-"""Passes in their order. Each leaves a graph unchanged if it finds nothing to do."""
+def cpu_passes(dimensions: ModelDimensions, part: ModelPart) -> list[ir.passes.InPlacePass]:
+    """Return the passes for a graph of `part`, in their order. Each leaves a graph unchanged if it finds nothing."""
+    return [
+        SampledRowsPass(part),
+        VocabularyStatisticsPass(dimensions.vocab_size),
+        RoundedRowsPass(),
+        RowScalesPass(),
+    ]
 
 
-def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[TwinForm, ir.Model]:
+def twins_for_cpu(model: ir.Model, dimensions: ModelDimensions, part: ModelPart) -> dict[TwinForm, ir.Model]:
     """Return the copies of `model` for each form of quantized matrices that differs from `model`.
 
     Experts are single nodes in `model` (lopa.export.graph.experts). Values of weights are not read, but stay in the
     file that `model` refers to. Raises onnx_ir.passes.PassError if a pass violates its contract.
     """
     twins: dict[TwinForm, ir.Model] = {}
+    passes = cpu_passes(dimensions, part)
     packed = _copied(model)
-    modified = [_apply_passes(packed, of)]
+    modified = [_apply_passes(packed, passes)]
     mapped = _copied(packed)
     if expert_nodes(model):
-        modified.append(_apply_passes(with_expert_operators(packed, "standard"), of))
+        modified.append(_apply_passes(with_expert_operators(packed, "standard"), passes))
     if any([*modified, NonFiniteRowsPass()(packed).modified]):
         twins["packed"] = packed
     if any(
@@ -62,7 +53,7 @@ def _copied(model: ir.Model) -> ir.Model:
     return copy
 
 
-def _apply_passes(twin: ir.Model, of: TwinOf) -> bool:
+def _apply_passes(twin: ir.Model, passes: Sequence[ir.passes.InPlacePass]) -> bool:
     """Run all passes on `twin`. Return True if any changed it."""
-    modified = [make(of)(twin).modified for make in CPU_PASSES]
+    modified = [each(twin).modified for each in passes]
     return any(modified)
