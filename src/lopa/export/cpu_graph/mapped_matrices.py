@@ -111,8 +111,8 @@ def _cast_rows(product: ir.Node) -> None:
 
 def _replace(product: ir.Node, operator: str, inputs: list[ir.Value | None]) -> None:
     result = ir.node(operator, inputs, domain=DOMAIN, name=product.name)
-    product.prepend(result)
     replace_value(result.outputs[0], product.outputs[0])
+    product.prepend(result)
 
 
 def _finished(model: ir.Model, *, modified: bool) -> ir.passes.PassResult:

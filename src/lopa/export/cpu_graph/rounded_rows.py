@@ -206,8 +206,8 @@ def _multiply_integers(product: ir.Node) -> None:
     integers, one, zero = rows.inputs
     inputs = [integers, weight.inputs[0], one, weight.inputs[1], zero]
     result = ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT, name=product.name)
-    product.prepend(result)
     replace_value(result.outputs[0], product.outputs[0])
+    product.prepend(result)
 
 
 class RowScalesPass(ir.passes.InPlacePass):

@@ -71,8 +71,8 @@ def _replace(model: ir.Model, name: str) -> None:
             domain=_MICROSOFT,
             name=product.name,
         )
-        product.prepend(new)
         replace_value(new.outputs[0], product.outputs[0])
+        product.prepend(new)
         model.graph.remove(product, safe=True)
     common.RemoveUnusedNodesPass()(model)
     for value in (matrix, scales):
