@@ -48,6 +48,11 @@ def test_a_file_that_changes_after_its_header_was_read(tmp_path: Path, change: s
         stored["lm_head.weight"].read()
 
 
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"model\.safetensors does not exist"):
+        tensors_from_checkpoint(tmp_path)
+
+
 def test_a_truncated_shard(tmp_path: Path) -> None:
     last = shard(small_checkpoint(tmp_path))[-1]
     content = last.read_bytes()

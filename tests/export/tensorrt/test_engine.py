@@ -184,6 +184,10 @@ def test_a_timing_cache_that_cannot_be_written_fails_before_the_build(job: Engin
     before = len(TRT.__dict__["calls"])
     with pytest.raises(BadInputError, match="cannot be written"):
         engine_from_job(job, TRT, target(TRT), tmp_path / "file" / "timing.cache", silent)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "absent" / "timing.cache")
+    with pytest.raises(BadInputError, match="link: No such file"):
+        engine_from_job(job, TRT, target(TRT), link, silent)
     assert len(TRT.__dict__["calls"]) == before
 
 

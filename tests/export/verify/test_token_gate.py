@@ -48,6 +48,14 @@ def test_statistics_have_a_tolerance(off: float, ok: bool) -> None:
     assert tally.agreement("cpu").ok == ok
 
 
+@pytest.mark.parametrize(("by_rms", "ok"), [(True, True), (False, False)])
+def test_one_large_error_of_many_rows_is_within_a_root_mean_square(by_rms: bool, ok: bool) -> None:
+    tally = Tally(GateTolerance(margin=0.5, statistics=0.1, by_rms=by_rms))
+    right, wrong = [[-0.1, -0.9]] * 9, [[-0.1, -0.75]] + [[-0.1, -0.9]] * 8
+    tally.compare(statistics([[1, 2]] * 9, right), statistics([[1, 2]] * 9, wrong))
+    assert tally.agreement("cpu").ok == ok
+
+
 def test_near_ties_alone_prove_nothing() -> None:
     tally = Tally(TOLERANCE)
     same = statistics([[1, 2]], [[-0.5, -0.6]])
