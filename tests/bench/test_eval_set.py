@@ -46,18 +46,21 @@ GOOD = '{"prompt": "p", "answer": "#### 1", "kind": "math"}'
         ("{not json", "JSON is malformed"),
         ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
         (r'{"prompt": "\ud800", "answer": "a", "kind": "code"}', "line 3: "),
-        ('{"prompt": "p", "kind": "code"}', "has no answer"),
-        ('{"answer": "a", "kind": "code"}', "has no prompt"),
-        ('{"prompt": "p", "answer": "a"}', "has no kind"),
-        ('{"prompt": 5, "answer": "a", "kind": "code"}', "prompt 5"),
+        ('{"prompt": "p", "kind": "code"}', "required field `answer`"),
+        ('{"answer": "a", "kind": "code"}', "required field `prompt`"),
+        ('{"prompt": "p", "answer": "a"}', "required field `kind`"),
+        ('{"prompt": 5, "answer": "a", "kind": "code"}', "`$.prompt`, where it has 5"),
         ('{"prompt": "p", "answer": "#### many", "kind": "math"}', "no number"),
         ('{"prompt": "p", "answer": "many", "kind": "x", "scoring": "last_number"}', "no number"),
-        ('{"prompt": "p", "answer": "a", "kind": "x", "scoring": "best"}', "scoring 'best'"),
-        ('{"prompt": "p", "answer": "a", "kind": "x", "answers": []}', "answers []"),
-        ('{"prompt": "p", "answer": "a", "kind": "x", "stop": "."}', "stop '.'"),
-        ('{"prompt": "p", "answer": "a", "kind": "x", "max_new_tokens": true}', "max_new_tokens True"),
-        ('{"prompt": "p", "answer": "a", "kind": "x", "limits": [2]}', "limits [2]"),
-        ('{"prompt": "p", "answer": "a", "kind": "x", "task_id": 7}', "task_id 7"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "scoring": "best"}', "`$.scoring`, where it has 'best'"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "scoring": ["text"]}', "`$.scoring`"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "answers": []}', "`$.answers`"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "stop": "."}', "`$.stop`, where it has '.'"),
+        (
+            '{"prompt": "p", "answer": "a", "kind": "x", "max_new_tokens": true}',
+            "`$.max_new_tokens`, where",
+        ),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "task_id": 7}', "`$.task_id`, where it has 7"),
         ('{"messages": [{"role": "user", "content": "p"}], "answer": "a", "kind": "x"}', "a chat"),
     ],
 )
@@ -87,7 +90,7 @@ def test_chats_are_read_if_allowed(tmp_path: Path) -> None:
     path.write_text(CHAT % "")
     (item,) = eval_set_from_jsonl(path, chats=True)
     assert (item.prompt, item.messages) == ("", ({"role": "user", "content": "p"},))
-    for more, named in [(', "prompt": "p"', "a prompt and messages"), (', "messages": []', "messages []")]:
+    for more, named in [(', "prompt": "p"', "a prompt and messages"), (', "messages": []', "`$.messages`")]:
         path.write_text(CHAT % more)
         with pytest.raises(BadInputError, match="line 1") as caught:
             eval_set_from_jsonl(path, chats=True)

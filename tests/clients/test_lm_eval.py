@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.evaluation.test_data_sets import RECORDS
+from tests.bench.test_data_sets import RECORDS
 from tests.clients.installed import HERE, PYTHON, no_python, run_client
 from tests.serve.servers import Server
 
@@ -17,8 +17,8 @@ from lopa.bench.comparison.outcomes import outcome_from_result
 from lopa.bench.comparison.quality_figures import measure_from_outcomes
 from lopa.bench.comparison.quality_run import variant_config
 from lopa.bench.comparison.variants import VARIANTS
+from lopa.bench.data_sets import lines_of_data_set
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
-from lopa.bench.evaluation.data_sets import lines_of_data_set
 from lopa.runtime import Decoder
 from lopa.tiny import EVAL
 
@@ -123,13 +123,13 @@ print("FOUND" + json.dumps(found))
 @pytest.mark.clients
 @no_python
 def test_published_prompts_equal_the_tasks_prompts(tmp_path: Path) -> None:
-    """Compare prompts, stops and examples of lopa.bench.evaluation.data_sets with lm-eval's task files."""
+    """Compare prompts, stops and examples of lopa.bench.data_sets with lm-eval's task files."""
     docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
     done = run_client([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stdout
     found = json.loads(done.stdout.split("FOUND")[1].splitlines()[0])
     for name, doc in docs.items():
-        (line,) = lines_of_data_set(name, [doc], [], chat=False, last_number=False)
+        (line,) = lines_of_data_set(name, [doc], [])
         assert (line["prompt"], line["stop"]) == (found[name]["prompt"], found[name]["stop"])
         if name != "humaneval":  # humaneval has no examples
             assert line["answer"] == found[name]["shot"]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from typing import Literal
 
 _MARKER = "####"
 _CLOSED = re.compile(rf"({_MARKER}[^\n#]+){_MARKER}")
@@ -11,6 +12,8 @@ _ANY_NUMBER = re.compile(r"(-?)\$?(-?)(\d[\d,]*(?:\.\d+)?|\.\d+)")
 _NUMBER = re.compile(rf"[\s*_`]*{_ANY_NUMBER.pattern}")
 """A number at the start of a text, also in Markdown's bold, italic or code."""
 
+Scoring = Literal["number", "last_number", "text", "list", "list_any_order"]
+"""Names of the scoring functions in files of prompts."""
 Verdict = Callable[[str, Sequence[str]], bool]
 
 
@@ -67,7 +70,7 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",")]
 
 
-VERDICTS: Mapping[str, Verdict] = {
+VERDICTS: Mapping[Scoring, Verdict] = {
     "number": _has_number,
     "last_number": _ends_in_number,
     "text": _is_one_of,

@@ -6,26 +6,20 @@ from pathlib import Path
 import pytest
 from tests.cli.command import lopa_export
 
+from lopa.bench.data_sets import DATA_SETS
 from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.cli.measure.questions import command
 
 RECORD = {"question": "Two and three?", "answer": "#### 5"}
-
-
-def test_lines_are_an_evaluation_set(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "shuffle.jsonl"
-    done = lopa_export("bench", "questions", "shuffle", "--count", 3, "--length", 6, "--max-new-tokens", 20, "-o", path)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = eval_set_from_jsonl(path)
-    assert [(item.kind, item.answer.count(","), item.max_new_tokens) for item in found] == [("shuffle", 5, 20)] * 3
 
 
 def test_data_with_examples(tmp_path: Path) -> None:
     data, path = tmp_path / "test.jsonl", tmp_path / "out.jsonl"
     data.write_text(json.dumps(RECORD) + "\n")
-    arguments = ("bench", "questions", "gsm8k", data, "-o", path, "--shots-from", data)
+    arguments = ("bench", "questions", "gsm8k", data, "-o", path, "--shots-from", data, "--max-new-tokens", 20)
     assert lopa_export(*arguments, "--shots", 1).returncode == 0
     (item,) = eval_set_from_jsonl(path)
-    assert item.prompt.count("Two and three?") == 2
+    assert (item.prompt.count("Two and three?"), item.max_new_tokens) == (2, 20)
     before = path.read_text()
     done = lopa_export(*arguments)
     assert done.returncode == 2
@@ -33,17 +27,18 @@ def test_data_with_examples(tmp_path: Path) -> None:
     data.write_text('{"question": "?"}\n')
     done = lopa_export(*arguments)
     assert done.returncode == 2
-    assert "test.jsonl line 1 has no answer" in done.stderr
+    assert "test.jsonl line 1: Object missing required field `answer`" in done.stderr
     assert path.read_text() == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("copy", "data.jsonl"), "omit DATA"),
-        (("copy", "--shots", "1"), "--shots is not an option of copy: omit it"),
+        (("gsm8k",), "Missing argument 'DATA'"),
         (("mbpp", "data.jsonl", "--shots", "3"), "--shots needs --shots-from"),
         (("humaneval", "data.jsonl", "--chat", "--shots-from", "data.jsonl"), "omit --shots-from"),
+        (("sudoku", "data.jsonl"), "sudoku"),
+        (("gsm8k", "missing.jsonl"), "missing.jsonl"),
     ],
 )
 def test_bad_usage(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -51,3 +46,8 @@ def test_bad_usage(arguments: tuple[str, ...], message: str, tmp_path: Path) -> 
     assert done.returncode == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_help_names_all() -> None:
+    text = command.help or ""
+    assert all(name in text for name in DATA_SETS)

@@ -1,4 +1,4 @@
-"""bench quality on prompts of other projects' harnesses: files of samples, and limits of scores."""
+"""bench quality on prompts of other projects' harnesses: files of samples."""
 
 import json
 from pathlib import Path
@@ -32,3 +32,23 @@ def test_samples_of_every_configuration(tiny_bundle: Path, tmp_path: Path) -> No
     samples = [json.loads(line) for line in (out / "samples" / "threshold-0.9.jsonl").read_text().splitlines()]
     assert samples == [{"task_id": "A/1", "completion": whole.text}, {"task_id": "A/2", "completion": ""}]
     assert whole.text.startswith(" ")
+
+
+def test_no_samples_for_prompts_without_task_ids(tiny_bundle: Path, tmp_path: Path) -> None:
+    line: dict[str, object] = {"prompt": SUM, "answer": "a, b", "kind": "x", "scoring": "list", "max_new_tokens": 8}
+    path = write_lines(tmp_path / "set.jsonl", [line])
+    out, plot = tmp_path / "out", tmp_path / "plot.png"
+    options = ("--strategies", "drawn", "--output", out, "--plot", plot)
+    done = lopa_export("bench", "quality", tiny_bundle, path, *options)
+    assert done.returncode == 0, done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
+    row = json.loads((out / "quality.json").read_text())["rows"][-1]
+    assert row["options"]["tokens_per_step"] == 8
+
+
+def test_a_chat_for_a_bundle_without_a_template(tiny_bundle: Path, tmp_path: Path) -> None:
+    line = {"messages": [{"role": "user", "content": SUM}], "answer": "#### 7", "kind": "math"}
+    done = lopa_export("bench", "quality", tiny_bundle, write_lines(tmp_path / "set.jsonl", [line]))
+    assert done.returncode == 2
+    assert "no chat template" in done.stderr

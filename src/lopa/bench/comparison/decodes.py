@@ -24,8 +24,6 @@ class Side:
 
     decoder: Decoder
     config: GenerationConfig
-    draws: bool
-    """True if tokens are sampled rather than chosen greedily."""
 
 
 class Decodes:
@@ -71,9 +69,9 @@ class Decodes:
         """Seconds since the start of the run."""
         return time.monotonic() - self._began
 
-    def add(self, name: str, decoder: Decoder, config: GenerationConfig, *, draws: bool = False) -> None:
+    def add(self, name: str, decoder: Decoder, config: GenerationConfig) -> None:
         """Add a configuration by a new name. Raises BadInputError for a question that does not fit the model."""
-        self._sides[name] = Side(decoder, config, draws)
+        self._sides[name] = Side(decoder, config)
         self.table[name] = {}
         for number, item in enumerate(self._items):
             key = id(decoder), number
@@ -120,7 +118,7 @@ class Decodes:
                 self._decode(side, number)
                 self._is_warm.add(id(side.decoder))
             result = self._decode(side, number)
-            outcome, text = outcome_from_result(item, result, drawn=side.draws), result.text
+            outcome, text = outcome_from_result(item, result), result.text
             if kept is not None:
                 kept.add(item, name, side.config, outcome, text)
         if self._reference is None:

@@ -42,8 +42,6 @@ class DecodeOutcome:
     generated_positions: int
     """All generated positions, as counted by the paper."""
     seconds: float
-    limit: float | None = None
-    """Upper bound of the accuracy in this number of steps (EvalItem.limit), or None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +59,14 @@ class KeptOutcome:
     """Answer, for prompts with a task_id."""
 
 
-def outcome_from_result(item: EvalItem, result: GenerationResult, *, drawn: bool = False) -> DecodeOutcome:
-    """Return the outcome of the answer to `item`. Sampled answers (`drawn`) have their own accuracy bounds."""
+def outcome_from_result(item: EvalItem, result: GenerationResult) -> DecodeOutcome:
+    """Return the outcome of the answer to `item`."""
     return DecodeOutcome(
         score=float(item.is_right(result.text)) if item.verdict else None,
         steps=result.steps,
         tokens=result.tokens,
         generated_positions=result.generated_positions,
         seconds=result.seconds,
-        limit=item.limit(result.steps, drawn=drawn),
     )
 
 

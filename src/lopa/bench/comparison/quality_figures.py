@@ -50,10 +50,6 @@ class Measure:
     """Interval over similar prompts on this machine."""
     tokens_per_second_median: float
     """Median over the prompts."""
-    limit: float | None = None
-    """Upper bound of the expected accuracy in this number of forwards (EvalItem.limits), or None if it is unknown for
-    some prompt.
-    """
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,6 @@ def measure_from_outcomes(outcomes: Sequence[DecodeOutcome]) -> Measure:
     steps, tokens = [each.steps for each in outcomes], [each.tokens for each in outcomes]
     positions, seconds = sum(each.generated_positions for each in outcomes), [each.seconds for each in outcomes]
     scores = [each.score for each in outcomes if each.score is not None]
-    limits = [each.limit for each in outcomes if each.limit is not None]
     return Measure(
         prompts=len(outcomes),
         score=score_from_count(round(sum(scores)), len(outcomes)) if len(scores) == len(outcomes) else None,
@@ -113,7 +108,6 @@ def measure_from_outcomes(outcomes: Sequence[DecodeOutcome]) -> Measure:
         tokens_per_second=sum(tokens) / sum(seconds),
         tokens_per_second_interval=interval_of_ratio(tokens, seconds),
         tokens_per_second_median=statistics.median(each.tokens / each.seconds for each in outcomes),
-        limit=statistics.fmean(limits) if len(limits) == len(outcomes) else None,
     )
 
 

@@ -30,7 +30,7 @@ def decode_outcomes(
     """
     decodes = Decodes(items, kept=kept, on_decode=progress)
     for variant in variants:
-        decodes.add(variant.name, decoder, variant_config(decoder, variant), draws=variant.draws)
+        decodes.add(variant.name, decoder, variant_config(decoder, variant))
     decodes.measure([variant.name for variant in variants], range(len(items)))
     return {variant: [decodes.table[variant.name][number] for number in range(len(items))] for variant in variants}
 

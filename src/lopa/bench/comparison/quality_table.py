@@ -84,7 +84,6 @@ _VERSUS = f"vs {BASELINE} of similar speed: gained, lost, p"
 _COLUMNS: dict[str, Callable[[Row], str]] = {
     "config": lambda row: row.config,
     "score % (95 %)": _score,
-    "bound %": lambda row: MISSING if row.measure.limit is None else f"{100 * row.measure.limit:.1f}",
     _VERSUS: _compared,
     "tokens/forward (95 %)": lambda row: _with_interval(
         row.measure.tokens_per_forward, row.measure.tokens_per_forward_interval, 2
@@ -97,4 +96,4 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "median tokens/s": lambda row: f"{row.measure.tokens_per_second_median:.0f}",
     "seconds": lambda row: f"{row.measure.seconds:.1f}",
 }
-_OPTIONAL = ("score % (95 %)", "bound %", _VERSUS)
+_OPTIONAL = ("score % (95 %)", _VERSUS)

@@ -41,7 +41,7 @@ _FRONT, _GREY = "C0", "0.72"
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration. Scores and limits are shares from 0 to 1."""
+    """A configuration. Scores are shares from 0 to 1."""
 
     speed: float
     speed_interval: Interval | None
@@ -52,8 +52,6 @@ class Point:
     """Text beside the point, or ""."""
     curve: str
     """Name of the line that connects the point with others, or "" for none."""
-    limit: float | None = None
-    """Upper bound of the score, or None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def panel_of_tuning(report: TuningReport) -> Panel:
 
 
 def png_from_panels(panels: Sequence[Panel]) -> bytes:
-    """Draw a PNG file with two panels per row, or one panel. Fronts are bold, and limits dashed."""
+    """Draw a PNG file with two panels per row, or one panel. Fronts are bold."""
     from matplotlib.figure import Figure
 
     columns, few = min(2, len(panels)), len(panels[0].points) <= _MAX_NAMES
@@ -123,9 +121,6 @@ def draw_panel(axes: Any, panel: Panel) -> None:
         points = [point for point in by_speed if point.curve == curve]
         form = "o-" if curve else "o"
         _draw_points(axes, points, fmt=form, color=_GREY, linewidth=0.8, markersize=3, elinewidth=0.4, zorder=1)
-        limited = [(point.speed, 100 * point.limit) for point in points if point.limit is not None]
-        if limited:
-            axes.plot(*zip(*limited, strict=True), "--x", color=_GREY, linewidth=0.8, zorder=1)
     front = [point for point in by_speed if point.on_front]
     _draw_points(axes, front, fmt="o-", color=_FRONT, linewidth=2.4, markersize=6, elinewidth=0.8, zorder=3)
     for point in panel.points:
@@ -141,8 +136,6 @@ def draw_panel(axes: Any, panel: Panel) -> None:
         )
     axes.plot([], [], "o-", color=_FRONT, linewidth=2.4, label="Pareto front")
     axes.plot([], [], "o-", color=_GREY, linewidth=0.8, markersize=3, label="other configurations")
-    if any(point.limit is not None for point in panel.points):
-        axes.plot([], [], "--x", color=_GREY, linewidth=0.8, label="bound of independent decisions")
     axes.legend(fontsize=8)
     axes.margins(x=0.08, y=0.1)
     axes.set_xlabel(panel.speed)
@@ -164,7 +157,6 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
             on_front=number in front,
             label=row.config if few or number in front else "",
             curve=row.curve,
-            limit=row.measure.limit,
         )
         for number, row in enumerate(rows)
         if (score := row.measure.score) is not None

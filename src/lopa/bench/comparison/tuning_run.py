@@ -25,7 +25,7 @@ from lopa.bench.comparison.paired_statistics import (
     resampled_ratios,
 )
 from lopa.bench.comparison.tuning_report import PresetRow, TuningRow
-from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl, item_from_object, objects_from_jsonl
+from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl, item_from_object, records_from_jsonl
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 
@@ -49,7 +49,8 @@ def reference_prompts(path: Path, *, limit: int | None) -> tuple[EvalItem, ...]:
     Raises BadInputError for an invalid file and for fewer than MIN_QUESTIONS.
     """
     items: list[EvalItem] = []
-    for source, value in objects_from_jsonl(path, expected=_PROMPTS, remedy="check the path, or correct the line"):
+    remedy = "check the path, or correct the line"
+    for source, value in records_from_jsonl(path, dict[str, Any], expected=_PROMPTS, remedy=remedy):
         item = item_from_object({"answer": "", **value, "kind": REFERENCE_KIND}, source=source, chats=True)
         items.append(replace(item, task_id=str(len(items))))  # with a task_id, outcomes keep the text
     _check_count(path, len(items[:limit]), "prompts", "add prompts, ")

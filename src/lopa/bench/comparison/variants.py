@@ -28,11 +28,6 @@ class Variant:
         """Name of the curve that the configuration is a point of."""
         return self.curve or self.strategy
 
-    @property
-    def draws(self) -> bool:
-        """True if tokens are sampled rather than chosen greedily."""
-        return bool(dict(self.options).get("temperature"))
-
 
 VARIANTS = (
     Variant("vanilla", "vanilla"),

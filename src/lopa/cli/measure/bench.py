@@ -10,7 +10,7 @@ _SUMMARIES = {
     "costs": "Measure seconds of a forward by size, for --branches auto.",
     "cold": "Measure seconds from the import of the runtime to the first forward.",
     "scaling": "Measure steps and tokens per second on several devices.",
-    "questions": "Write a set of questions with known answers, for bench quality.",
+    "questions": "Convert GSM8K, HumanEval or MBPP for bench quality.",
 }
 """Summaries of the subcommands, in the order of help."""
 SUBCOMMANDS = {name: f"lopa.cli.measure.{name}" for name in _SUMMARIES}

@@ -11,8 +11,8 @@ from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings, 
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
 from lopa.bench.comparison.score_plot import check_matplotlib, panels_of_quality, png_from_panels
 from lopa.bench.comparison.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
+from lopa.bench.data_sets import sample_file, write_samples
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.evaluation.data_sets import sample_file, write_samples
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option

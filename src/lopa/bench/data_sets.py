@@ -13,11 +13,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
-from lopa.bench.eval_set import EvalItem, objects_from_jsonl
-from lopa.bench.scoring import number_from_text
-from lopa.runtime.checked_values import shown
+from msgspec import Meta
+
+from lopa.bench.eval_set import EvalItem, records_from_jsonl
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically
 
@@ -40,19 +40,37 @@ def write_samples(folder: Path, items: Sequence[EvalItem], texts: Mapping[str, S
         write_atomically(sample_file(folder, config), "".join(lines).encode())
 
 
-MAX_NEW_TOKENS = 512
-"""Answer length of all published runs."""
 Record = Mapping[str, Any]
 Line = dict[str, Any]
 _REMEDY = "use the data set's original file, unpacked, or correct the line"
+
+
+class _Gsm8kRecord(TypedDict):
+    question: str
+    answer: Annotated[str, Meta(pattern=r"####.*\d")]
+
+
+class _HumanEvalRecord(TypedDict):
+    task_id: str
+    prompt: str
+    canonical_solution: str
+
+
+class _MbppRecord(TypedDict):
+    task_id: int | str
+    text: NotRequired[str]
+    prompt: NotRequired[str]
+    """Text in the sanitized version."""
+    code: str
+    test_list: Annotated[list[str], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
 class DataSet:
     """Fields, prompts and scoring of a data set."""
 
-    fields: Mapping[str, tuple[type, ...]]
-    """Required fields of a record, with their types."""
+    record: type[Any]
+    """Type of a record, with the fields that are read."""
     question: Callable[[Record], str]
     answer: Callable[[Record], str]
     """Function that returns the answer to show in a few-shot example."""
@@ -89,7 +107,7 @@ def _diffucoder_chat(prompt: str) -> Line:
 
 DATA_SETS: Mapping[str, DataSet] = {
     "gsm8k": DataSet(
-        fields={"question": (str,), "answer": (str,)},
+        record=_Gsm8kRecord,
         question=lambda record: f"Question: {record['question']}\nAnswer:",
         answer=lambda record: str(record["answer"]),
         between=" ",
@@ -98,7 +116,7 @@ DATA_SETS: Mapping[str, DataSet] = {
         shots=4,
     ),
     "humaneval": DataSet(
-        fields={"task_id": (str,), "prompt": (str,), "entry_point": (str,), "canonical_solution": (str,)},
+        record=_HumanEvalRecord,
         question=lambda record: str(record["prompt"]),
         answer=lambda record: str(record["canonical_solution"]),
         between="",
@@ -109,7 +127,7 @@ DATA_SETS: Mapping[str, DataSet] = {
         chat=_diffucoder_chat,
     ),
     "mbpp": DataSet(
-        fields={"task_id": (int, str), "text|prompt": (str,), "code": (str,), "test_list": (list,)},
+        record=_MbppRecord,
         question=_mbpp_question,
         answer=lambda record: f"{record['code']}\n[DONE]",
         between="",
@@ -122,19 +140,25 @@ DATA_SETS: Mapping[str, DataSet] = {
 
 
 def lines_of_data_set(
-    name: str, records: Sequence[Record], shots: Sequence[Record], *, chat: bool, last_number: bool
+    name: str,
+    records: Sequence[Record],
+    shots: Sequence[Record],
+    *,
+    chat: bool = False,
+    last_number: bool = False,
+    max_new_tokens: int = 512,
 ) -> list[Line]:
     """Return a line of an evaluation set (lopa.bench.eval_set) per record, each with `shots` as examples.
 
     With `last_number` the last number of an answer is scored, in place of the one after ####.
     """
     data = DATA_SETS[name]
-    return [_line(name, data, record, shots, chat=chat) | _scored(data, record, last_number) for record in records]
+    common = {"kind": name, "stop": list(data.stop), "max_new_tokens": max_new_tokens}
+    return [common | _line(data, record, shots, chat=chat) | _scored(data, record, last_number) for record in records]
 
 
-def _line(name: str, data: DataSet, record: Record, shots: Sequence[Record], *, chat: bool) -> Line:
-    line: Line = {"answer": data.answer(record), "kind": name, "stop": list(data.stop)}
-    line["max_new_tokens"] = MAX_NEW_TOKENS
+def _line(data: DataSet, record: Record, shots: Sequence[Record], *, chat: bool) -> Line:
+    line: Line = {"answer": data.answer(record)}
     if chat and data.chat is not None:
         return line | data.chat(data.question(record))
     if chat:
@@ -151,30 +175,13 @@ def _scored(data: DataSet, record: Record, last_number: bool) -> Line:
     return {"scoring": "last_number" if last_number else "number"}
 
 
-def records_from_jsonl(name: str, path: Path) -> list[Record]:
+def records_of_data_set(name: str, path: Path) -> list[Record]:
     """Return the records of a data set's file. Raises BadInputError with line and field for an invalid record."""
-    expected = f"a record of {name}: an object with {', '.join(DATA_SETS[name].fields)}"
-    objects = objects_from_jsonl(path, expected=expected, remedy=_REMEDY)
-    return [_checked_record(name, value, source, expected) for source, value in objects]
-
-
-def _checked_record(name: str, value: Record, source: str, expected: str) -> Record:
-    for field, kinds in DATA_SETS[name].fields.items():
-        found = next((each for each in field.split("|") if each in value), None)
-        if found is None:
-            raise BadInputError(f"{source} has no {field}", expected=expected, remedy=_REMEDY)
-        if not isinstance(value[found], kinds) or isinstance(value[found], bool):
-            raise BadInputError(f"{source} has {found} {shown(value[found])}", expected=expected, remedy=_REMEDY)
-    _check_values(name, value, source, expected)
-    return value
-
-
-def _check_values(name: str, value: Record, source: str, expected: str) -> None:
-    """Raise BadInputError for values of the right type that cannot be used."""
-    if name == "gsm8k" and number_from_text(value["answer"]) is None:
-        raise BadInputError(f"{source} has an answer without a number after ####", expected=expected, remedy=_REMEDY)
-    tests = value.get("test_list", ["one"])
-    if not tests or not all(isinstance(test, str) for test in tests):
-        raise BadInputError(
-            f"{source} has test_list {shown(tests)}", expected="a non-empty list of texts", remedy=_REMEDY
-        )
+    kind = DATA_SETS[name].record
+    expected = f"a record of {name}: an object with {', '.join(kind.__annotations__)}"
+    found = []
+    for source, record in records_from_jsonl(path, kind, expected=expected, remedy=_REMEDY):
+        if name == "mbpp" and record.keys().isdisjoint(("text", "prompt")):
+            raise BadInputError(f"{source} has neither text nor prompt", expected="one of them", remedy=_REMEDY)
+        found.append(record)
+    return found

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lopa.bench.data_sets import lines_of_data_set, records_of_data_set
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
-from lopa.bench.evaluation.data_sets import lines_of_data_set, records_from_jsonl
 from lopa.runtime.errors import BadInputError
 
 GSM8K = {"question": "Two and three?", "answer": "2 + 3 = 5\n#### 5"}
@@ -71,19 +71,24 @@ def test_mbpp(tmp_path: Path) -> None:
     assert (found.task_id, found.stop, found.verdict) == ("Mbpp/11", ("[DONE]",), None)
     sanitized = {**MBPP, "task_id": "Mbpp/11", "prompt": MBPP["text"]}
     del sanitized["text"]
-    (line,) = lines_of_data_set("mbpp", [sanitized], [], chat=False, last_number=False)
+    (line,) = lines_of_data_set("mbpp", [sanitized], [])
     assert (line["prompt"], line["task_id"]) == (question, "Mbpp/11")
 
 
 @pytest.mark.parametrize(
     ("name", "change", "named"),
     [
-        *((name, {field: None}, field) for name, record in RECORDS.items() for field in record if field != "test"),
-        ("gsm8k", {"question": 5}, "question 5"),
-        ("gsm8k", {"answer": "five"}, "number"),
+        *(
+            (name, {field: None}, field)
+            for name, record in RECORDS.items()
+            for field in record
+            if field not in ("test", "entry_point")
+        ),
+        ("gsm8k", {"question": 5}, "where it has 5"),
+        ("gsm8k", {"answer": "five"}, "answer"),
         ("mbpp", {"test_list": []}, "test_list"),
         ("mbpp", {"test_list": [1]}, "test_list"),
-        ("mbpp", {"task_id": True}, "task_id True"),
+        ("mbpp", {"task_id": True}, "task_id"),
     ],
 )
 def test_errors_name_file_line_and_field(name: str, change: dict[str, Any], named: str, tmp_path: Path) -> None:
@@ -91,7 +96,7 @@ def test_errors_name_file_line_and_field(name: str, change: dict[str, Any], name
     broken = {key: value for key, value in {**RECORDS[name], **change}.items() if value is not None}
     path.write_text(f"{json.dumps(RECORDS[name])}\n\n{json.dumps(broken)}\n")
     with pytest.raises(BadInputError, match=r"data\.jsonl line 3") as caught:
-        records_from_jsonl(name, path)
+        records_of_data_set(name, path)
     assert named in caught.value.received
 
 
@@ -101,4 +106,4 @@ def test_unusable_files_are_rejected(content: bytes | None, tmp_path: Path) -> N
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BadInputError, match=r"data\.jsonl"):
-        records_from_jsonl("gsm8k", path)
+        records_of_data_set("gsm8k", path)

@@ -1,1 +1,0 @@
-"""Evaluation: question sets, and accuracy bounds of parallel decoding."""
