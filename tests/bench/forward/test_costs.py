@@ -16,17 +16,16 @@ import pytest
 from lopa.bench.forward import cost_measurement
 from lopa.bench.forward.cost_measurement import (
     GRIDS,
-    MIN_ROUNDS,
-    CostMeasurement,
     Schedule,
     host_cost,
+    measured_costs,
     schedule_for_decoder,
     shapes_of_grid,
     time_forwards,
 )
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import DeviceCosts, costs_from_bundle, costs_name
+from lopa.runtime.bundle.costs import costs_from_bundle, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.packed_batch import padded_batch
@@ -115,31 +114,6 @@ def test_rounds_end_after_enough_seconds(
     assert totals == [len(totals)] * len(totals)
 
 
-@pytest.mark.parametrize(("forwards", "kept"), [(0, False), (3, False), (23, False), (24, True), (30, True)])
-def test_the_table_exists_after_the_minimum_of_rounds(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, forwards: int, kept: bool
-) -> None:
-    monkeypatch.setattr(cost_measurement, "host_cost", lambda _: (1e-3, 1e-4))
-    measurement = CostMeasurement(decoder, replace(SMALL, rounds=MIN_ROUNDS + 1), threads=1)
-    assert measurement.costs is None
-
-    def stop(done: int, _total: int) -> None:
-        if done == forwards:
-            raise KeyboardInterrupt
-
-    if forwards:
-        with pytest.raises(KeyboardInterrupt):
-            measurement.run(stop)
-    assert measurement.forwards == forwards
-    found = measurement.costs
-    assert (found is not None) == kept
-    if found is not None:
-        assert {(p.branches, p.window, p.prefix) for p in found.points} == {
-            (shape.branches, shape.window, shape.prefix) for shape in SMALL.shapes
-        }
-    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
-
-
 def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(ticket: Ticket) -> Statistics:
         raise KeyError
@@ -153,7 +127,7 @@ def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: py
 def test_a_measured_table_round_trips(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     with Decoder.open(path, threads=1) as decoder:
-        found = measured_costs(decoder, SMALL)
+        found = measured_costs(decoder, SMALL, threads=1)
     (path / costs_name("cpu")).write_bytes(json_from_record(found))
     table = costs_from_bundle(Bundle.open(path), "cpu", 1)
     assert table.costs == found
@@ -210,13 +184,6 @@ def test_host_seconds_per_step_and_per_branch(decoder: Decoder, monkeypatch: pyt
     assert max(counts) == 8
 
 
-def measured_costs(decoder: Decoder, schedule: Schedule) -> DeviceCosts:
-    measurement = CostMeasurement(decoder, schedule, threads=1)
-    measurement.run()
-    assert measurement.costs is not None
-    return measurement.costs
-
-
 def replace_positions(decoder: Decoder, positions: int) -> Decoder:
     """Return a decoder whose manifest has this number of positions."""
     manifest = decoder.bundle.manifest
@@ -236,7 +203,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
         """Return True for the first forward of a turn, which binds its inputs and does not count."""
         return next(turns)
 
-    found = measured_costs(decoder, Schedule((shape,), 3))
+    found = measured_costs(decoder, Schedule((shape,), 3), threads=1)
     (point,) = found.points
     assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
     assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, decoder.bundle.manifest.weights_digest)

@@ -56,7 +56,7 @@ def bench(bundle: Path, prompts: Path, output: Path, *options: object) -> subpro
 
 def outcomes_of(output: Path) -> dict[Key, dict[str, Any]]:
     """Return the outcomes by prompt, configuration and options."""
-    records = json.loads((output / REPORT).read_text())["outcomes"]
+    records = [json.loads(line) for line in (output / KEPT).read_text().splitlines()[1:]]
     return {(each["prompt"], each["config"], each["options"]): each for each in records}
 
 
@@ -85,7 +85,7 @@ def test_an_interrupted_run_continues(
     assert done.returncode == 0, done.stderr
     assert f"{output} holds 6 outcomes, which are kept" in done.stderr.replace("\n", " ")
     assert len(made) == 1 + 6
-    assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md", "samples"]
+    assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md", KEPT, "samples"]
     found, expected = outcomes_of(output), outcomes_of(whole)
     assert all(record in found.values() for record in before)
     assert found.keys() == expected.keys()
@@ -119,28 +119,29 @@ def test_a_finished_run_accepts_more_strategies_and_prompts(
 CHANGES: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("prompts", "sha256"), "0" * 64, "outcomes of another file of prompts"),
     (("run", "bundle_sha256"), "0" * 64, "outcomes of another bundle"),
-    (("outcomes", 0, "outcome", "steps"), "many", "Expected `int`"),
-    (("outcomes",), None, "has no outcomes"),
+    (("run", "threads"), 7, "outcomes of another number of threads"),
+    (("run", "device"), "numpy", "outcomes of another device"),
+    (("run", "machine", "cores"), "many", "Expected `int`"),
 ]
-"""Places in a report, another value there, and the error."""
+"""Places in the first line, another value there, and the error."""
 
 
 def test_outcomes_of_another_run_are_rejected(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert bench(tiny_bundle, prompts, output, "--limit", 1).returncode == 0
-    whole = (output / REPORT).read_bytes()
+    header, *lines = (output / KEPT).read_text().splitlines(keepends=True)
     for (*path, last), value, message in CHANGES:
-        report = json.loads(whole)
-        place = report
+        changed = json.loads(header)
+        place = changed
         for name in path:
             place = place[name]
         place[last] = value
-        (output / REPORT).write_text(json.dumps(report))
+        written = json.dumps(changed) + "\n" + "".join(lines)
+        (output / KEPT).write_text(written)
         done = bench(tiny_bundle, prompts, output, "--limit", 1, "--resume")
         assert done.returncode == 2
         assert message in done.stderr.replace("\n", " "), done.stderr
-        assert json.loads((output / REPORT).read_bytes()) == report
-        assert not (output / KEPT).exists()
+        assert (output / KEPT).read_text() == written
 
 
 def test_resume_needs_an_output(tiny_bundle: Path, prompts: Path) -> None:

@@ -42,7 +42,7 @@ def test_no_samples_for_prompts_without_task_ids(tiny_bundle: Path, tmp_path: Pa
     done = lopa_export("bench", "quality", tiny_bundle, path, *options)
     assert done.returncode == 0, done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
+    assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md", "quality.outcomes.jsonl"]
     row = json.loads((out / "quality.json").read_text())["rows"][-1]
     assert row["options"]["tokens_per_step"] == 8
 

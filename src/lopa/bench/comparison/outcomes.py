@@ -1,7 +1,6 @@
 """Outcomes of decoded questions, the source of all figures. They are kept on disk to resume or extend a run.
 
-During a run, every outcome is a line of FOLDER/NAME.outcomes.jsonl. The report of a finished run,
-FOLDER/NAME.json, contains all outcomes, and the other file is removed. A resumed run reads both. Prompt,
+Every outcome is a line of FOLDER/NAME.outcomes.jsonl, which stays beside the report. A resumed run reads it. Prompt,
 configuration and options identify an outcome. If one of them changes, the prompt is decoded again.
 """
 
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.report import PromptFile, Run, files_of_report
+from lopa.bench.report import PromptFile, Run
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import OutputLines, inspect_output_path, write_atomically
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
@@ -71,16 +70,10 @@ def outcome_from_result(item: EvalItem, result: GenerationResult) -> DecodeOutco
 
 
 class _RunHeader(msgspec.Struct, frozen=True):
-    """First line of an unfinished run's file."""
+    """First line of the file."""
 
     run: Run
     prompts: PromptFile
-
-
-class _Report(_RunHeader, frozen=True):
-    """Fields of a finished run's report that are read."""
-
-    outcomes: list[KeptOutcome] | None = None
 
 
 class KeptOutcomes:
@@ -88,7 +81,7 @@ class KeptOutcomes:
 
     def __init__(self, folder: Path, name: str, run: Run, prompts: PromptFile) -> None:
         """Prepare the outcomes of report `name` in `folder`. Nothing is read or written yet."""
-        self._report, self._path = files_of_report(folder, name)[0], folder / f"{name}.outcomes.jsonl"
+        self._path = folder / f"{name}.outcomes.jsonl"
         self._header = _RunHeader(run, prompts)
         self._found: dict[tuple[str, str, str], KeptOutcome] = {}
         self._lines: OutputLines | None = None
@@ -98,24 +91,20 @@ class KeptOutcomes:
 
         Raises BadInputError for outcomes of another bundle, device, number of threads, CPU or prompt file.
         """
-        if self._report.is_file():
-            report = _parse(_read(self._report), _Report, str(self._report))
-            if report.outcomes is None:
-                raise BadInputError(f"{self._report} has no outcomes", expected=_EXPECTED, remedy=_REMEDY)
-            self._check(self._report, report)
-            self._add_all(report.outcomes)
-        if self._path.is_file():
-            lines = _read(self._path).split(b"\n")[:-1]  # ignore an incomplete last line
-            for number, line in enumerate(lines, start=1):
-                source = f"{self._path} line {number}"
-                if number == 1:
-                    self._check(self._path, _parse(line, _RunHeader, source))
-                else:
-                    self._add_all([_parse(line, KeptOutcome, source)])
+        if not self._path.is_file():
+            return
+        text = bytes_from_file(self._path, expected=_EXPECTED, remedy=_REMEDY, max=_MAX_BYTES)
+        for number, line in enumerate(text.split(b"\n")[:-1], start=1):  # ignore an incomplete last line
+            source = f"{self._path} line {number}"
+            if number == 1:
+                self._check(_parse(line, _RunHeader, source))
+            else:
+                record = _parse(line, KeptOutcome, source)
+                self._found[record.prompt, record.config, record.options] = record
 
     @contextmanager
     def writing(self, *, resume: bool, note: Callable[[str], None]) -> Iterator[None]:
-        """Store every outcome that is added within the context. `finish` removes the file.
+        """Store every outcome that is added within the context.
 
         With `resume`, outcomes of earlier runs are read first. `note` receives the number of outcomes that a resumed
         run starts from, and the number that an interrupted run leaves. Raises BadInputError if the file cannot be
@@ -135,13 +124,8 @@ class KeptOutcomes:
             if self._found:
                 note(f"{self._path.parent} holds {len(self._found)} outcomes: --resume continues after them")
             else:
-                self.finish()
+                self._path.unlink()
             raise
-
-    @property
-    def outcomes(self) -> tuple[KeptOutcome, ...]:
-        """All known outcomes."""
-        return tuple(self._found.values())
 
     def find(self, item: EvalItem, name: str, config: GenerationConfig) -> KeptOutcome | None:
         """Return the outcome of a configuration on a prompt, or None."""
@@ -159,14 +143,7 @@ class KeptOutcomes:
         if self._lines is not None:
             self._lines.write(msgspec.json.encode(kept).decode())
 
-    def finish(self) -> None:
-        """Remove the run's file, once the report contains everything."""
-        self._path.unlink(missing_ok=True)
-
-    def _add_all(self, records: list[KeptOutcome]) -> None:
-        self._found |= {(record.prompt, record.config, record.options): record for record in records}
-
-    def _check(self, source: Path, header: _RunHeader) -> None:
+    def _check(self, header: _RunHeader) -> None:
         run, own = header.run, self._header
         for what, found, expected in (
             ("bundle", run.bundle_sha256, own.run.bundle_sha256),
@@ -177,14 +154,10 @@ class KeptOutcomes:
         ):
             if found != expected:
                 raise BadInputError(
-                    f"--resume with outcomes of another {what} in {source}: {found}",
+                    f"--resume with outcomes of another {what} in {self._path}: {found}",
                     expected=f"{expected}, as in this run",
                     remedy=_REMEDY,
                 )
-
-
-def _read(path: Path) -> bytes:
-    return bytes_from_file(path, expected=_EXPECTED, remedy=_REMEDY, max=_MAX_BYTES)
 
 
 def _parse(text: bytes, kind: type[_Kind], source: str) -> _Kind:

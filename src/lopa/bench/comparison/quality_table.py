@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from lopa.bench.comparison.outcomes import KeptOutcome
 from lopa.bench.comparison.paired_statistics import Interval
 from lopa.bench.comparison.quality_figures import BASELINE, Row, curves_from_rows
 from lopa.bench.report import PromptFile, Run
@@ -22,8 +21,6 @@ class QualityReport:
     settings: dict[str, Any]
     """Options that all configurations share."""
     rows: tuple[Row, ...]
-    outcomes: tuple[KeptOutcome, ...] = ()
-    """Outcomes of the rows, and others that a resumed run can reuse."""
 
 
 def tables_from_quality(report: QualityReport) -> list[Table]:

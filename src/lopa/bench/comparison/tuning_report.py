@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.bench.comparison.ladder import Verdict
-from lopa.bench.comparison.outcomes import KeptOutcome
 from lopa.bench.comparison.paired_statistics import Interval, ScoreDifference
 from lopa.bench.report import PromptFile, Run
 from lopa.bench.table import MISSING, Table, table_from_records
@@ -73,8 +72,6 @@ class TuningReport:
     seconds: float
     rows: tuple[TuningRow, ...]
     presets: tuple[PresetRow, ...]
-    outcomes: tuple[KeptOutcome, ...] = ()
-    """All outcomes, which a resumed run reuses."""
 
 
 def tables_from_tuning(report: TuningReport) -> list[Table]:

@@ -17,7 +17,7 @@ import numpy as np
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import BenchProgress, silent
-from lopa.bench.report import Run, date_now, machine_now
+from lopa.bench.report import date_now, machine_now
 from lopa.bench.table import Table, ms_text, table_from_records
 from lopa.export.verify.cases import random_windows
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
@@ -81,9 +81,6 @@ GRIDS = (
 )
 """Grids, finest first."""
 
-Seconds = dict[ForwardShape, list[float]]
-"""Seconds of every forward, by shape."""
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -121,57 +118,34 @@ def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
     return Schedule(tuple(shapes), _MAX_ROUNDS, ENOUGH)
 
 
-class CostMeasurement:
-    """Measurement of a cost table on `decoder`'s session, which was opened with `threads`.
+def measured_costs(
+    decoder: Decoder, schedule: Schedule, *, threads: int | None, progress: BenchProgress = silent
+) -> DeviceCosts:
+    """Return the table of `decoder`'s session, which was opened with `threads`.
 
-    If an exception stops the measurement, `costs` is the table of the finished rounds, provided that they suffice.
+    `progress` receives the finished forwards and the expected total, which depends on the speed.
     """
-
-    def __init__(self, decoder: Decoder, schedule: Schedule, *, threads: int | None) -> None:
-        self.schedule = schedule
-        self._decoder = decoder
-        self._threads = threads
-        self._host: tuple[float, float] | None = None
-        self._seconds: Seconds = {}
-
-    def run(self, progress: BenchProgress = silent) -> None:
-        """Run the measurement. `progress` receives the finished forwards and the expected total, which depends on the
-        speed."""
-        self._host = host_cost(self._decoder)
-        time_forwards(self._decoder, self.schedule, progress, self._seconds)
-
-    @property
-    def forwards(self) -> int:
-        """Number of timed forwards so far."""
-        return sum(map(len, self._seconds.values()))
-
-    @property
-    def costs(self) -> DeviceCosts | None:
-        """The table, or None until every shape has min(MIN_ROUNDS, rounds) measurements."""
-        min_rounds = min(MIN_ROUNDS, self.schedule.rounds)
-        if self._host is None or any(len(self._seconds.get(shape, ())) < min_rounds for shape in self.schedule.shapes):
-            return None
-        host_seconds, host_seconds_a_branch = self._host
-        return DeviceCosts(
-            schema=COSTS_SCHEMA,
-            contract=CONTRACT_VERSION,
-            device=self._decoder.session.device,
-            machine=machine_now().cpu,
-            threads=self._threads,
-            weights_sha256=self._decoder.bundle.manifest.weights_digest,
-            measured=date_now(),
-            host_seconds=host_seconds,
-            host_seconds_a_branch=host_seconds_a_branch,
-            points=[
-                ForwardCost(
-                    branches=shape.branches,
-                    window=shape.window,
-                    prefix=shape.prefix,
-                    seconds=statistics.median(found),
-                )
-                for shape, found in self._seconds.items()
-            ],
-        )
+    host_seconds, host_seconds_a_branch = host_cost(decoder)
+    return DeviceCosts(
+        schema=COSTS_SCHEMA,
+        contract=CONTRACT_VERSION,
+        device=decoder.session.device,
+        machine=machine_now().cpu,
+        threads=threads,
+        weights_sha256=decoder.bundle.manifest.weights_digest,
+        measured=date_now(),
+        host_seconds=host_seconds,
+        host_seconds_a_branch=host_seconds_a_branch,
+        points=[
+            ForwardCost(
+                branches=shape.branches,
+                window=shape.window,
+                prefix=shape.prefix,
+                seconds=statistics.median(found),
+            )
+            for shape, found in time_forwards(decoder, schedule, progress).items()
+        ],
+    )
 
 
 def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
@@ -193,12 +167,11 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
 
 
 def time_forwards(
-    decoder: Decoder, schedule: Schedule, progress: BenchProgress = silent, seconds: Seconds | None = None
-) -> Seconds:
-    """Return the seconds of session.forward for every shape, once per round. If given, `seconds` is filled in place."""
+    decoder: Decoder, schedule: Schedule, progress: BenchProgress = silent
+) -> dict[ForwardShape, list[float]]:
+    """Return the seconds of session.forward for every shape, once per round."""
     rng, order = np.random.default_rng(0), random.Random(0)
-    seconds = {} if seconds is None else seconds
-    seconds.update({shape: [] for shape in schedule.shapes})
+    seconds: dict[ForwardShape, list[float]] = {shape: [] for shape in schedule.shapes}
     began, done, rounds = time.perf_counter(), 0, 0
     with _random_prefixes(decoder, sorted({shape.prefix for shape in schedule.shapes}), rng) as requests:
         while done == 0 or rounds < schedule.rounds_in((time.perf_counter() - began) / done):
@@ -306,31 +279,14 @@ def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
         return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)
 
 
-@dataclass(frozen=True)
-class CostsReport:
-    """Report of `lopa-export bench costs`."""
-
-    benchmark: str
-    run: Run
-    host_seconds: float
-    host_seconds_a_branch: float
-    points: tuple[ForwardCost, ...]
-
-
-def report_from_costs(costs: DeviceCosts, run: Run) -> CostsReport:
-    """Return the report of the table `costs`."""
-    return CostsReport("costs", run, costs.host_seconds, costs.host_seconds_a_branch, tuple(costs.points))
-
-
-def table_from_costs(report: CostsReport) -> Table:
+def table_from_costs(costs: DeviceCosts) -> Table:
     """Return a table of all points."""
-    threads = report.run.threads
-    used = "the engine's default threads" if threads is None else f"{threads} thread(s)"
+    used = "the engine's default threads" if costs.threads is None else f"{costs.threads} thread(s)"
     return table_from_records(
-        f"Milliseconds of a forward that samples all positions: {report.run.device}, {used}, {report.run.machine.cpu}; "
-        f"host time per step {report.host_seconds * 1e3:.2f} ms + {report.host_seconds_a_branch * 1e3:.2f} ms per "
+        f"Milliseconds of a forward that samples all positions: {costs.device}, {used}, {costs.machine}; "
+        f"host time per step {costs.host_seconds * 1e3:.2f} ms + {costs.host_seconds_a_branch * 1e3:.2f} ms per "
         "further branch",
-        report.points,
+        costs.points,
         {
             "branches x window, prefix": lambda point: f"{point.branches} x {point.window}, {point.prefix}",
             "median": lambda point: ms_text(point.seconds),

@@ -102,8 +102,5 @@ def command(
         settings = shared_settings(decoder, variants)
     if kept is not None and output is not None and has_samples:
         write_samples(output, items, {name: kept.texts(items, name, config) for name, config in configs.items()})
-    found = () if kept is None else kept.outcomes
-    report = QualityReport(_NAME, run, file, settings, rows, found)
+    report = QualityReport(_NAME, run, file, settings, rows)
     files.write(_NAME, report, tables_from_quality(report), lambda report: png_from_panels(panels_of_quality(report)))
-    if kept is not None:
-        kept.finish()

@@ -173,12 +173,9 @@ def command(
             seconds=decodes.seconds,
             rows=tuned.rows,
             presets=tuned.presets,
-            outcomes=() if kept is None else kept.outcomes,
         )
         other_bundles = {name: each.bundle for name, each in others.items()}
     files.write(_NAME, report, tables_from_tuning(report), lambda report: png_from_panels([panel_of_tuning(report)]))
-    if kept is not None:
-        kept.finish()
     _print_result(tuned, resumable=output is not None)
     if save:
         _save(decoder.bundle, tuned.presets, devices)
