@@ -163,3 +163,7 @@ def test_another_template_or_default_is_not_resumed(tiny_bundle: Path, tmp_path:
     refused = lopa_export(*given)
     assert (refused.returncode, output.read_bytes()) == (2, before)
     assert "what to do: " in refused.stderr
+
+
+def test_digests_are_long_enough_to_distinguish_lines(undisturbed: list[dict[str, Any]]) -> None:
+    assert {len(each["request"]) for each in undisturbed} == {16}

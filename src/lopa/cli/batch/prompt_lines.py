@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +109,6 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 MAX_SHARDS = 10**6
-_DIGITS = len(str(MAX_SHARDS))
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,8 @@ class ShardType(click.ParamType[Shard]):
         """Return the shard for the text `value`. Raises BadParameter for any other text."""
         if isinstance(value, Shard):
             return value
-        parts = value.split("/")
-        if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) <= _DIGITS for part in parts):
-            number, count = map(int, parts)
+        if found := re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", value):
+            number, count = map(int, found.groups())
             if 1 <= number <= count <= MAX_SHARDS:
                 return Shard(number, count)
         text = f"{value!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16"

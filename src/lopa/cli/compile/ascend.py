@@ -5,12 +5,13 @@ from pathlib import Path
 import click
 
 from lopa.bench.progress import Progress
+from lopa.cli.options.devices import buckets_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.ascend_manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import bucket_plan_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 
@@ -28,13 +29,7 @@ _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
 )
 @click.argument("bundle", type=_PATH)
 @option("--soc-version", required=True, metavar="SOC", help="Chip, e.g. Ascend910B1 or Ascend910_9392.")
-@option(
-    "--buckets",
-    type=_PATH,
-    metavar="FILE",
-    show_default=f"BUNDLE/{BUCKETS_NAME}",
-    help="File with shape buckets, written by lopa-export plan.",
-)
+@buckets_option
 @option(
     "--precision",
     type=click.Choice(_PRECISIONS),

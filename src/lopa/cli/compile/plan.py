@@ -1,7 +1,6 @@
 """lopa-export plan: chooses the shape buckets that engines of a bundle are built for."""
 
 import contextlib
-import math
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_step_log import recording_from_step_log
 from lopa.cli.options.devices import software_gpu_option
-from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.grouped_command import GroupedCommand, PositiveNumber, option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeSource
@@ -39,12 +38,6 @@ _PROMPTS = 8
 """Number of embedded prompts of each kind to decode when no step_log is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
-
-
-def _positive(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:  # noqa: ARG001
-    if value is not None and not 0 < value < math.inf:
-        raise click.BadParameter(f"{value} is not a positive number")
-    return value
 
 
 @click.command(
@@ -77,8 +70,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
 @option("--buckets", type=click.IntRange(min=1), default=_BUCKETS, help="Maximum number of shape buckets.")
 @option(
     "--memory",
-    type=float,
-    callback=_positive,
+    type=PositiveNumber(),
     metavar="GIB",
     help="Maximum memory for inputs, outputs and caches of the largest bucket.",
 )

@@ -4,32 +4,25 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.options.devices import buckets_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import bucket_plan_from_file
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.qnn.qnn_manifest import SOCS, soc_from_option
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(name="qnn", cls=GroupedCommand, examples=("lopa-export qnn BUNDLE --soc SM8650",))
-@click.argument("bundle", type=_PATH)
+@click.argument("bundle", type=click.Path(path_type=Path))
 @option(
     "--soc",
     required=True,
     metavar="SOC",
     help=f"Chip: {', '.join(SOCS)}, or QNN's numbers SOC_MODEL:HTP_ARCH, e.g. 57:75.",
 )
-@option(
-    "--buckets",
-    type=_PATH,
-    metavar="FILE",
-    show_default=f"BUNDLE/{BUCKETS_NAME}",
-    help="File with shape buckets, written by lopa-export plan.",
-)
+@buckets_option
 def command(bundle: Path, soc: str, buckets: Path | None) -> None:
     """Compile the standard graph of BUNDLE for its shape buckets, with QNN.
 

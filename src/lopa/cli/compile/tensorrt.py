@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from lopa.bench.progress import Progress
-from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.options.devices import buckets_option
+from lopa.cli.program.grouped_command import GroupedCommand, PositiveNumber, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import bucket_plan_from_file
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.tensorrt.tensorrt_library import RTX, TENSORRT
@@ -29,16 +30,10 @@ _GIB = 2**30
     ),
 )
 @click.argument("bundle", type=_PATH)
-@option(
-    "--buckets",
-    type=_PATH,
-    metavar="FILE",
-    show_default=f"BUNDLE/{BUCKETS_NAME}",
-    help="File with shape buckets, written by lopa-export plan.",
-)
+@buckets_option
 @option(
     "--workspace",
-    type=click.FloatRange(min=0, min_open=True),
+    type=PositiveNumber(),
     metavar="GIB",
     show_default="all memory of the GPU",
     help="Maximum scratch memory of a kernel.",

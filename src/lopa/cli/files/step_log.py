@@ -51,7 +51,6 @@ def record_from_step(step: Step) -> dict[str, Any]:
     return {
         "step": step.number,
         "prompt": step.branches[-1].layout.prompt,
-        "window_start": rows.prefix,
         "prefix": rows.prefix,
         "commit": rows.commit,
         "window": max(rows.branch_lengths),

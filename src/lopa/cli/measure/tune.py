@@ -24,7 +24,7 @@ from lopa.bench.progress import show_progress
 from lopa.bench.report import Machine, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_command import GroupedCommand, option
+from lopa.cli.program.grouped_command import GroupedCommand, PositiveNumber, option
 from lopa.cli.program.lazy_group import FOLDER
 from lopa.cli.program.verbosity import quiet
 from lopa.cli.terminal.opening import defaults_text
@@ -69,7 +69,7 @@ _EXPECTED_RUNGS = 4
 @option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of questions.")
 @option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=PositiveNumber(),
     metavar="MINUTES",
     show_default="none",
     help="Stop after this time, and keep what was found until then.",

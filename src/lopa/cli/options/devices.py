@@ -1,13 +1,15 @@
-"""The options for the devices on which a bundle is opened, and for lists of counts."""
+"""The options for the devices on which a bundle is opened, for lists of counts, and for shapes of engines."""
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from lopa.cli.program.grouped_command import DEVICE, option
+from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
@@ -20,8 +22,25 @@ _RANK_NAMES = ", ".join(family.syntax for family in FAMILIES.values() if family.
 
 
 def device_options(command: _Command) -> _Command:
-    """Add --device, passed as `devices`, --device-timeout and --threads."""
-    return device_option(device_timeout_option(threads_option(command)))
+    """Add --device, passed as `devices`, --device-timeout and --threads (None for the engine's own choice)."""
+    timeout = option(
+        "--device-timeout",
+        type=float,
+        default=STALL_SECONDS,
+        metavar="SECONDS",
+        group=DEVICE,
+        advanced=True,
+        help="Stop using one of several devices when a forward on it takes longer than this.",
+    )
+    threads = option(
+        "--threads",
+        type=click.IntRange(min=1),
+        group=DEVICE,
+        advanced=True,
+        show_default="chosen by the engine",
+        help="Number of threads of the engine.",
+    )
+    return device_option(timeout(threads(command)))
 
 
 def device_option(command: _Command) -> _Command:
@@ -56,31 +75,6 @@ def _allow_software_gpu(context: click.Context, parameter: click.Parameter, valu
         os.environ[ALLOW_SOFTWARE_GPU] = "1"
 
 
-def device_timeout_option(command: _Command) -> _Command:
-    """Add --device-timeout, passed as `device_timeout`."""
-    return option(
-        "--device-timeout",
-        type=float,
-        default=STALL_SECONDS,
-        metavar="SECONDS",
-        group=DEVICE,
-        advanced=True,
-        help="Stop using one of several devices when a forward on it takes longer than this.",
-    )(command)
-
-
-def threads_option(command: _Command) -> _Command:
-    """Add --threads, passed as `threads`: a number, or None for the engine's own choice."""
-    return option(
-        "--threads",
-        type=click.IntRange(min=1),
-        group=DEVICE,
-        advanced=True,
-        show_default="chosen by the engine",
-        help="Number of threads of the engine.",
-    )(command)
-
-
 def complete_device(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a device name to the examples of each family."""
     names = (name for family in FAMILIES.values() for name in family.examples)
@@ -98,3 +92,14 @@ def counts_from_text(text: str, option: str = "--devices") -> tuple[int, ...]:
         expected = "distinct integers from 1, separated by commas"
         raise BadInputError(f"{option} {text!r}", expected=expected, remedy=f"e.g. {option} 1,2,4,8")
     return tuple(sorted(found))
+
+
+def buckets_option(command: _Command) -> _Command:
+    """Add --buckets, passed as `buckets`: a file of shape buckets, or None for the bundle's own."""
+    return option(
+        "--buckets",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        show_default=f"BUNDLE/{BUCKETS_NAME}",
+        help="File with shape buckets, written by lopa-export plan.",
+    )(command)

@@ -1,5 +1,6 @@
 """The class of all subcommands: options in groups and two levels, examples, verbosity."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,19 @@ class GroupedOption(click.Option):
 def option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
     """Return the decorator that adds a GroupedOption, with click.option's arguments, `group` and `advanced`."""
     return click.option(*names, cls=GroupedOption, **attributes)
+
+
+class PositiveNumber(click.ParamType[float]):
+    """Type of a finite number above 0."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Raises BadParameter for any other text."""
+        number = click.FLOAT.convert(value, param, ctx)
+        if not 0 < number < math.inf:
+            self.fail(f"{value} is not a positive number.", param, ctx)
+        return number
 
 
 _ALL = "lopa-help-all"
