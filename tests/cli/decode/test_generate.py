@@ -4,12 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 from tests.runtime.decoding.test_branch_budget import costs_with
 
+from lopa.cli.decode.generate import branches_text
 from lopa.cli.options.decoding_options import config_overrides
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
@@ -162,3 +164,10 @@ def test_numbers_of_branches_chosen_per_step_are_reported(tiny_bundle: Path, tmp
         message = f"{min(counts)} to {max(counts)} branches per step, {sum(counts) / len(counts):.1f} on average"
         assert message in done.stderr
         assert "auto" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("branches", "message"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
+)
+def test_formatted_numbers_of_branches(branches: list[int], message: str) -> None:
+    assert branches_text(Counter(branches)) == message

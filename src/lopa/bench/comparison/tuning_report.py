@@ -43,7 +43,6 @@ class PresetRow:
     config: str
     options: dict[str, Any]
     tokens_per_second: float
-    control_tokens_per_second: float
     speed: float
     """Tokens per second divided by the control's."""
     speed_interval: Interval | None
@@ -105,17 +104,12 @@ def tables_from_tuning(report: TuningReport) -> list[Table]:
             report.presets,
             {
                 "preset": lambda row: row.preset,
-                "options": lambda row: options_text(row),
+                "options": lambda row: " ".join(f"{name}={value}" for name, value in row.options.items()),
                 "tokens/s": lambda row: f"{row.tokens_per_second:.0f}",
                 "times the defaults (95 %)": _speed,
             },
         ),
     ]
-
-
-def options_text(row: PresetRow) -> str:
-    """Return the options of a preset, as on a command line."""
-    return " ".join(f"{name}={value}" for name, value in row.options.items())
 
 
 def _score(row: TuningRow) -> str:

@@ -169,7 +169,6 @@ class TuningRun:
             config=name,
             options=dict(self._candidates[name][1].options),
             tokens_per_second=rate,
-            control_tokens_per_second=control,
             speed=rate / control,
             speed_interval=_ratio_interval(timed[name], timed[CONTROL]),
             questions=len(both),

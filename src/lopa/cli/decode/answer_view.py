@@ -1,8 +1,7 @@
 """An answer during decoding: its text as it is final, or its drafts, redrawn in place on a terminal."""
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+from contextlib import nullcontext
 
 import click
 from rich.console import Console
@@ -12,39 +11,19 @@ from rich.text import Text
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
 
-class DraftView:
-    """View of drafts on standard error, so that standard output has only the answer."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._live = Live(console=self._console, transient=True) if enabled and self._console.is_terminal else None
-
-    def show(self, step: int, text: str) -> None:
-        """Show the whole draft after `step`."""
-        line = Text(f"{step:4d} ", style="dim") + Text(text, style="default")
-        if self._live is not None:
-            self._live.update(line, refresh=True)
-        else:
-            self._console.print(Text(f"{step:4d} ") + Text(text.replace("\n", "\\n")), soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-
 def result_of_events(events: Iterable[Event], *, streams: bool = True, drafts: bool = False) -> GenerationResult:
-    """Return the result of an answer. `streams` prints its text as it arrives, and `drafts` shows its drafts."""
-    with DraftView(enabled=drafts) as view:
+    """Return the result of an answer. `streams` prints its text as it arrives.
+
+    `drafts` shows its drafts on standard error, so that standard output has only the answer.
+    """
+    console = Console(stderr=True, highlight=False)
+    live = Live(console=console, transient=True) if drafts and console.is_terminal else None
+    with live or nullcontext():
         for event in events:
-            if isinstance(event, DraftEvent):
-                view.show(event.step, event.text)
+            if isinstance(event, DraftEvent) and live is not None:
+                live.update(Text(f"{event.step:4d} ", style="dim") + Text(event.text, style="default"), refresh=True)
+            elif isinstance(event, DraftEvent):
+                console.print(Text(f"{event.step:4d} " + event.text.replace("\n", "\\n")), soft_wrap=True)
             elif isinstance(event, TextEvent) and streams:
                 click.echo(event.text, nl=False)
             elif isinstance(event, DoneEvent):

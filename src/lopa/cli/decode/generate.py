@@ -1,6 +1,7 @@
 """lopa-export generate: prints the answer to one prompt during decoding, or answers a file of prompts."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,29 +40,6 @@ from lopa.runtime.strategy import strategy_from_name
 
 if TYPE_CHECKING:
     from lopa.cli.batch.line_reader import LineReader
-from collections import Counter
-
-
-class BranchTally:
-    """Counts of branches of all steps, over all requests of a run."""
-
-    def __init__(self) -> None:
-        self._steps: Counter[int] = Counter()
-        """Number of steps by number of branches."""
-
-    def add(self, step: Step) -> None:
-        """Count one step."""
-        self._steps[len(step.branches)] += 1
-
-    def summary(self) -> str:
-        """Return the range and the mean as text, such as "1 to 4 branches per step, 2.3 on average"."""
-        if not self._steps:
-            return "no step"
-        fewest, largest = min(self._steps), max(self._steps)
-        if fewest == largest:
-            return f"{largest} branch{'' if largest == 1 else 'es'} in every step"
-        mean = sum(number * steps for number, steps in self._steps.items()) / self._steps.total()
-        return f"{fewest} to {largest} branches per step, {mean:.1f} on average"
 
 
 @dataclass(frozen=True)
@@ -197,7 +175,7 @@ def command(
         options = config_overrides(values)
         chat = ChatFormat(arguments.system) if arguments.chat else None
         config = GenerationConfig.from_mapping(options)
-        tally = BranchTally()
+        tally = Counter[int]()
         if arguments.prompts is not None:
             # It reads the formats of the server, which one prompt does not need.
             from lopa.cli.batch.line_reader import LineReader
@@ -219,7 +197,7 @@ def command(
         return 0
 
 
-def _step_callbacks(tracer: StepLog | None, tally: BranchTally) -> StepCallbacks:
+def _step_callbacks(tracer: StepLog | None, tally: Counter[int]) -> StepCallbacks:
     """Return a function from a request's number (see StepLog) to the callback for its steps."""
 
     def of_request(number: int) -> Callable[[Step], None]:
@@ -228,7 +206,7 @@ def _step_callbacks(tracer: StepLog | None, tally: BranchTally) -> StepCallbacks
         def on_step(step: Step) -> None:
             if trace is not None:
                 trace(step)
-            tally.add(step)
+            tally[len(step.branches)] += 1
 
         return on_step
 
@@ -257,7 +235,7 @@ def _decode_file(
     reader: "LineReader",
     files: OutputFiles,
     arguments: _Arguments,
-    tally: BranchTally,
+    tally: Counter[int],
     summary: Callable[[], str],
 ) -> int:
     """Answer every line in order and return the exit code. A bad line gets a result with "error", and the code is 2."""
@@ -298,12 +276,26 @@ def _decode_file(
         return 2 if progress.errors else 0
 
 
-def _summary_of_run(resolved: ResolvedOptions, tally: BranchTally, seed: int | None, *, reason: bool) -> str:
+def _summary_of_run(resolved: ResolvedOptions, tally: Counter[int], seed: int | None, *, reason: bool) -> str:
     """Return seed, preset and number of branches, with the `reason` for it. The seed is left out unless it matters."""
     choice = resolved.branches
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
-        counted = tally.summary()
+        counted = branches_text(tally)
     drawn = "" if seed is None or resolved.params.temperature == 0 else f"seed {seed}, "
     preset = "" if resolved.preset is None else f"preset {resolved.preset}, "
     return f"{drawn}{preset}{counted}" + (f": {choice.reason}" if reason else "")
+
+
+def branches_text(steps: Counter[int]) -> str:
+    """Return the range and the mean of the branches as text, such as "1 to 4 branches per step, 2.3 on average".
+
+    `steps` has the number of steps by number of branches, over all requests of a run.
+    """
+    if not steps:
+        return "no step"
+    fewest, largest = min(steps), max(steps)
+    if fewest == largest:
+        return f"{largest} branch{'' if largest == 1 else 'es'} in every step"
+    mean = sum(number * count for number, count in steps.items()) / steps.total()
+    return f"{fewest} to {largest} branches per step, {mean:.1f} on average"

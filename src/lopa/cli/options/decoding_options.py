@@ -23,8 +23,18 @@ class DecodingCommand(GroupedCommand):
     """A command with the options of decoding. --help-all also lists the options of installed strategies."""
 
     def format_more_options(self, formatter: click.HelpFormatter) -> None:
-        """Write a section for each installed strategy that adds options."""
-        write_installed_strategies(formatter)
+        """Write the options of installed strategies. A package that cannot be imported is skipped."""
+        for name in strategy_names():
+            if name in STRATEGIES:
+                continue
+            try:
+                strategy = strategy_from_name(name)
+            except LopaError:
+                continue
+            with formatter.section(f"Strategy {name}"):
+                formatter.write_text(f"{strategy.summary[:1].upper()}{strategy.summary[1:]}.")
+                if strategy.options:
+                    formatter.write_dl([_record_of_own_option(each) for each in strategy.options])
 
 
 def config_options(command: _Command) -> _Command:
@@ -114,21 +124,6 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
 def option_name(text: str) -> str:
     """Return the field of GenerationConfig for an option that a user typed, e.g. "--top-k"."""
     return text.strip().removeprefix("--").replace("-", "_")
-
-
-def write_installed_strategies(formatter: click.HelpFormatter) -> None:
-    """Write the options of strategies that other packages register. A package that cannot be imported is skipped."""
-    for name in strategy_names():
-        if name in STRATEGIES:
-            continue
-        try:
-            strategy = strategy_from_name(name)
-        except LopaError:
-            continue
-        with formatter.section(f"Strategy {name}"):
-            formatter.write_text(f"{strategy.summary[:1].upper()}{strategy.summary[1:]}.")
-            if strategy.options:
-                formatter.write_dl([_record_of_own_option(each) for each in strategy.options])
 
 
 def _record_of_own_option(own: Option) -> tuple[str, str]:
