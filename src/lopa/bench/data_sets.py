@@ -47,7 +47,7 @@ _REMEDY = "use the data set's original file, unpacked, or correct the line"
 
 class _Gsm8kRecord(TypedDict):
     question: str
-    answer: Annotated[str, Meta(pattern=r"####.*\d")]
+    answer: Annotated[str, Meta(pattern=r"####[\s*_`$-]*\.?\d")]
 
 
 class _HumanEvalRecord(TypedDict):
