@@ -31,6 +31,11 @@ def ms_text(seconds: float | None) -> str:
     return MISSING if seconds is None else f"{seconds * 1e3:.2f}"
 
 
+def ratio_text(above: float, below: float) -> str:
+    """Return the quotient with two decimals."""
+    return f"{above / below:.2f}"
+
+
 def markdown_from_table(table: Table) -> str:
     """Return the table as aligned Markdown that ends with a newline."""
     lines = [[cell.replace("|", "\\|") for cell in line] for line in (table.columns, *table.rows)]

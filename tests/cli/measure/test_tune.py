@@ -45,18 +45,6 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
-def outcomes(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "tune.outcomes.jsonl").read_text().splitlines()[1:]]
-
-
-def figures(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return what does not depend on time of each outcome, by configuration, its options and prompt."""
-    return {
-        (each["config"], each["options"], each["prompt"]): {**each["outcome"], "seconds": None}
-        for each in outcomes(folder)
-    }
-
-
 def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, tmp_path: Path) -> None:
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     done = lopa_export(
@@ -84,50 +72,6 @@ def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, t
     assert "preset exact" in slow.stderr
     assert "preset" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
     assert "requests now decode with balanced" in done.stdout
-
-
-def test_a_run_continues_after_an_interrupt(
-    bundle: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", whole).returncode == 0
-    decode, made = decodes.Decodes._decode, list[None]()
-
-    def limited(*given: Any) -> Any:
-        if len(made) == 30:
-            raise KeyboardInterrupt
-        made.append(None)
-        return decode(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decodes.Decodes, "_decode", limited)
-        stopped = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut)
-    assert stopped.returncode not in (0, 2)
-    assert f"{cut} holds 29 outcomes: --resume continues after them" in stopped.stderr.replace("\n", " ")
-    assert [path.name for path in cut.iterdir()] == ["tune.outcomes.jsonl"]
-    kept = outcomes(cut)
-    assert len(kept) == 29
-    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut, "--resume").returncode == 0
-    assert outcomes(cut)[:29] == kept, "with their seconds, so none was decoded again"
-    decoded, again = figures(whole), figures(cut)
-    # Measured speeds decide which questions follow the first ones, which every configuration answers.
-    common = decoded.keys() & again.keys()
-    assert {each: decoded[each] for each in common} == {each: again[each] for each in common}
-    answered = Counter(config for config, _, _ in common)
-    exact = ["one token per step", *(f"one token per step, {drafts} drafts" for drafts in (1, 2, 3))]
-    assert all(answered[name] >= PILOT_QUESTIONS for name in ("defaults", *exact))
-    assert all(answered[name] >= 2 for name in (POOR.name, QUICK.name))
-
-
-def test_a_short_budget_keeps_the_defaults(bundle: Path, questions: Path, tmp_path: Path) -> None:
-    done = lopa_export(
-        "tune", bundle, "--eval", questions, "--threads", 1, "--budget", 0.001, "-o", tmp_path / "o", "--save"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "the time is over before all candidates were compared: --resume --budget MINUTES continues" in done.stderr
-    assert "nothing to save, the defaults stay" in done.stderr
-    assert not report(tmp_path / "o")["is_complete"]
-    assert not Bundle.open(bundle).manifest.presets
 
 
 def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class HostBlocks(dict[int, Block]):
         start = self._start(address, size)
         return self[start].data[address - start : address - start + size]
 
-    def copy(self, target: int, source: int, size: int) -> None:
+    def copy_bytes(self, target: int, source: int, size: int) -> None:
         self.view(target, size)[:] = self.view(source, size)
 
     def total(self, is_counted: Callable[[Any], bool]) -> int:

@@ -216,7 +216,7 @@ class StandInAcl:
         self._require(where == _DIRECTIONS[kind], f"a copy of kind {kind} from {where[0]} to {where[1]}")
         owners = {block.owner.device for block in blocks if block.owner is not None}
         self._require(owners == {stream.context.device}, "a copy of another device's memory")
-        stream.queue.append((lambda: self._memory.copy(target, source, size), (target, source)))
+        stream.queue.append((lambda: self._memory.copy_bytes(target, source, size), (target, source)))
         return 0
 
     def rt__memset_async(self, address: int, capacity: int, value: int, size: int, handle: int) -> int:

@@ -286,7 +286,7 @@ class StandInCudart:
 
         def work() -> None:
             for piece in range(count):
-                self._blocks.copy(target + piece * target_step, source + piece * source_step, size)
+                self._blocks.copy_bytes(target + piece * target_step, source + piece * source_step, size)
 
         self.enqueue(handle, work, (target, source))
         return (SUCCESS,)

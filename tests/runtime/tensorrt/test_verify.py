@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lopa.export.replay.compare import matching_outputs
+from lopa.export.replay.recorded_session import RecordedSession
+from lopa.export.replay.saved_cases import FailedForwards
 from polygraphy.comparator import IterationResult
 from polygraphy.json import load_json
 from tests.export.replay.replayed import replayed
@@ -20,9 +23,6 @@ from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 from lopa.cli.main import main
 from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.progress import silent
-from lopa.export.replay.compare import matching_outputs
-from lopa.export.replay.recorded_session import RecordedSession
-from lopa.export.replay.saved_cases import FailedForwards
 from lopa.export.verify.cases import SHAPES, random_windows
 from lopa.export.verify.token_gate import gate_tolerance
 from lopa.runtime.bundle import Bundle

@@ -76,13 +76,10 @@ _GIB = 2**30
 )
 @option(
     "--build-seconds",
-    type=float,
-    callback=_positive,
+    type=PositiveNumber(),
     help="Maximum time to build all buckets, in seconds. Needs --build-seconds-per-bucket.",
 )
-@option(
-    "--build-seconds-per-bucket", type=float, callback=_positive, help="Expected time to build one bucket, in seconds."
-)
+@option("--build-seconds-per-bucket", type=PositiveNumber(), help="Expected time to build one bucket, in seconds.")
 @option(
     "--max-prompt",
     type=click.IntRange(min=1),

@@ -22,25 +22,8 @@ _RANK_NAMES = ", ".join(family.syntax for family in FAMILIES.values() if family.
 
 
 def device_options(command: _Command) -> _Command:
-    """Add --device, passed as `devices`, --device-timeout and --threads (None for the engine's own choice)."""
-    timeout = option(
-        "--device-timeout",
-        type=float,
-        default=STALL_SECONDS,
-        metavar="SECONDS",
-        group=DEVICE,
-        advanced=True,
-        help="Stop using one of several devices when a forward on it takes longer than this.",
-    )
-    threads = option(
-        "--threads",
-        type=click.IntRange(min=1),
-        group=DEVICE,
-        advanced=True,
-        show_default="chosen by the engine",
-        help="Number of threads of the engine.",
-    )
-    return device_option(timeout(threads(command)))
+    """Add --device, passed as `devices`, --device-timeout and --threads."""
+    return device_option(device_timeout_option(threads_option(command)))
 
 
 def device_option(command: _Command) -> _Command:
@@ -73,6 +56,31 @@ def software_gpu_option(command: _Command) -> _Command:
 def _allow_software_gpu(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
     if value:
         os.environ[ALLOW_SOFTWARE_GPU] = "1"
+
+
+def device_timeout_option(command: _Command) -> _Command:
+    """Add --device-timeout, passed as `device_timeout`."""
+    return option(
+        "--device-timeout",
+        type=float,
+        default=STALL_SECONDS,
+        metavar="SECONDS",
+        group=DEVICE,
+        advanced=True,
+        help="Stop using one of several devices when a forward on it takes longer than this.",
+    )(command)
+
+
+def threads_option(command: _Command) -> _Command:
+    """Add --threads, passed as `threads`: a number, or None for the engine's own choice."""
+    return option(
+        "--threads",
+        type=click.IntRange(min=1),
+        group=DEVICE,
+        advanced=True,
+        show_default="chosen by the engine",
+        help="Number of threads of the engine.",
+    )(command)
 
 
 def complete_device(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
