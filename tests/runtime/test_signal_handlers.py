@@ -25,6 +25,7 @@ from lopa.runtime.text import chat_template
 
 REGEX: dict[str, Any] = {"regex": " The answer is [0-9]{1,4}\\."}
 PATTERN = {"json_schema": '{"type": "string", "pattern": "^[a-c]{2,5}$"}'}
+SPACING = {"json_schema": '{"type": "array", "items": {"type": "null"}, "x-guidance": {"item_separator": ", ?"}}'}
 CHAT = [{"role": "user", "content": "2"}]
 ERRORS = [
     TimeoutError("late"),
@@ -67,6 +68,7 @@ PLACES = [
     (grammar_source, "check_set_operations", REGEX),
     (bounded, "lark_from_regex", REGEX),
     (exact_schema, "pattern_for_library", PATTERN),
+    (exact_schema, "is_empty", SPACING),
 ]
 
 

@@ -117,6 +117,7 @@ DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"
         ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
         ({"format": "hostname", "type": "string"}, ['"a.b"'], [json.dumps("a." * 127 + "a")]),
         ({"$ref": "#/components/x", "components": {"x": {"type": "number", "exclusiveMinimum": 1}}}, ["1.5"], ["1"]),
+        ({"type": "array", "x-guidance": {"item_separator": r"\s?,\s"}}, ["[1 ,\n2]"], ["[1,\u00a02]"]),
     ],
     ids=str,
 )
@@ -135,7 +136,7 @@ def test_exact_keywords(schema: dict[str, Any], right: list[str], wrong: list[st
         ({"allOf": [{**INTEGER, "multipleOf": 86400}, {"multipleOf": 86400}]}, "multipleOf 86400"),
         ({"patternProperties": {r"^\w+$": INTEGER}, "additionalProperties": {"type": "string"}}, "patternProperties"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "draft-03"),
-        ({"x-guidance": {"item_separator": ","}}, "x-guidance"),
+        ({"x-guidance": {"item_separator": ";"}}, "item_separator"),
         ({"type": "string", "format": "color"}, "Unknown format: color"),
     ],
     ids=str,

@@ -8,14 +8,7 @@ from tests.runtime.grammar.test_exact_schema import TOKENIZER, accepts, grammar_
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.grammar_source import GrammarRequest, library_grammar, matcher_from_request
-from lopa.runtime.grammar.llguidance_library import (
-    DEAD_END,
-    byte_tokenizer,
-    check_matcher,
-    lark_from_regex,
-    library,
-    matcher,
-)
+from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex, matcher
 from lopa.runtime.grammar.schema_patterns import pattern_for_library
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -25,14 +18,6 @@ ECMA_SPACE = " \t\n\x0b\x0c\r\xa0\ufeff\u1680\u2028\u2029\u202f\u205f\u3000"
 ECMA = {r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]", r"\s": f"[{ECMA_SPACE}\u2000-\u200a]", ".": "[^\n\r\u2028\u2029]"}
 """Python's expressions of ECMA-262's characters."""
 ECMA |= {r"\D": "[^0-9]", r"\W": "[^A-Za-z0-9_]", r"\S": f"[^{ECMA_SPACE}\u2000-\u200a]"}
-
-
-def is_empty(expression: str) -> bool:
-    """Return whether no text matches an expression in Lark syntax."""
-    found = matcher(byte_tokenizer(), library().LLMatcher.grammar_from_lark(f"start: MATCH\nMATCH: {expression}\n"))
-    found.compute_bitmask()
-    check_matcher(found, *DEAD_END)
-    return bool(found.is_error())
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from lopa.runtime.generation_config.config import (
 )
 from lopa.runtime.generation_config.option_checks import Options, check_together, edits, grammars_given
 from lopa.runtime.options import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_BRANCHES, DecodingParams
-from lopa.runtime.options.decoding_params import in_json
 from lopa.runtime.options.option import PUBLISHED_STEP_LIMIT, Confidence, FrozenOptions, SharedRows
 from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import Strategy, strategy_from_name
@@ -336,9 +335,15 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
                 expected="a decoding option that bundles can have (docs/reference/commands.md)",
                 remedy="remove it" if per_request else did_you_mean(name, DEFAULT_OPTIONS),
             )
-    return {name: in_json(value) for name, value in defaults.items()}
+    return {name: _in_json(value) for name, value in defaults.items()}
 
 
 def options_from_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of checked_defaults as options of GenerationConfig."""
     return {name: math.inf if value == "inf" else value for name, value in defaults.items()}
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else "inf" if value == math.inf else value

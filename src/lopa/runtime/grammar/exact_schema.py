@@ -12,15 +12,17 @@ from functools import lru_cache
 from typing import Any
 
 from lopa.runtime.errors import BadInputError, raise_if_from_handler
+from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex
 from lopa.runtime.grammar.schema_patterns import pattern_for_library
 from lopa.runtime.grammar.schema_references import keyword_error, map_schemas, with_definitions
 
-_STYLE = {
-    **{"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
-    **{"json_allowed_escapes": 'nrbtf\\"', "json_allow_general_unicode_escapes": False},
-}
-"""JSON style. With a single style, much of the text is forced. Escapes have one spelling per character, so that an
-escaped key is no other key."""
+_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON style unless the schema specifies another. With a single style, much of the text is forced."""
+_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"', "json_allow_general_unicode_escapes": False}
+"""Escapes with one spelling per character, so that an escaped key is no other key."""
+_BLANK = r"[ \t\r\n]*"
+_SPACING = {"item_separator": f"{_BLANK},{_BLANK}", "key_separator": f"{_BLANK}:{_BLANK}", "whitespace_pattern": _BLANK}
+"""Expressions of all separators and white space of JSON."""
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _MONTH_DAY = "(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
@@ -56,7 +58,9 @@ def exact_schema(text: str, *, lenient: bool = False) -> str:
         raise keyword_error("a depth", "beyond Python's recursion limit", "fewer nested schemas") from error
     if not lenient:
         _check_document(schema, json.dumps(schema))
-    return json.dumps({**made, "x-guidance": {**_STYLE, "lenient": lenient, "coerce_one_of": lenient}})
+    own = made.get("x-guidance")
+    style = {**_STYLE, **(_spacing(own) if isinstance(own, dict) else {}), **_ESCAPES}
+    return json.dumps({**made, "x-guidance": {**style, "lenient": lenient, "coerce_one_of": lenient}})
 
 
 def _refuse_constant(name: str) -> None:
@@ -64,8 +68,6 @@ def _refuse_constant(name: str) -> None:
 
 
 def _check_document(schema: dict[str, Any], written: str) -> None:
-    if "x-guidance" in schema:
-        raise keyword_error("x-guidance", schema["x-guidance"], "no such keyword, since answers have one white space")
     if "draft-03" in str(schema.get("$schema")):
         raise keyword_error("$schema", schema["$schema"], "draft 4, 6, 7, 2019-09 or 2020-12")
     is_draft_4 = "draft-04" in str(schema.get("$schema"))
@@ -78,6 +80,21 @@ def _check_document(schema: dict[str, Any], written: str) -> None:
         scaled = [int(each.scaleb(scale)) for each in factors]
         if math.lcm(*scaled) * max(scaled) >= 2**32:  # the library combines factors in 32 bits
             raise keyword_error("multipleOf", " and ".join(map(str, factors)), "factors with a small common multiple")
+
+
+def _spacing(own: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of white space. Raises BadInputError for one whose texts are not JSON."""
+    made = dict(own)
+    for name in _SPACING.keys() & own.keys():
+        made[name] = str(own[name]).replace("\\s", "[ \\t\\r\\n]")
+        try:
+            is_json = is_empty(f"{lark_from_regex(made[name]).strip()} & ~/{_SPACING[name]}/")
+        except ValueError as error:
+            raise_if_from_handler(error)
+            is_json = False
+        if not is_json:
+            raise keyword_error("x-guidance", f"{name} {own[name]!r}", "white space of JSON")
+    return made
 
 
 def _exact(value: Any, draft: str, lenient: bool) -> Any:

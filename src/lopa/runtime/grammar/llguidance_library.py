@@ -88,6 +88,14 @@ def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
     return made
 
 
+def is_empty(expression: str) -> bool:
+    """Return whether no text matches an expression in Lark syntax. Raises ValueError with the library's message."""
+    found = matcher(byte_tokenizer(), library().LLMatcher.grammar_from_lark(f"start: MATCH\nMATCH: {expression}\n"))
+    found.compute_bitmask()
+    check_matcher(found, *DEAD_END)
+    return bool(found.is_error())
+
+
 DEAD_END = ("NoExtension",)
 """Beginning of the library's message if nothing matches."""
 LIMITS = ("lexer error", "LexerTooComplex", "ParserTooComplex")

@@ -13,7 +13,7 @@ _NAMES = frozenset(("$defs", "definitions", "$id", "id", "$anchor", "$dynamicAnc
 """Keywords that only references need."""
 _NEW_PLACES = frozenset(("$defs", "prefixItems"))
 """Keywords whose schemas have no names in drafts before 2019-09."""
-_BESIDE = frozenset(("$ref", "$schema"))
+_BESIDE = frozenset(("$ref", "$schema", "x-guidance"))
 """Keywords that count beside `$ref` in drafts before 2019-09."""
 _MAX_SCHEMAS = 50_000
 """Largest number of schemas that the library compiles."""

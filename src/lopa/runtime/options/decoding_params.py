@@ -55,7 +55,7 @@ class DecodingParams(OptionFields[Never]):
 
     def as_json(self) -> dict[str, Any]:
         """Return every field by name as a JSON value, with "inf" for infinity."""
-        return {each.name: in_json(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: _in_json(getattr(self, each.name)) for each in fields(self)}
 
     @cached_property
     def lookaheads(self) -> int:
@@ -86,8 +86,7 @@ class DecodingParams(OptionFields[Never]):
         return self.filters and not 1 <= self.top_k <= TOP_K
 
 
-def in_json(value: Any) -> Any:
-    """Return the value of an option as a JSON value, with "inf" for infinity."""
+def _in_json(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: in_json(each) for name, each in value.items()}
+        return {name: _in_json(each) for name, each in value.items()}
     return list(value) if isinstance(value, tuple) else "inf" if value == math.inf else value

@@ -248,11 +248,8 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> list[int]:
-        """Return the token IDs of a chat by the bundle's template, up to the start of the answer, with
-        beginning-of-text token. `messages` have {"role", "content"}.
-
-        Raises BadInputError for a bundle without a template, messages that the template rejects, and messages that are
-        not Unicode.
+        """Return the token IDs of a chat by the bundle's template, up to the start of the answer. Raises as `chat_text`
+        does.
 
         `tools` are definitions of functions in OpenAI's form, and `chat_template_kwargs` are further variables of the
         template.
@@ -260,7 +257,7 @@ class Tokenizer:
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
         set. A chat without such texts is encoded as a whole.
         """
-        chat = self._rendered_chat(messages, tools, chat_template_kwargs)
+        chat = self._chat_text(messages, tools, chat_template_kwargs)
         text = chat.text
         ids, spans = self._ids_and_control_tokens(text)
         if special_tokens:
