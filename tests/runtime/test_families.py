@@ -28,7 +28,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {},
         {"strategy": "vanilla", "block_steps": 2, "reference": True},
         {"strategy": "sequential"},
-        {"temperature": 1.0, "top_p": 0.9},
+        {"temperature": 1.0, "top_p": 0.9, "seed": 0},
         {"strategy": "lopa", "branches": 3, "block_size": 16},
         {
             "strategy": "lopa",

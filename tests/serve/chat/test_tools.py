@@ -92,7 +92,7 @@ def test_a_named_tool_is_the_only_one_and_called_once() -> None:
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        ({"tools": [_tool("x")] * (MAX_TOOLS + 1)}, "tools", "129 tools"),
+        ({"tools": [_tool("x")] * (MAX_TOOLS + 1)}, "tools", "at most 128 tools"),
         ({"tools": [_tool("a b")]}, "tools", "'a b'"),
         ({"tools": [_tool("x"), _tool("x")]}, "tools", "two tools are named x"),
         ({"tools": [_tool("x", {"type": "array"})]}, "tools", "'array'"),

@@ -1,5 +1,6 @@
 """The decoding options of one request, as requested, and the table of all options."""
 
+import inspect
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -231,4 +232,9 @@ def _hints() -> dict[str, Any]:
     return {name: kind[None] if getattr(kind, "__parameters__", ()) else kind for name, kind in kinds.items()}
 
 
-GenerationConfig.__init__.__annotations__.update(_hints())  # for the signature in help()
+# For the signature in help(), which would otherwise be that of __new__.
+GenerationConfig.__init__.__annotations__.update(_hints())
+_signature = inspect.signature(GenerationConfig.__init__)
+GenerationConfig.__signature__ = _signature.replace(  # type: ignore[attr-defined]
+    parameters=list(_signature.parameters.values())[1:]
+)

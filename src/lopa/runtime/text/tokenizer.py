@@ -257,7 +257,7 @@ class Tokenizer:
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
         set. A chat without such texts is encoded as a whole.
         """
-        chat = self._chat_text(messages, tools, chat_template_kwargs)
+        chat = self._rendered_chat(messages, tools, chat_template_kwargs)
         text = chat.text
         ids, spans = self._ids_and_control_tokens(text)
         if special_tokens:
@@ -266,7 +266,12 @@ class Tokenizer:
         return ids if own == spans else self._ids_with_control_tokens(text, own)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the text of a chat by the bundle's template. Raises as `chat` does."""
+        """Return the text of a chat by the bundle's template, beginning-of-text included. `messages` have {"role",
+        "content"}.
+
+        Raises BadInputError for a bundle without a template, messages that the template rejects, and messages that are
+        not Unicode.
+        """
         return self._rendered_chat(messages).text
 
     def _rendered_chat(
