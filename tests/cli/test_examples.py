@@ -74,9 +74,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lopa.cli.measure.cold.STARTS", 1)
     monkeypatch.setattr("lopa.cli.compile.plan._PROMPTS", 1)
     monkeypatch.setattr("lopa.cli.start.fastest_device._ROUNDS", 1)
-    for module in ("verify.session_check", "replay.saved_cases"):
-        place = f"lopa.export.{module}.cases_from_manifest"
-        monkeypatch.setattr(place, lambda manifest: islice(cases_from_manifest(manifest), 4))
+    place = "lopa.export.verify.session_check.cases_from_manifest"
+    monkeypatch.setattr(place, lambda manifest: islice(cases_from_manifest(manifest), 4))
 
 
 def test_every_command_has_examples() -> None:

@@ -22,7 +22,7 @@ def test_costs_branches_and_a_plan_of_the_device(
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    done = lopa_export("bench", "costs", bundle, "--threads", 1, "--device", DEVICE, "--output", tmp_path)
+    done = lopa_export("bench", "costs", bundle, "--threads", 1, "--device", DEVICE)
     assert done.returncode == 0, done.stderr
     assert (bundle / f"costs.{DEVICE.replace(':', '-')}.json").is_file()
     trace = tmp_path / "trace.jsonl"

@@ -100,7 +100,7 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
         "steps": [header],
         "version": [header.replace('"version": 1', '"version": 2'), first],
         "bundle": [header.replace('"model.onnx.data": "', '"model.onnx.data": "0'), first],
-        "option": [header.replace('"seed"', '"leap_threshold"'), first],
+        "option": [header.replace('"logprobs"', '"leap_threshold"'), first],
     }[damage]
     target.write_text("\n".join(lines) + "\n")
     return target

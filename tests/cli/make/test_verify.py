@@ -78,7 +78,7 @@ def test_a_right_bundle_passes(tiny_bundle: Path) -> None:
     stages = [line for line in errors.splitlines() if not re.search(r"\d s\b", line)]
     before = ["digests", "digests of the checkpoint", "loading the checkpoint"]
     assert stages[:5] == [*before, "comparing (18)", "comparing the cpu graph (18)"]
-    assert [line.split()[0] for line in stages[5:]] == ["max", "candidates", "max", "rms", "tolerance"]
+    assert [line.split()[0] for line in stages[5:]] == ["max", "which", "max", "rms", "tolerance"]
     assert re.search(r"^comparing: 18 in [\d. min]+ s, ", errors, re.MULTILINE)
 
 

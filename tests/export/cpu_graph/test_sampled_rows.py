@@ -49,9 +49,13 @@ def assert_agrees(graph: Path, bundle: Bundle, part: ModelPart, tolerance: float
                 np.testing.assert_allclose(ours, right, rtol=0, atol=allowed, err_msg=f"{name} {sizes}")
 
 
-@pytest.mark.parametrize(
-    ("bundle", "tolerance"), [("tiny_bundle_logits", 1e-5), ("tiny_half", 0.01), ("tiny_quantized", 0.01)]
-)
+def test_quantized_matrices(tiny_quantized: Path) -> None:
+    opened_bundle = Bundle.open(tiny_quantized)
+    part = whole_model(opened_bundle.manifest.dimensions.layers)
+    assert_agrees(opened_bundle.graph, opened_bundle, part, 0.01)
+
+
+@pytest.mark.parametrize(("bundle", "tolerance"), [("tiny_bundle_logits", 1e-5), ("tiny_half", 0.01)])
 def test_types(bundle: str, tolerance: float, request: pytest.FixtureRequest) -> None:
     opened_bundle = Bundle.open(request.getfixturevalue(bundle))
     part = whole_model(opened_bundle.manifest.dimensions.layers)

@@ -101,4 +101,4 @@ def test_values_beyond_float16(tmp_path: Path) -> None:
     _written(checkpoint, "float32")
     with pytest.raises(BadInputError, match=rf"{UP} has a value of .*") as raised:
         _written(checkpoint, "float16")
-    assert "fp32" in raised.value.remedy
+    assert "float32" in raised.value.remedy

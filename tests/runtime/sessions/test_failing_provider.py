@@ -121,7 +121,6 @@ def test_no_command_ends_unexpectedly(
 ) -> None:
     monkeypatch.setattr(doctor, "timed_devices", lambda _: ["cpu", "numpy"])
     more = ["1+1="] if command[0] == "generate" else []
-    more += ["-o", str(tmp_path / "costs.json")] if command[0] == "bench" else []
     with pytest.raises(SystemExit) as caught:
         main([*command, str(tiny_bundle), *more])
     output = "".join(capsys.readouterr())
