@@ -15,6 +15,7 @@ from lopa.runtime.device_families import FAMILIES
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
+TOY, REAL_MODEL = README.partition("\n## Features")[0].split("\n## A real model\n")
 PROMPT_FILES = (PROJECT / "docs" / "how-to" / "prompt-files.md").read_text(encoding="utf-8")
 FIRST_BUNDLE = (PROJECT / "docs" / "get-started" / "first-bundle.md").read_text(encoding="utf-8")
 MAX_LINES = 90
@@ -22,11 +23,11 @@ BIN = Path(sys.executable).parent
 EXTRAS = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
 
-def blocks(language: str, page: str = README) -> list[str]:
+def blocks(language: str, page: str = TOY) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-def commands(page: str = README) -> list[str]:
+def commands(page: str = TOY) -> list[str]:
     """Return the commands of a page's shell blocks. A prompt may contain a line break."""
     return re.findall(r"(?:\"[^\"]*\"|[^\"\n])+", "".join(blocks("sh", page)))
 
