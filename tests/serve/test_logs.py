@@ -216,7 +216,7 @@ def test_environment_is_checked_and_named_in_errors(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LOPA_SERVE__PORT", "tcp://10.0.0.1:8000")
     done = lopa_export("serve")
     assert done.returncode == 2
-    assert "Invalid value for '--port' (env var: 'LOPA_SERVE__PORT'): 'tcp://10.0.0.1:8000'" in done.stderr
+    assert "invalid value for '--port' (env var: 'LOPA_SERVE__PORT'): 'tcp://10.0.0.1:8000'" in done.stderr
     monkeypatch.setenv("LOPA_SERVE__PORT", "0")
     monkeypatch.setenv("LOPA_SERVE__STALL", "nan")
     done = lopa_export("serve")

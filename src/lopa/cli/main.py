@@ -13,6 +13,8 @@ TYPE_CHECKING = False  # importing typing takes longer than the rest of this mod
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    import click
+
     from lopa.cli.program.signals import Signals
 
 BAD_INPUT = 2
@@ -167,11 +169,20 @@ def _report_bug(error: BaseException) -> None:
     )
 
 
-def _report_usage(error: BaseException) -> None:
-    try:
-        error.show(file=sys.stderr)  # type: ignore[attr-defined]
-    except (OSError, ValueError):
-        return  # standard error is closed or broken, as in _report
+def _report_usage(error: click.ClickException) -> None:
+    """Report an error of click in the form of our own. A command without its subcommand shows its help."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        _report(message)
+        return
+    path = "lopa-export COMMAND" if context is None else context.command_path
+    usage = f"{path} [OPTIONS]" if context is None else context.get_usage()
+    received, _, hint = " ".join(message.split()).partition("Did you mean ")
+    _report_error(
+        received[:1].lower() + received[1:].rstrip(" (."),
+        " ".join(usage.split()).removeprefix("Usage: "),
+        f"did you mean {hint.rstrip(')')}" if hint else f"see {path} --help",
+    )
 
 
 def _report_error(received: str, expected: str, remedy: str) -> None:

@@ -134,7 +134,7 @@ def test_a_plot_without_matplotlib_is_rejected_before_measuring(
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("quality", (EVAL, "--branches", 3), "No such option '--branches'"),
+        ("quality", (EVAL, "--branches", 3), "no such option '--branches'"),
         ("costs", ("--device", "cpu:x"), "cpu:N or cpu:N-M"),
         ("scaling", ("--devices", "1,0"), "--devices '1,0'"),
         ("scaling", ("--devices", "1,,2"), "distinct integers from 1"),

@@ -146,8 +146,10 @@ def test_altered_files_compares_digests(copy: Path) -> None:
 def test_folder_without_manifest_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):
         Bundle.open(tmp_path)
-    with pytest.raises(BadInputError, match=r"has no manifest\.json"):
-        Bundle.open(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    for name, message in (("nothing", "nothing does not exist"), ("file", "file is a file"), ("file/x", "not exist")):
+        with pytest.raises(BadInputError, match=message):
+            Bundle.open(tmp_path / name)
 
 
 def _link_to_itself(path: Path) -> None:

@@ -176,7 +176,7 @@ def test_moved_bundle_is_reported_at_load(
     place.rename(tmp_path / "elsewhere")
     with pytest.raises(TritonModelException) as caught:
         load_model(folder)
-    for words in (f"{place} has no manifest.json", "expected: a bundle folder", "correct config.pbtxt"):
+    for words in (f"{place} does not exist", "expected: a bundle folder", "correct config.pbtxt"):
         assert words in str(caught.value)
 
 

@@ -92,7 +92,7 @@ def test_several_models_share_a_repository(tiny_bundle: Path, write_model: Calla
     ("arguments", "words"),
     [
         (["{bundle}", "-o", "{full}"], "contains 'notes.txt', which is not a Triton model"),
-        (["{nothing}", "-o", "{new}"], "has no manifest.json"),
+        (["{nothing}", "-o", "{new}"], "does not exist"),
         (["{bundle}", "-o", "{bundle}/models"], "is inside the bundle"),
         (["{bundle}", "-o", "{new}", "--model", "a/b"], "model name 'a/b'"),
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),

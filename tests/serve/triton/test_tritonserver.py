@@ -152,7 +152,7 @@ def test_two_instances_and_a_moved_bundle(
     with tritonserver(tmp_path / "models", tmp_path, "both") as server:
         assert server.http.get("/v2/models/gone/ready").status_code != 200
         index = {each["name"]: each for each in server.http.post("/v2/repository/index").json()}
-        assert f"{tmp_path / 'gone-bundle'} has no manifest.json" in index["gone"]["reason"]
+        assert f"{tmp_path / 'gone-bundle'} does not exist" in index["gone"]["reason"]
         assert "what to do: " in index["gone"]["reason"]
         grpc_request = {"inputs": {"text_input": PROMPTS[0], "options": json.dumps(OPTIONS)}}
         found = server.grpc("both", grpc_request, grpc_request)  # one slot each, so together they use both

@@ -48,9 +48,12 @@ class Bundle:
         path = folder / MANIFEST_NAME
         with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
             stamp = stamp_from_status(path.stat()) if path.is_file() else None
+            lacks = (
+                f"has no {MANIFEST_NAME}" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
+            )
         if stamp is None:
             raise BadInputError(
-                f"{folder} has no {MANIFEST_NAME}",
+                f"{folder} {lacks}",
                 expected=expected,
                 remedy="check the path, or make one: lopa-export onnx CHECKPOINT -o BUNDLE",
             )
