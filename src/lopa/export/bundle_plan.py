@@ -191,7 +191,7 @@ def _decoding(source: ExportSource) -> DecodingDefaults:
     with_adapter = config.family.decoding_with_adapter if source.lora is not None else None
     options = {**D2F, **(config.family.decoding if with_adapter is None else with_adapter)}
     if tokens.expand is not None:
-        options["strategy"] = "vanilla"  # DreamOn's loop decides one position per step
+        options["strategy"] = "vanilla"  # DreamOn's loop unmasks one position per step
     if config.block_size is not None:
         options["block_size"] = config.block_size
         if "sub_block" in options:

@@ -295,11 +295,11 @@ class Decoder:
         threshold: float | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Revision:
-        """Decide parts of a text again, and return the revised text.
+        """Decode parts of a text again, and return the revised text.
 
         `spans` are pairs of a start and an exclusive end in characters. With `threshold`, only tokens with a lower
-        probability are decided again, those in `spans` if there are any; this takes one more forward. All of them are
-        decided together, as `fill` does. Within `max_forwards` or `time_limit` the result is complete (`anytime`).
+        probability are unmasked again, those in `spans` if there are any; this takes one more forward. All of them are
+        unmasked together, as `fill` does. Within `max_forwards` or `time_limit` the result is complete (`anytime`).
         Raises BadInputError as `fill` does, for invalid spans, and without spans and threshold.
         """
         return revised(self, text, changed_config(config, options), spans=spans, threshold=threshold)

@@ -49,7 +49,7 @@ class Revision:
     text: str
     """The text with its revised spans."""
     spans: tuple[Span, ...]
-    """Characters of the given text that were decided again; empty if nothing was improbable enough."""
+    """Characters of the given text that were unmasked again; empty if nothing was improbable enough."""
     result: GenerationResult | None
     """Result of the decode, whose `holes` are the new texts of the spans; None without spans."""
 
@@ -72,7 +72,7 @@ def revised(
     spans: Iterable[Sequence[int]] | None,
     threshold: float | None,
 ) -> Revision:
-    """Return `text` with its `spans`, or its improbable tokens, decided again by `config` (Decoder.revise)."""
+    """Return `text` with its `spans`, or its improbable tokens, unmasked again by `config` (Decoder.revise)."""
     if spans is None and threshold is None:
         raise _span_error("neither spans nor a threshold")
     chosen = None if spans is None else checked_spans(spans, text)

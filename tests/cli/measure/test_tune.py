@@ -117,3 +117,9 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
     ):
         done = lopa_export("tune", bundle, *arguments)
         assert (done.returncode, message in done.stderr) == (2, True), (arguments, done.stderr)
+
+
+def test_a_budget_that_is_too_short_prints_no_empty_table(bundle: Path, questions: Path) -> None:
+    done = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--budget", 1e-9)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "the time is over before anything was measured: give more time" in done.stderr

@@ -74,7 +74,7 @@ class TuningReport:
 
 
 def tables_from_tuning(report: TuningReport) -> list[Table]:
-    """Return a table of the configurations that were compared, the fastest first, and one of the presets."""
+    """Return a table of the configurations that were compared, the fastest first, and one of the presets, unless empty."""
     compared = [row for row in report.rows if row.verdict is not None or row.difference is None or row.on_front]
     bundles = {row.bundle for row in compared}
     columns = {
@@ -92,7 +92,7 @@ def tables_from_tuning(report: TuningReport) -> list[Table]:
         columns["bundle"] = lambda row: row.bundle
     machine = report.run.machine.cpu
     left_out = len(report.rows) - len(compared)
-    return [
+    tables = [
         table_from_records(
             f"Configurations of {report.run.bundle} compared with its defaults, {report.run.device}, {machine}; "
             f"score: {report.scoring}; {left_out} others were slower; * marks the Pareto front",
@@ -110,6 +110,7 @@ def tables_from_tuning(report: TuningReport) -> list[Table]:
             },
         ),
     ]
+    return [table for table in tables if table.rows]
 
 
 def _score(row: TuningRow) -> str:

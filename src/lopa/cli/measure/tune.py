@@ -227,7 +227,8 @@ def _print_result(tuned: Tuned, *, resumable: bool) -> None:
         click.echo(f"bundle {name} with {BALANCED}: {row.measured}", err=True)
     if not tuned.is_complete:
         more = "--resume --budget MINUTES continues" if resumable else "give more time, or -o DIR to continue later"
-        click.echo(f"the time is over before all candidates were compared: {more}", err=True)
+        what = "all candidates were compared" if tuned.rows else "anything was measured"
+        click.echo(f"the time is over before {what}: {more}", err=True)
 
 
 def _save(bundle: Bundle, rows: tuple[PresetRow, ...] | list[PresetRow], devices: tuple[str, ...]) -> None:

@@ -161,7 +161,7 @@ def encode_holes(
 
     If the model has an expand token, an end of text follows the last part, unless this is IDs (DreamOn).
 
-    The holes are filled together, or `in_turn`. Tokens at their edges are decided again with `token_healing`.
+    The holes are filled together, or `in_turn`. Tokens at their edges are unmasked again with `token_healing`.
 
     Raises BadInputError for invalid IDs, and PromptTooLongError for a text that is too long. If rows predict the next
     position, a text that begins with a hole is refused too.

@@ -47,7 +47,7 @@ class CallParser:
         self._opening = token_mark(written.opening) if marks_are_tokens else written.opening
         self._closing = token_mark(written.closing) if marks_are_tokens else written.closing
         self._waiting = ""
-        """Text that is not decided yet."""
+        """Text that may still be part of a call."""
         self._is_behind_call = False
         """True until text follows a call. White space there is dropped."""
         self._in_string_or_mark = re.compile(rf'"(?:[^"\\]|\\.)*"|{re.escape(self._closing)}', re.DOTALL)
