@@ -52,8 +52,17 @@ def test_invalid_names(text: str) -> None:
     assert not is_on_processor(text)
     with pytest.raises(BadInputError, match=re.escape(f"device {text!r}")) as caught:
         parse_device(text)
-    family = FAMILIES.get(text.partition(":")[0])
+    family = FAMILIES.get(text.partition(":")[0].lower())
     assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("gpu:0", "cuda:N.* or webgpu:N"), ("CUDA:0", "such as cuda:0"), ("cuda:0,cuda:1", "repeat --device")],
+)
+def test_names_of_other_programs_lead_to_ours(text: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        parse_device(text)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES])

@@ -294,6 +294,13 @@ _TABLE = (
 )
 FAMILIES = {family.name: family for family in _TABLE}
 """Every family by name, in the order of help and of doctor."""
+_OTHER_NAMES = {
+    "gpu": ("cuda", "webgpu"),
+    "nvidia": ("cuda",),
+    "trt": ("tensorrt",),
+    "npu": ("ascend", "qnn", "openvino"),
+}
+"""Families by the names that other programs have for them."""
 
 
 def find_device(device: str) -> DeviceName | None:
@@ -321,15 +328,17 @@ def parse_device(device: str, *families: str) -> DeviceName:
 def unknown_device(device: str, *families: str) -> BadInputError:
     """Return the error for a device name that belongs to none of `families`.
 
-    Without `families`, the error names the family that the name begins with.
+    Without `families`, the error names the family that the name begins with, or those that other programs call so.
     """
-    name = device.partition(":")[0]
-    meant = [FAMILIES[each] for each in families or (name,) if each in FAMILIES]
+    name = device.partition(":")[0].lower()
+    meant = [FAMILIES[each] for each in families or _OTHER_NAMES.get(name, (name,)) if each in FAMILIES]
     expected = " or ".join(family.syntax for family in meant) or "one of " + ", ".join(FAMILIES)
     if meant and all(family.has_numbers for family in meant):
         expected += " with N the number of the device"
-    example = meant[0].examples[0] if meant else "cpu"
-    return BadInputError(f"unknown device {device!r}", expected=expected, remedy=f"use a name such as {example}")
+    remedy = f"use a name such as {meant[0].examples[0] if meant else 'cpu'}"
+    if "," in device:
+        remedy = "repeat --device for several devices"
+    return BadInputError(f"unknown device {device!r}", expected=expected, remedy=remedy)
 
 
 def full_device_name(device: str) -> str:

@@ -118,6 +118,18 @@ def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Pa
     assert "cpu: ready (ONNX Runtime on the processor)" in done.stdout
 
 
+def test_another_lopa_than_the_imported_one_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert not list(doctor._notes_on_import())
+    for name in ("src/lopa/__init__.py", "bin/lopa-export"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(doctor, "installed_version", lambda _: "0.0.1")
+    named = [re.search("[^ ]*(/src/lopa|/lopa-export|0.0.1)", note)[0] for note in doctor._notes_on_import()]
+    assert named == [f"{tmp_path}/src/lopa", f"{tmp_path}/bin/lopa-export", "0.0.1"]
+
+
 def test_every_extra_is_checked() -> None:
     """The extras for third-party clients and for the pages are excluded, since no command uses them."""
     project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8"))

@@ -69,7 +69,7 @@ def report_from_starts(run: Run, starts: tuple[ColdStart, ...]) -> ColdReport:
 def measure_cold_start(bundle: Path, devices: Sequence[str], threads: int | None) -> ColdStart:
     """Measure one cold start. Files may be in the page cache, so disk time is not measured.
 
-    Raises CheckFailedError with the process's error output if it fails.
+    Raises CheckFailedError with the process's error if it fails.
     """
     began = time.perf_counter()
     done = subprocess.run(
@@ -81,10 +81,12 @@ def measure_cold_start(bundle: Path, devices: Sequence[str], threads: int | None
     )
     process = time.perf_counter() - began
     if done.returncode:
+        received, _, rest = done.stderr.strip().rpartition("Error: ")[2].partition("\n  expected: ")
+        expected, _, remedy = rest.partition("\n  what to do: ")
         raise CheckFailedError(
-            f"a fresh process failed to run {bundle} on {', '.join(devices)}: {done.stderr.strip()[-500:]}",
-            expected="one forward",
-            remedy="run lopa-export generate with the same bundle and devices",
+            f"a fresh process failed to run {bundle} on {', '.join(devices)}: {received[-500:]}",
+            expected=expected or "one forward",
+            remedy=remedy or "run lopa-export generate with the same bundle and devices",
         )
     imported, opened, forward = json.loads(done.stdout)
     return ColdStart(imported, opened, forward, process)

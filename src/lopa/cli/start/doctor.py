@@ -63,6 +63,8 @@ def command(bundle: Path | None, show_all: bool) -> None:
     _print("machine", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
     _print("python", platform.python_version())
     _print("lopa", f"{lopa.__version__} in {Path(lopa.__file__).parent}")
+    for note in _notes_on_import():
+        _print("", note)
     _print("installed", ", ".join(ability.use for ability in complete) or "nothing, not even the runtime")
     hidden = 0
     for ability, parts in found:
@@ -85,6 +87,18 @@ def command(bundle: Path | None, show_all: bool) -> None:
     _print_fastest(opened, None if show_all else [device.name for device in devices if device.is_here])
     if hidden:
         _print("more", f"{hidden} abilities and devices are not installed here: lopa-export doctor --all lists them")
+
+
+def _notes_on_import() -> Iterator[str]:
+    """Yield what differs from the imported package: the checkout in this folder, the shell's program, the metadata."""
+    package, checkout = Path(lopa.__file__).resolve().parent, Path("src/lopa").resolve()
+    if (checkout / "__init__.py").is_file() and checkout != package:
+        yield f"not {checkout}, whose edits have no effect: pip install -c constraints.txt -e . uses it"
+    program = shutil.which("lopa-export")
+    if program is not None and Path(program).parent != Path(sys.executable).parent:
+        yield f"but the shell starts {program}, of another environment: activate the one that you mean"
+    if (installed := installed_version("lopa-export")) not in (None, lopa.__version__):
+        yield f"but version {installed} is installed: install again"
 
 
 def abilities() -> list[Ability]:
