@@ -56,13 +56,10 @@ def test_invalid_names(text: str) -> None:
     assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("gpu:0", "cuda:N.* or webgpu:N"), ("CUDA:0", "such as cuda:0"), ("cuda:0,cuda:1", "repeat --device")],
-)
-def test_names_of_other_programs_lead_to_ours(text: str, message: str) -> None:
-    with pytest.raises(BadInputError, match=message):
-        parse_device(text)
+def test_names_of_other_programs_lead_to_ours() -> None:
+    for text, message in (("gpu:0", "or webgpu:N"), ("CUDA:0", "such as cuda:0"), ("cuda,cpu", "repeat --device")):
+        with pytest.raises(BadInputError, match=message):
+            parse_device(text)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES])

@@ -294,12 +294,7 @@ _TABLE = (
 )
 FAMILIES = {family.name: family for family in _TABLE}
 """Every family by name, in the order of help and of doctor."""
-_OTHER_NAMES = {
-    "gpu": ("cuda", "webgpu"),
-    "nvidia": ("cuda",),
-    "trt": ("tensorrt",),
-    "npu": ("ascend", "qnn", "openvino"),
-}
+_OTHER_NAMES = {"gpu": ("cuda", "webgpu"), "npu": ("ascend", "qnn", "openvino"), "trt": ("tensorrt",)}
 """Families by the names that other programs have for them."""
 
 
@@ -335,9 +330,8 @@ def unknown_device(device: str, *families: str) -> BadInputError:
     expected = " or ".join(family.syntax for family in meant) or "one of " + ", ".join(FAMILIES)
     if meant and all(family.has_numbers for family in meant):
         expected += " with N the number of the device"
-    remedy = f"use a name such as {meant[0].examples[0] if meant else 'cpu'}"
-    if "," in device:
-        remedy = "repeat --device for several devices"
+    example = f"use a name such as {meant[0].examples[0] if meant else 'cpu'}"
+    remedy = "repeat --device for several devices" if "," in device else example
     return BadInputError(f"unknown device {device!r}", expected=expected, remedy=remedy)
 
 

@@ -74,7 +74,7 @@ class TuningReport:
 
 
 def tables_from_tuning(report: TuningReport) -> list[Table]:
-    """Return a table of the configurations that were compared, the fastest first, and one of the presets, unless empty."""
+    """Return a table of the compared configurations, the fastest first, and one of the presets, each if it has rows."""
     compared = [row for row in report.rows if row.verdict is not None or row.difference is None or row.on_front]
     bundles = {row.bundle for row in compared}
     columns = {
