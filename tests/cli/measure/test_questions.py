@@ -34,7 +34,7 @@ def test_data_with_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gsm8k",), "Missing argument 'DATA'"),
+        (("gsm8k",), "missing argument 'DATA'"),
         (("mbpp", "data.jsonl", "--shots", "3"), "--shots needs --shots-from"),
         (("humaneval", "data.jsonl", "--chat", "--shots-from", "data.jsonl"), "omit --shots-from"),
         (("sudoku", "data.jsonl"), "sudoku"),
