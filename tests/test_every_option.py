@@ -39,6 +39,7 @@ RIGHT: Values = {
     "stop": ("#",), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
     "choices": ("yes", (5, 6)), "strategy_options": {"gamma": 0.3}, "alignment": "absolute",
     "attention": "block_causal", "cache": "none", "max_new_tokens": 3, "editing_threshold": 1.0,
+    "logit_bias": {"5": 0.5},
 }  # fmt: skip
 """Values that the type alone does not give."""
 NEEDED: Mapping[str, Values] = {
@@ -64,6 +65,10 @@ WRONG: Mapping[str, list[Any]] = {
     "json_schema": [True, 5, "", "{oops", "[1]", [], {"a": math.nan}],
     "regex": [True, 5, "", ["a"], "caf\udce9", "a" * (2**18 + 1)],
     "grammar": [True, 5, "", ["a"], "caf\udce9", "a" * (2**18 + 1)],
+    "logit_bias": [
+        True, 5, "5", [5], {"five": 1.0}, {5: "1"}, {5: True}, {"5": 101.0}, {"5": math.nan}, {-1: 1.0}, {2**31: 1.0},
+        {"05": 1.0, "5": 1.0}, {str(token): 1.0 for token in range(4097)},
+    ],
     "choices": [5, "yes", [], [5], [""], [[]], ["a" * 4097], [[1.5]], [[-1]], [[True]], [()], ["\ud800"], ["a"] * 257],
 }  # fmt: skip
 
@@ -134,7 +139,8 @@ def row_of_ray(decoder: Decoder, options: Values) -> Any:
 
 def bundle_defaults(decoder: Decoder, options: Values) -> Any:
     """Return the defaults of an edited bundle, read again from its manifest's text."""
-    family = msgspec.structs.replace(decoder.bundle.manifest, architecture="llada", prediction_shift=0)
+    changes: Values = {"architecture": "llada", "prediction_shift": 0, "with_logits": True}
+    family = msgspec.structs.replace(decoder.bundle.manifest, **changes)
     text = json_from_record(edit_bundle(replace(decoder.bundle, manifest=family), defaults=options).manifest)
     return GenerationConfig.from_mapping(manifest_from_json(text, source="it").default_options)
 
@@ -182,7 +188,8 @@ def test_every_option_refuses_wrong_values_by_its_name(use: Use, decoder: Decode
 
 
 BOUNDS: tuple[tuple[float, float, str], ...] = (
-    (0.0, 1.0, "block_add_threshold decoded_token_threshold skip_threshold remask_threshold editing_threshold"),
+    (0.0, 1.0, "block_add_threshold decoded_token_threshold skip_threshold remask_threshold editing_threshold min_p"),
+    (-2.0, 2.0, "presence_penalty frequency_penalty"), (0.01, 100.0, "repetition_penalty"),
     (5e-324, 1.0, "top_p"), (5e-324, 1e9, "time_limit"), (0.0, float(2**31 - 1), "factor"), (0.0, math.inf, "gamma"),
     (0.0, 1e3, "entropy_threshold distance_penalty kl_threshold alg_temp temperature"),
     (1, 2**31 - 1, "max_new_tokens block_size sub_block block_steps max_forwards tokens_per_step"),
@@ -199,7 +206,7 @@ def test_numbers_have_these_bounds() -> None:
         for name in names.split():
             assert [getattr(GenerationConfig(**{name: value}), name) for value in (low, high)] == [low, high]
             outside = (
-                (low - 1, high + 1) if isinstance(low, int) else (math.nextafter(low, -1), math.nextafter(high, 1e999))
+                (low - 1, high + 1) if isinstance(low, int) else (math.nextafter(low, -1e999), math.nextafter(high, 1e999))
             )
             for value in outside if high < math.inf else outside[:1]:
                 with pytest.raises(BadInputError, match=f"invalid {name} "):

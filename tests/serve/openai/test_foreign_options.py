@@ -35,11 +35,14 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"ignore_eos": True}, {"stop_at_eos": False}),
     ({"n_predict": -1}, {}),
     ({"n_predict": 7, "max_tokens": 7}, {"max_new_tokens": 7}),
-    ({"repetition_penalty": 1, "min_p": 0.0, "length_penalty": 1.0, "presence_penalty": 0, "logit_bias": []}, {}),
+    ({"repeat_penalty": 1, "length_penalty": 1.0, "frequency_penalty": None}, {}),
+    ({"min_p": 0.1, "frequency_penalty": 0, "logit_bias": []}, {"min_p": 0.1, "frequency_penalty": 0, "logit_bias": {}}),
+    ({"presence_penalty": 2, "repetition_penalty": 1.1}, {"presence_penalty": 2, "repetition_penalty": 1.1}),
+    ({"logit_bias": {"5": -100}}, {"logit_bias": {"5": -100}}),
     ({"skip_special_tokens": True, "stop_token_ids": [], "add_generation_prompt": True}, {}),
 ]
 REJECTED: list[tuple[dict[str, Any], str]] = [
-    ({"repetition_penalty": 1.05}, "repetition_penalty"),
+    ({"repeat_penalty": 1.05}, "repeat_penalty"),
     ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
     ({"top_k": -2}, "top_k"),
     ({"ignore_eos": 1}, "ignore_eos"),

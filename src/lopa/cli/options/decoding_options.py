@@ -17,6 +17,8 @@ from lopa.runtime.text.chat_template import template_from_file
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STRATEGY_OPTIONS, _WORD_FOR_NONE = "strategy_options", "random"
+_PAIRS = {_STRATEGY_OPTIONS: "--strategy-option", "logit_bias": "--logit-bias"}
+"""Options of names and values, with their flags, which may be repeated."""
 
 
 class DecodingCommand(GroupedCommand):
@@ -60,14 +62,15 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
 
 def _given_options(values: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
-    if _STRATEGY_OPTIONS in given:
-        names = [name for name, _ in given[_STRATEGY_OPTIONS]]
+    for option_of_pairs in _PAIRS.keys() & given.keys():
+        names = [name for name, _ in given[option_of_pairs]]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise click.UsageError(f"--strategy-option {twice} is given twice")
-        given[_STRATEGY_OPTIONS] = {
-            name: text if _takes_text(name, given.get("strategy")) else _value_from_text(text)
-            for name, text in given[_STRATEGY_OPTIONS]
+            raise click.UsageError(f"{_PAIRS[option_of_pairs]} {twice} is given twice")
+        is_own = option_of_pairs == _STRATEGY_OPTIONS
+        given[option_of_pairs] = {
+            name: text if is_own and _takes_text(name, given.get("strategy")) else _value_from_text(text)
+            for name, text in given[option_of_pairs]
         }
     return given | ({"seed": None} if given.get("seed") == _WORD_FOR_NONE else {})
 
@@ -141,9 +144,9 @@ def _flag_of_option(each: Option) -> Callable[[_Command], _Command]:
         flags = {"True": flag[2:], "False": f"no-{flag[2:]}"}
         shown = flags.get(default, default)
         return option(f"{flag}/--no-{flag[2:]}", name, default=None, show_default=shown, **common)
-    origin, multiple = get_origin(each.kind), name == _STRATEGY_OPTIONS or get_origin(each.kind) in (tuple, Sequence)
+    origin, multiple = get_origin(each.kind), name in _PAIRS or get_origin(each.kind) in (tuple, Sequence)
     kind = click.Choice(get_args(each.kind)) if origin is Literal else click.STRING if multiple else each.kind
-    flag = "--strategy-option" if name == _STRATEGY_OPTIONS else flag
+    flag = _PAIRS.get(name, flag)
     return option(flag, name, type=_TYPES.get(name, kind), multiple=multiple, show_default=default or True, **common)
 
 
@@ -238,7 +241,7 @@ def _grammar_from_file(path: Path) -> str:
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {
     "strategy": _StrategyName(),
-    _STRATEGY_OPTIONS: _NameAndValue(),
+    **dict.fromkeys(_PAIRS, _NameAndValue()),
     "branches": _NumberOrWord("auto"),
     "seed": _NumberOrWord(_WORD_FOR_NONE),
     "json_schema": _TextOfFile(_grammar_from_file),

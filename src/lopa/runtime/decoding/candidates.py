@@ -10,7 +10,7 @@ import numpy as np
 
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import FieldError
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.context import Context
 from lopa.runtime.strategy import Candidates
@@ -22,9 +22,9 @@ def candidates_from_rows(
 ) -> Candidates:
     """Return greedy or drawn candidates for `rows` at absolute `positions` of the same shape.
 
-    At a temperature, tokens are drawn among the K best (after top_k and top_p), or from the rows' logits if top_k
-    allows more. `step`, the number of the strategy's step, seeds the draws. `offsets` count the positions of several
-    branches from the first one of their branch. Raises BadInputError if logits are needed but missing.
+    At a temperature, tokens are drawn among the K best (after top_k, top_p and min_p), or from the rows' logits if
+    top_k allows more. `step`, the number of the strategy's step, seeds the draws. `offsets` count the positions of
+    several branches from the first one of their branch. Raises FieldError if logits are needed but missing.
     """
     source = _from_logits if context.params.draws_from_logits else _from_top_k
     found = source(rows, positions, context, step)
@@ -61,9 +61,18 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
     return Candidates(tokens, probabilities, confidences, own, -neg_entropy)
 
 
-def missing_logits(params: DecodingParams) -> BadInputError:
+def missing_logits(params: DecodingParams) -> FieldError:
     """Return the error for a parameters that needs logits, for a bundle without logits."""
-    return BadInputError(
+    name = next(iter(params.logit_changes), "top_k")
+    if name != "top_k":
+        return FieldError(
+            name,
+            f"{name} with a bundle that returns no logits",
+            expected="a bundle that returns logits with this option",
+            remedy=f"remove {name}, or export the checkpoint with --with-logits",
+        )
+    return FieldError(
+        name,
         f"top_k {params.top_k} with a bundle that returns only the {TOP_K} best candidates",
         expected=f"top_k from 1 to {TOP_K}, or a bundle that returns logits",
         remedy="lower top_k, or export the checkpoint with --with-logits",
@@ -105,7 +114,7 @@ def _without_tokens(rows: RowStatistics, tokens: tuple[int, ...]) -> RowStatisti
 
 
 def filter_candidates(logprobs: Float32, params: DecodingParams) -> Float32:
-    """Return log-probabilities [..., K], best first, after top_p, then top_k, normalized again over the remaining
+    """Return log-probabilities [..., K], best first, after top_p, min_p and top_k, normalized again over the remaining
     candidates."""
     probabilities = np.exp(logprobs)
     keep = np.ones(logprobs.shape, np.bool_)
@@ -114,13 +123,15 @@ def filter_candidates(logprobs: Float32, params: DecodingParams) -> Float32:
     if params.top_p < 1:
         # A candidate stays while the mass before it is below top_p. The first always stays.
         keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < params.top_p
+    if params.min_p:
+        keep &= logprobs - logprobs[..., :1] >= np.log(np.float32(params.min_p))
     if params.top_k:
         keep[..., params.top_k :] = False
     return _normalize(logprobs, keep, logprobs[..., :1])
 
 
 def filter_vocabulary(logits: Float32, params: DecodingParams, *, without: tuple[int, ...]) -> Float32:
-    """Return log-probabilities [..., V] of `logits` [..., V] at the temperature, after top_p, then top_k.
+    """Return log-probabilities [..., V] of `logits` [..., V] at the temperature, after top_p, min_p and top_k.
 
     The tokens `without` get probability 0.
     """
@@ -128,7 +139,7 @@ def filter_vocabulary(logits: Float32, params: DecodingParams, *, without: tuple
     tempered[..., list(without)] = -np.inf
     best = tempered.max(axis=-1, keepdims=True)
     logprobs: Float32 = tempered - best - np.log(np.exp(tempered - best).sum(axis=-1, keepdims=True))
-    if not params.top_k and params.top_p >= 1:
+    if not params.top_k and params.top_p >= 1 and not params.min_p:
         return logprobs
     order = np.argsort(-logprobs, axis=-1, kind="stable")
     sorted_logprobs = filter_candidates(np.take_along_axis(logprobs, order, -1), params)

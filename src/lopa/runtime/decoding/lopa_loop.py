@@ -17,6 +17,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.candidate_record import CandidateRecord
 from lopa.runtime.decoding.edit import editing
 from lopa.runtime.decoding.extension import Extension
+from lopa.runtime.decoding.logit_changes import changed_rows
 from lopa.runtime.decoding.reference import ReferenceMode
 from lopa.runtime.decoding.remask import remaskable_positions, remasking
 from lopa.runtime.decoding.round import RoundEnd, branch_again, joined, score_branches, unmask
@@ -174,6 +175,8 @@ def _extensions_of_params(params: DecodingParams, model: Manifest) -> list[Exten
     if params.reference:
         mode = ReferenceMode(params, model)
         found.append(Extension(start=mode.start, answer=mode.answer))
+    if params.logit_changes:
+        found.append(Extension(rows=changed_rows))
     if params.remasks:
         found.append(remasking())
     if params.edits:

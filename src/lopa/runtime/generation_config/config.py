@@ -19,11 +19,13 @@ from lopa.runtime.options.option import (
     QUALITY,
     STRUCTURE,
     Alg,
+    FrozenOptions,
     Option,
     StrategyName,
     check_grammar,
     checked_branches,
     checked_choices,
+    checked_logit_bias,
     checked_preset,
     checked_schema,
     checked_stop,
@@ -67,6 +69,12 @@ class GenerationConfig(OptionFields[None]):
         check=checked_stop,
         help="Text that ends the answer, or a list of such texts. On the command line the option may be repeated.",
         command_help="Text that ends the answer. Repeatable.")
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None = option(LENGTH, check=checked_logit_bias,
+        kind=Mapping[str, float],
+        help="Numbers from -100 to 100 that are added to the logits of tokens, by token id. Needs a bundle with "
+        "logits. They are not merged with default biases.",
+        command_help="Number from -100 to 100 that is added to the logit of a token, as ID=BIAS. Needs a bundle with "
+        "logits. Repeatable. All together replace the default ones.")
     max_forwards: int | None = option(LENGTH, min=1, max=MAX_POSITIONS, documented_default="none",
         help="Return the committed text after this many forwards.")
 
@@ -122,9 +130,7 @@ class GenerationConfig(OptionFields[None]):
     def requested(self) -> dict[str, Any]:
         """Return the options that are not None, by name, as `from_mapping` takes them."""
         found = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        if self.strategy_options is not None:
-            found["strategy_options"] = dict(self.strategy_options)
-        return found
+        return {name: dict(value) if isinstance(value, FrozenOptions) else value for name, value in found.items()}
 
     @property
     def has_grammar(self) -> bool:

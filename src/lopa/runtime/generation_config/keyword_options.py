@@ -15,6 +15,10 @@ class GenerationOptions(TypedDict, total=False):
     seed: int | None
     stop: str | Sequence[str] | None
     top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
     stop_at_eos: bool | None
     drop_after_eos: bool | None
     time_limit: float | None
@@ -22,6 +26,7 @@ class GenerationOptions(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int | None
     special_tokens: bool
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None
     max_forwards: int | None
     preset: str | None
     strategy: StrategyName | None

@@ -7,6 +7,7 @@ from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.config import OWN_OPTIONS, did_you_mean
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
+from lopa.runtime.options.option import names_of_changed_logits
 from lopa.runtime.strategy import STRATEGIES, Strategy
 
 Options = Mapping[str, Any]
@@ -101,6 +102,9 @@ def _with_strategy(options: Options, strategy: Strategy) -> Iterator[Conflict]:
 def _with_reference(options: Options, strategy: Strategy) -> Iterator[Conflict]:  # noqa: ARG001
     """Yield options that the published loops lack, and their options in the default mode."""
     reference = options["reference"]
+    for name in names_of_changed_logits(options) if reference else ():
+        expected = "one of the two, since the published loops change no logits"
+        yield f"cannot use {name} in reference mode", expected, _REMOVE
     if options["unmask_first_masked"] and reference:
         expected = "one of the two, since the published loop has no such rule"
         yield "cannot use unmask_first_masked in reference mode", expected, _REMOVE
@@ -262,7 +266,7 @@ def _with_choices_and_anytime(options: Options, strategy: Strategy) -> Iterator[
     """Yield options with choices, which are scored, and with anytime, whose draft is no answer there."""
     others = [*grammars_given(options), *(["reference"] if options["reference"] else [])]
     choices = options["choices"] is not None
-    for other in others if choices else ():
+    for other in [*others, *names_of_changed_logits(options)] if choices else ():
         expected = "one of the two, since choices are scored instead of decoded"
         yield f"cannot combine choices with {other}", expected, _REMOVE
     for other in [*others, *(["choices"] if choices else [])] if options["anytime"] else ():

@@ -94,7 +94,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
     branches, auto_branches = _branches(options, devices)
     reference, max_new_tokens, block_size = options["reference"], options["max_new_tokens"], options["block_size"]
     own_options = _own_options(options, strategy)
-    filters_given = options["top_k"] is not None or options["top_p"] is not None
+    filters_given = options["top_k"] is not None or options["top_p"] is not None or bool(options["min_p"])
     computed: dict[str, Any] = {
         "block_add_threshold": options["block_add_threshold"] if strategy.pipelined else 1.0,
         "unmask_first_masked": options["unmask_first_masked"] or bool(grammars_given(options)),
@@ -114,6 +114,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         branches=branches,
         auto_branches=auto_branches,
         stop=options["stop"],
+        logit_bias=_given_or(options["logit_bias"], FrozenOptions(NOTHING)),
         edits=edits(options),
         positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Never
 
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.options.option import SharedRows
+from lopa.runtime.options.option import FrozenOptions, SharedRows, names_of_changed_logits
 from lopa.runtime.options.option_fields import OptionFields
 
 
@@ -30,12 +30,14 @@ class DecodingParams(OptionFields[Never]):
     auto_branches: bool
     """True if every step chooses the number of branches from the device's cost table."""
     stop: tuple[str, ...]
+    logit_bias: FrozenOptions
+    """Biases by token id, as decimal text."""
     edits: bool
     """True if unmasked tokens of open blocks may be replaced."""
     positions: int
     """Number of positions to generate. The published loop drops a shorter last block."""
     filters: bool
-    """True if top_k and top_p apply."""
+    """True if top_k, top_p and min_p apply."""
     top_p_of_kept: bool
     """True if top_p is a share of the candidates that top_k keeps, as in SDAR's published loop."""
     has_grammar: bool
@@ -84,6 +86,11 @@ class DecodingParams(OptionFields[Never]):
     def draws_from_logits(self) -> bool:
         """True if tokens are drawn from more candidates than the TOP_K of a forward."""
         return self.filters and not 1 <= self.top_k <= TOP_K
+
+    @cached_property
+    def logit_changes(self) -> tuple[str, ...]:
+        """Names of the options that change the logits, which the bundle then has to return."""
+        return tuple(names_of_changed_logits(vars(self)))
 
 
 def _in_json(value: Any) -> Any:

@@ -68,6 +68,8 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 """Limits of positive temperatures. Lower ones overflow float32; higher ones make all tokens equally likely."""
 MAX_TOP_K = 2**24
 MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1024
+MAX_BIASES, MAX_BIAS = 4096, 100.0
+"""Limits of the option `logit_bias`: its tokens, and the size of each bias (OpenAI's)."""
 GRAMMARS = ("json_schema", "regex", "grammar")
 """Options that constrain the answer by a grammar; at most one may be set."""
 CONSTRAINTS = (*GRAMMARS, "reasoning_budget")
@@ -231,6 +233,29 @@ def checked_strategy_options(options: Any) -> FrozenOptions:
         expected = f"at most {MAX_STRATEGY_OPTIONS} names, each with a boolean, number or string as value"
         raise invalid_value("strategy_options", options, expected)
     return FrozenOptions(options)
+
+
+def checked_logit_bias(biases: Any) -> FrozenOptions:
+    """Return the biases by token id, as decimal text like in JSON."""
+    if not isinstance(biases, Mapping) or len(biases) > MAX_BIASES:
+        expected = f"at most {MAX_BIASES} token ids, each with a number"
+        raise invalid_value("logit_bias", biases, expected, 'e.g. {"42": -100}')
+    name = "logit_bias"
+    ids = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in biases]
+    found = {
+        str(check_int(name, token, min=0, max=MAX_POSITIONS)): check_float(name, bias, min=-MAX_BIAS, max=MAX_BIAS)
+        for token, bias in zip(ids, biases.values(), strict=True)
+    }
+    if len(found) < len(biases):
+        raise invalid_value(name, biases, "each token id once", "remove one of the two biases")
+    return FrozenOptions(found)
+
+
+def names_of_changed_logits(options: Mapping[str, Any]) -> list[str]:
+    """Return the names of the `options` with which logits are changed before anything else."""
+    unchanged = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
+    found = [name for name, value in unchanged.items() if options[name] != value]
+    return [*found, *(["logit_bias"] if any((options["logit_bias"] or {}).values()) else [])]
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:

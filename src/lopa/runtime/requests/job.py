@@ -24,7 +24,7 @@ from lopa.runtime.decoding.extension import Extension, cached_prompt, constraint
 from lopa.runtime.decoding.growing_holes import check_growth, hole_filling
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.errors import BadInputError, PromptTooLongError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, FieldError, PromptTooLongError, raise_if_from_handler
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_of_holes import config_of_expressions
@@ -286,8 +286,17 @@ class RequestPreparation:
     def _check_params(self, params: DecodingParams) -> None:
         """Raise BadInputError for options that the bundle's model does not support."""
         manifest = self.bundle.manifest
-        if params.draws_from_logits and not params.has_choices and not manifest.with_logits:
+        needs_logits = params.draws_from_logits or params.logit_changes
+        if needs_logits and not params.has_choices and not manifest.with_logits:
             raise missing_logits(params)
+        outside = [token for token in map(int, params.logit_bias) if token >= manifest.dimensions.vocab_size]
+        if outside:
+            raise FieldError(
+                "logit_bias",
+                f"logit_bias for the token {outside[0]}",
+                expected=f"token ids from 0 to {manifest.dimensions.vocab_size - 1}",
+                remedy="remove the bias",
+            )
         if params.slides and manifest.prediction_shift:
             raise BadInputError(
                 f"cannot use alignment 'sliding' for a bundle of architecture {manifest.architecture!r}",

@@ -33,7 +33,8 @@ async def submit_request(
     EngineClosedError before any prompt is read, ApiError for too many choices, and the BadInputErrors of submit_many.
     """
     engine, chat = service.engine, requested.chat
-    resolved = options_of_body(engine.decoder.resolve, requested.options)
+    with_logits = engine.decoder.bundle.manifest.with_logits
+    resolved = options_of_body(engine.decoder.resolve, requested.options, with_logits=with_logits)
     trace_request(requested, resolved.config, service.name)
     decoded_once = not resolved.params.temperature and on_step is None
     distinct = len({(type(each), repr(each)) for each in requested.prompts})

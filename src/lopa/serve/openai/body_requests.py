@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.chat.chat import REASONING, Chat
+from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import (
     BadInputError,
     ChoicesRefusedError,
@@ -35,10 +36,17 @@ Resolve = Callable[[GenerationConfig], ResolvedOptions]
 """Function such as Engine.resolve."""
 
 
-def options_of_body(resolve: Resolve, options: BodyOptions) -> ResolvedOptions:
-    """Return the options of a body. Raises FieldError for an invalid value."""
+def options_of_body(resolve: Resolve, options: BodyOptions, *, with_logits: bool = True) -> ResolvedOptions:
+    """Return the options of a body. Raises FieldError for an invalid value.
+
+    Without logits, a field top_k above the number of candidates becomes this number, which the reply names. Chat
+    clients send 40 or 50 with each request.
+    """
+    values = options.values
+    if not with_logits and options.params.get("top_k") == "top_k":
+        values = {**values, "top_k": min(values["top_k"], TOP_K)}
     with option_errors(resolve, options):
-        return resolve(GenerationConfig.from_mapping(options.values))
+        return resolve(GenerationConfig.from_mapping(values))
 
 
 @contextmanager

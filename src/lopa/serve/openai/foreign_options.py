@@ -95,14 +95,14 @@ IGNORED = frozenset(
 )
 """Fields that change nothing in an answer."""
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "penalty_alpha", "no_repeat_ngram_size", "min_p"), (0,)),
+    **dict.fromkeys(("penalty_alpha", "no_repeat_ngram_size"), (0,)),
     **dict.fromkeys(("top_a", "epsilon_cutoff", "eta_cutoff", "dynatemp_range", "xtc_probability", "n_probs"), (0,)),
     **dict.fromkeys(("mirostat", "mirostat_mode", "smoothing_factor", "dry_multiplier"), (0,)),
     **dict.fromkeys(("min_tokens", "min_new_tokens", "min_length"), (0,)),
     **dict.fromkeys(("top_n_sigma", "t_max_predict_ms"), (-1, 0)),
     "typical_p": (0, 1),
     **dict.fromkeys(("n", "best_of", "num_beams", "num_return_sequences", "tfs_z", "guidance_scale"), (1,)),
-    **dict.fromkeys(("repetition_penalty", "repeat_penalty", "encoder_repetition_penalty", "length_penalty"), (1,)),
+    **dict.fromkeys(("repeat_penalty", "encoder_repetition_penalty", "length_penalty"), (1,)),
     **dict.fromkeys(("stream", "echo", "background", "do_sample", "use_beam_search", "early_stopping"), (False,)),
     **dict.fromkeys(("temperature_last", "include_stop_str_in_output", "no_stop_trim", "watermark"), (False,)),
     **dict.fromkeys(("add_special_tokens", "continue_final_message", "return_hidden_states"), (False,)),
@@ -114,7 +114,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("chat_template_kwargs", "reasoning", "vllm_xargs", "custom_params", "options"), ({},)),
     **dict.fromkeys(("suffix", "format", "system_prompt"), ("",)),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    "logit_bias": ({}, []),
     "stop_regex": ([], ""),
     "modalities": (["text"],),
     "truncation": ("disabled",),
@@ -132,6 +131,7 @@ HINTS = {
     "add_special_tokens": "send the prompt as token ids, which get no special tokens",
     "chat_template": "start the server with --chat-template",
     "prompt_logprobs": "use /v1/score",
+    "repeat_penalty": "use repetition_penalty, which counts the whole prompt and answer",
     "stop_token_ids": "use stop with the text of these tokens",
     "format": "use response_format",
 }
@@ -215,6 +215,8 @@ _STRUCTURED_READ: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 }
 MAPPED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "top_k": _top_k,
+    **{name: option_reader(name) for name in ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")},
+    "logit_bias": lambda value: {"logit_bias": {} if value == [] else value},
     "ignore_eos": _ignore_eos,
     "n_predict": _length,
     "guided_json": option_reader("json_schema"),

@@ -185,6 +185,8 @@ def lopa_fields_from_result(result: GenerationResult) -> Mapping[str, Any]:
     found = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
     without = _NOT_IN_LOPA if result.holes is not None else (*_NOT_IN_LOPA, *_OF_HOLES)
     fields = {name: value for name, value in found.items() if name not in without}
+    if result.params.temperature and result.scores is None:
+        fields["top_k"] = result.params.top_k
     return fields if result.scores is None else {**fields, **fields_of_scores(result.scores)}
 
 
