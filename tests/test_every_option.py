@@ -206,7 +206,9 @@ def test_numbers_have_these_bounds() -> None:
         for name in names.split():
             assert [getattr(GenerationConfig(**{name: value}), name) for value in (low, high)] == [low, high]
             outside = (
-                (low - 1, high + 1) if isinstance(low, int) else (math.nextafter(low, -1e999), math.nextafter(high, 1e999))
+                (low - 1, high + 1)
+                if isinstance(low, int)
+                else (math.nextafter(low, -1e999), math.nextafter(high, 1e999))
             )
             for value in outside if high < math.inf else outside[:1]:
                 with pytest.raises(BadInputError, match=f"invalid {name} "):

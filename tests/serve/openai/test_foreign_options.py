@@ -36,7 +36,10 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"n_predict": -1}, {}),
     ({"n_predict": 7, "max_tokens": 7}, {"max_new_tokens": 7}),
     ({"repeat_penalty": 1, "length_penalty": 1.0, "frequency_penalty": None}, {}),
-    ({"min_p": 0.1, "frequency_penalty": 0, "logit_bias": []}, {"min_p": 0.1, "frequency_penalty": 0, "logit_bias": {}}),
+    (
+        {"min_p": 0.1, "frequency_penalty": 0, "logit_bias": []},
+        {"min_p": 0.1, "frequency_penalty": 0, "logit_bias": {}},
+    ),
     ({"presence_penalty": 2, "repetition_penalty": 1.1}, {"presence_penalty": 2, "repetition_penalty": 1.1}),
     ({"logit_bias": {"5": -100}}, {"logit_bias": {"5": -100}}),
     ({"skip_special_tokens": True, "stop_token_ids": [], "add_generation_prompt": True}, {}),

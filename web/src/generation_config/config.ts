@@ -97,6 +97,9 @@ const ONLY_IN_PYTHON = [
   ...["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"],
 ];
 
+/** Values of these options that change nothing. */
+const UNCHANGED: Options = { min_p: 0, presence_penalty: 0, frequency_penalty: 0, repetition_penalty: 1 };
+
 export const OPTION_NAMES: readonly string[] = ["strategy", "seed", "stop", ...Object.keys(CHECKS)];
 
 /** Return the options that have a value, each checked. `source` names their origin in errors. Throws BadInputError for
@@ -105,7 +108,8 @@ export function checkedOptions(options: Options, source: string): Record<string,
   const result: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
     const isKnown = OPTION_NAMES.includes(name);
-    if (!isKnown && ONLY_IN_PYTHON.includes(name) && (value === null || value === undefined || value === false)) continue;
+    const asked = [null, undefined, false, UNCHANGED[name]].includes(value as null) ? null : value;
+    if (!isKnown && ONLY_IN_PYTHON.includes(name) && asked === null) continue;
     if (!isKnown) throw unknownOption(name, source);
     if (value === undefined || value === null) continue;
     result[name] = checkedValue(name, value, source);

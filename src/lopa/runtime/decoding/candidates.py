@@ -4,6 +4,7 @@ docs/reference/algorithm.md, section 3, has the published rules. A draw depends 
 is the same on every branch and in any batch.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -124,7 +125,7 @@ def filter_candidates(logprobs: Float32, params: DecodingParams) -> Float32:
         # A candidate stays while the mass before it is below top_p. The first always stays.
         keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < params.top_p
     if params.min_p:
-        keep &= logprobs - logprobs[..., :1] >= np.log(np.float32(params.min_p))
+        keep &= logprobs - logprobs[..., :1] >= math.log(params.min_p)
     if params.top_k:
         keep[..., params.top_k :] = False
     return _normalize(logprobs, keep, logprobs[..., :1])

@@ -254,7 +254,7 @@ def checked_logit_bias(biases: Any) -> FrozenOptions:
 def names_of_changed_logits(options: Mapping[str, Any]) -> list[str]:
     """Return the names of the `options` with which logits are changed before anything else."""
     unchanged = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
-    found = [name for name, value in unchanged.items() if options[name] != value]
+    found = [name for name, value in unchanged.items() if options[name] not in (None, value)]
     return [*found, *(["logit_bias"] if any((options["logit_bias"] or {}).values()) else [])]
 
 

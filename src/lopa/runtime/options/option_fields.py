@@ -46,12 +46,12 @@ class OptionFields(Generic[Unset]):
         help="Number of candidates to draw from. 0 (all) and more than 8 need a bundle with logits.")
     min_p: float | Unset = option(LENGTH, default=0.0, conditional=True, max=1.0,
         help="Draw only from candidates at least this share as probable as the best one.")
-    presence_penalty: float | Unset = option(LENGTH, default=0.0, min=-2.0, max=2.0,
+    presence_penalty: float | Unset = option(LENGTH, default=0.0, conditional=True, min=-2.0, max=2.0,
         help="Subtracted from the logits of tokens that the answer has. Needs a bundle with logits.")
-    frequency_penalty: float | Unset = option(LENGTH, default=0.0, min=-2.0, max=2.0,
+    frequency_penalty: float | Unset = option(LENGTH, default=0.0, conditional=True, min=-2.0, max=2.0,
         help="Subtracted from the logit of a token once for each time that the answer has it. Needs a bundle with "
         "logits.")
-    repetition_penalty: float | Unset = option(LENGTH, default=1.0, min=0.01, max=100.0,
+    repetition_penalty: float | Unset = option(LENGTH, default=1.0, conditional=True, min=0.01, max=100.0,
         help="Divides positive logits, and multiplies negative ones, of tokens that prompt or answer have. Needs a "
         "bundle with logits.")
     stop_at_eos: bool | Unset = option(LENGTH, default=True, help="End the answer at an end-of-text token.")
