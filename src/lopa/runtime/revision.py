@@ -23,6 +23,7 @@ JUDGE_OPTIONS: dict[str, Any] = {
     "max_forwards": 1,
     "anytime": True,
     "top_logprobs": TOP_K,
+    **{"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logit_bias": {}},
 }
 """Options of the decodes that judge tokens, each with one forward."""
 MASKED_AT_ONCE = 8

@@ -130,11 +130,9 @@ class LineReader:
     def _requests(self, requested: AnswerRequest) -> list[Request]:
         """Return the requests of a line of OpenAI's format."""
         options = BodyOptions(self._options(requested.options.values), requested.options.params)
-        with_logits = self.decoder.bundle.manifest.with_logits
+        resolve, with_logits = self.decoder.resolve, self.decoder.bundle.manifest.with_logits
         with renamed_fields(requested.names), body_errors(requested):
-            found = requests_from_body(
-                requested, options_of_body(self.decoder.resolve, options, with_logits=with_logits)
-            )
+            found = requests_from_body(requested, options_of_body(resolve, options, with_logits=with_logits))
         shortens = requested.shortens and LENGTH not in self.options
         return [replace(each, shortens=shortens) for each in found]
 

@@ -569,14 +569,9 @@ def check_default_options(
             f"fewer than the model's {positions} positions",
         ),
         (
-            bool(params.logit_changes) and not with_logits,
-            f"{''.join(params.logit_changes[:1])}",
-            "none, or a bundle exported with --with-logits",
-        ),
-        (
-            params.draws_from_logits and not with_logits,
-            f"top_k {params.top_k}",
-            f"1 to {TOP_K}, or a bundle exported with --with-logits",
+            params.needs_logits and not with_logits,
+            next(iter(params.logit_changes), f"top_k {params.top_k}"),
+            f"top_k 1 to {TOP_K} without penalties, or a bundle exported with --with-logits",
         ),
         (
             params.slides and prediction_shift != 0,

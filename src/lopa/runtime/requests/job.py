@@ -286,8 +286,7 @@ class RequestPreparation:
     def _check_params(self, params: DecodingParams) -> None:
         """Raise BadInputError for options that the bundle's model does not support."""
         manifest = self.bundle.manifest
-        needs_logits = params.draws_from_logits or params.logit_changes
-        if needs_logits and not params.has_choices and not manifest.with_logits:
+        if params.needs_logits and not params.has_choices and not manifest.with_logits:
             raise missing_logits(params)
         outside = [token for token in map(int, params.logit_bias) if token >= manifest.dimensions.vocab_size]
         if outside:
