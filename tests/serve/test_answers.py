@@ -232,24 +232,20 @@ def test_values_that_many_clients_send_are_accepted(server: Server) -> None:
 
 def test_a_large_top_k_is_answered_by_the_nearest_one_and_named(server: Server) -> None:
     """Chat clients send 40 or 50. Without a temperature it changes nothing."""
-    fields: dict[str, Any] = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 24, "seed": 3}
-    sampled = [
-        server.http.post("/v1/completions", json={**fields, "temperature": 1, **own}).json()["choices"][0]
-        for own in ({"top_k": 50}, {"top_k": 8}, {"min_p": 1}, {})
+    fields: dict[str, Any] = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 24, "seed": 3, "temperature": 1}
+    answers = [
+        server.http.post("/v1/completions", json={**fields, **own}).json()["choices"][0]
+        for own in ({"top_k": 50}, {"top_k": 8}, {"min_p": 1}, {"top_k": 50, "temperature": 0})
     ]
-    assert [each["lopa"]["top_k"] for each in sampled] == [8] * 4
-    assert sampled[0]["text"] == sampled[1]["text"] != sampled[2]["text"]
-    greedy = server.http.post("/v1/completions", json={**fields, "top_k": 50}).json()["choices"][0]
-    assert "top_k" not in greedy["lopa"]
+    assert [each["lopa"].get("top_k") for each in answers] == [8, 8, 8, None]
+    assert answers[0]["text"] == answers[1]["text"] != answers[2]["text"]
     for own, param in (
         ({"lopa": {"top_k": 50}}, "lopa.top_k"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"lopa": {"repetition_penalty": 1.1}}, "lopa.repetition_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"min_p": 1.5}, "min_p"),
     ):
-        refused = server.http.post("/v1/completions", json={**fields, "temperature": 1, **own})
+        refused = server.http.post("/v1/completions", json={**fields, **own})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 

@@ -51,21 +51,18 @@ def test_the_mask_token_is_never_drawn() -> None:
     np.testing.assert_allclose(np.exp(found).sum(), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("min_p", [0.02, 0.2, 0.9, 1.0])
-@pytest.mark.parametrize("temperature", [0.6, 1.5])
-def test_min_p_keeps_what_transformers_keeps(min_p: float, temperature: float) -> None:
+@pytest.mark.parametrize("min_p", [0.02, 0.2, 1.0])
+def test_min_p_keeps_what_transformers_keeps(min_p: float) -> None:
     """The 8 best candidates have the whole distribution where the eighth is below min_p times the best one."""
-    logits = np.random.default_rng(3).normal(size=(200, 40)).astype(np.float32) * 4
-    filtering = params(top_k=0, min_p=min_p, temperature=temperature)
-    warped = MinPLogitsWarper(min_p)(torch.zeros(1), torch.from_numpy(logits / np.float32(temperature)))
-    expected = warped.softmax(-1).numpy()
-    np.testing.assert_allclose(np.exp(filter_vocabulary(logits, filtering, without=())), expected, atol=1e-5)
-    logprobs, ids = torch.from_numpy(logits / np.float32(temperature)).log_softmax(-1).topk(8)
-    found = np.exp(filter_candidates(logprobs.numpy(), params(min_p=min_p, temperature=temperature)))
-    of_best = np.take_along_axis(expected, ids.numpy(), 1)
-    np.testing.assert_allclose(found, of_best / of_best.sum(1, keepdims=True), atol=1e-5)
-    is_whole = (logprobs[:, 7].exp() < min_p * logprobs[:, 0].exp()).numpy()
-    assert is_whole.any()
+    logits = torch.from_numpy(np.random.default_rng(3).normal(size=(200, 40)).astype(np.float32) * 4)
+    expected = MinPLogitsWarper(min_p)(torch.zeros(1), logits.clone()).softmax(-1)
+    found = filter_vocabulary(logits.numpy(), params(top_k=0, min_p=min_p), without=())
+    np.testing.assert_allclose(np.exp(found), expected, atol=1e-5)
+    logprobs, ids = logits.log_softmax(-1).topk(8)
+    of_best, found = expected.gather(1, ids), np.exp(filter_candidates(logprobs.numpy(), params(min_p=min_p)))
+    np.testing.assert_allclose(found, of_best / of_best.sum(1, keepdim=True), atol=1e-5)
+    is_whole = logprobs[:, 7] - logprobs[:, 0] < np.log(min_p)
+    assert len(found[is_whole]) > 0
     np.testing.assert_allclose(found[is_whole], of_best[is_whole], atol=1e-5)
 
 

@@ -58,7 +58,6 @@ def test_spans_of_a_completion(server: TracedServer) -> None:
         "temperature": 1,
         "top_p": 0.9,
         "seed": 7,
-        "frequency_penalty": 0,
         "stop": ["\n\n", "###"],
         "lopa": {"top_k": 5, "branches": 3, "stop_at_eos": False},
     }
@@ -85,7 +84,6 @@ def test_spans_of_a_completion(server: TracedServer) -> None:
         "gen_ai.request.top_p": 0.9,
         "gen_ai.request.top_k": 5,
         "gen_ai.request.seed": 7,
-        "gen_ai.request.frequency_penalty": 0.0,
         "gen_ai.request.stop_sequences": ("\n\n", "###"),
         "gen_ai.request.stream": False,
         "gen_ai.response.id": answer["id"],

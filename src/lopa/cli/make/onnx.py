@@ -114,9 +114,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     show_default="for portable graphs",
     help="Take cosines and sines of rotary angles as inputs, which float16 hardware would compute inexactly.",
 )
-@option(
-    "--with-logits", is_flag=True, help="Add the logits to the outputs, for top-k above 8, penalties and verifying."
-)
+@option("--with-logits", is_flag=True, help="Add the logits to the outputs: top-k above 8, penalties, verification.")
 @option("--stages", type=click.IntRange(min=1), default=1, help="Number of pipeline stages to write graphs for.")
 @option(
     "--plugins",

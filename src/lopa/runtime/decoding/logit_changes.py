@@ -7,9 +7,8 @@ although it is unmasked does not count its own token. All tokens of a step are p
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Bool, Float32, Int64
+from lopa.runtime.contract import TOP_K, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.extension import LoopState
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch
@@ -17,10 +16,9 @@ from lopa.runtime.state.packed_rows import PackedRows
 
 
 def changed_rows(loop: LoopState, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
-    """Return the statistics [C] of a round with changed logits. Raises BadInputError if there are none."""
+    """Return the statistics [C] of a round with changed logits."""
     params = loop.context.params
-    if rows.logits is None:
-        raise missing_logits(params)
+    assert rows.logits is not None  # the request was checked
     logits = rows.logits.copy()
     parts = np.split(logits, packed.first_columns[1:]), np.split(packed.column_positions, packed.first_columns[1:])
     for branch, part, positions in zip(loop.branches, *parts, strict=True):
@@ -32,7 +30,9 @@ def change_logits(logits: Float32, positions: Int64, branch: Branch, params: Dec
     """Change the `logits` [n, V], which `branch` reads at `positions` [n]: biases first, then the penalties."""
     for token, bias in params.logit_bias.items():
         logits[:, int(token)] += np.float32(bias)
-    tokens, is_written = branch.tokens, branch.unmasked & _answer_positions(branch)
+    tokens, places = branch.tokens, np.arange(len(branch.tokens))
+    spans = branch.layout.holes or ((branch.layout.prompt, len(tokens)),)
+    is_written = branch.unmasked & np.any([(start <= places) & (places < end) for start, end in spans], axis=0)
     ids = np.unique(tokens[branch.unmasked])
     of_answer = np.bincount(np.searchsorted(ids, tokens[is_written]), minlength=len(ids))
     counts = np.repeat(of_answer[None], len(positions), axis=0)
@@ -44,14 +44,6 @@ def change_logits(logits: Float32, positions: Int64, branch: Branch, params: Dec
     found = np.where(found > 0, found / divisor, found * divisor)
     found -= np.float32(params.frequency_penalty) * counts
     logits[:, ids] = found - np.float32(params.presence_penalty) * (counts > 0)
-
-
-def _answer_positions(branch: Branch) -> Bool:
-    """Return which positions [positions] of `branch` belong to the answer or to holes."""
-    result = np.zeros(len(branch.tokens), np.bool_)
-    for start, end in branch.layout.holes or ((branch.layout.prompt, len(result)),):
-        result[start:end] = True
-    return result
 
 
 def statistics_from_logits(logits: Float32, temperature: float) -> RowStatistics:

@@ -237,17 +237,16 @@ def checked_strategy_options(options: Any) -> FrozenOptions:
 
 def checked_logit_bias(biases: Any) -> FrozenOptions:
     """Return the biases by token id, as decimal text like in JSON."""
+    name, expected = "logit_bias", f"at most {MAX_BIASES} token ids, each once and with a number"
     if not isinstance(biases, Mapping) or len(biases) > MAX_BIASES:
-        expected = f"at most {MAX_BIASES} token ids, each with a number"
-        raise invalid_value("logit_bias", biases, expected, 'e.g. {"42": -100}')
-    name = "logit_bias"
+        raise invalid_value(name, biases, expected, 'e.g. {"42": -100}')
     ids = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in biases]
     found = {
         str(check_int(name, token, min=0, max=MAX_POSITIONS)): check_float(name, bias, min=-MAX_BIAS, max=MAX_BIAS)
         for token, bias in zip(ids, biases.values(), strict=True)
     }
     if len(found) < len(biases):
-        raise invalid_value(name, biases, "each token id once", "remove one of the two biases")
+        raise invalid_value(name, biases, expected, "remove one of the two biases")
     return FrozenOptions(found)
 
 

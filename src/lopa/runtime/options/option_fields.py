@@ -49,11 +49,9 @@ class OptionFields(Generic[Unset]):
     presence_penalty: float | Unset = option(LENGTH, default=0.0, conditional=True, min=-2.0, max=2.0,
         help="Subtracted from the logits of tokens that the answer has. Needs a bundle with logits.")
     frequency_penalty: float | Unset = option(LENGTH, default=0.0, conditional=True, min=-2.0, max=2.0,
-        help="Subtracted from the logit of a token once for each time that the answer has it. Needs a bundle with "
-        "logits.")
+        help="Subtracted from a token's logit for each time that the answer has it. Needs a bundle with logits.")
     repetition_penalty: float | Unset = option(LENGTH, default=1.0, conditional=True, min=0.01, max=100.0,
-        help="Divides positive logits, and multiplies negative ones, of tokens that prompt or answer have. Needs a "
-        "bundle with logits.")
+        help="Divides positive, and multiplies negative logits of tokens of prompt and answer. Needs logits.")
     stop_at_eos: bool | Unset = option(LENGTH, default=True, help="End the answer at an end-of-text token.")
     drop_after_eos: bool | Unset = option(LENGTH, default=True,
         help="Drop the rows behind an unmasked end of text from the window.")

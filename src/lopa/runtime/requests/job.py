@@ -288,12 +288,12 @@ class RequestPreparation:
         manifest = self.bundle.manifest
         if params.needs_logits and not params.has_choices and not manifest.with_logits:
             raise missing_logits(params)
-        outside = [token for token in map(int, params.logit_bias) if token >= manifest.dimensions.vocab_size]
-        if outside:
+        token, size = max(map(int, params.logit_bias), default=-1), manifest.dimensions.vocab_size
+        if token >= size:
             raise FieldError(
                 "logit_bias",
-                f"logit_bias for the token {outside[0]}",
-                expected=f"token ids from 0 to {manifest.dimensions.vocab_size - 1}",
+                f"logit_bias for the token {token}",
+                expected=f"ids below {size}",
                 remedy="remove the bias",
             )
         if params.slides and manifest.prediction_shift:

@@ -32,8 +32,6 @@ _OPTIONS = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
     "top_k": "gen_ai.request.top_k",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
     "seed": "gen_ai.request.seed",
     "stop": "gen_ai.request.stop_sequences",
 }
