@@ -173,7 +173,10 @@ def test_invalid_chat_fields_are_rejected_by_name(server: Server, invalid: dict[
 @pytest.mark.parametrize(
     ("invalid", "param"),
     [
-        ({"echo": True}, "echo"),
+        ({"echo": 1}, "echo"),
+        ({"temperature": 1, "top_k": 50}, "top_k"),
+        ({"regex": "a", "top_k": 3, "guided_json": {}}, "guided_json"),
+        ({"lopa": {"branches": "auto"}}, "lopa.branches"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"logprobs": 9}, "logprobs"),

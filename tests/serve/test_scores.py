@@ -119,7 +119,7 @@ def test_a_chat_answers_with_the_most_probable_choice(scorer: Server, decoder: D
         ({"prompt": "x"}, "choices"),
         ({"prompt": "x", "choices": [[1024]]}, "choices"),
         ({"prompt": "x", "choices": ["a"], "lopa": {"choices": ["b"]}}, "choices"),
-        ({"prompt": "x", "choices": ["a"], "guided_regex": "a"}, "lopa"),
+        ({"prompt": "x", "choices": ["a"], "guided_regex": "a"}, "choices"),
         ({"prompt": "x", "choices": ["a"], "n": 2}, "n"),
         ({"prompt": "x", "choices": ["a"], "stream": True}, "stream"),
         ({"prompt": ["x", "y"], "choices": ["a"]}, "prompt"),
@@ -140,7 +140,7 @@ def test_a_bundle_without_logits_names_the_remedy(server: Server) -> None:
         error = post(server, path, prompt=PROMPT, **body).json()["error"]
         assert error["param"] == param
         assert "not among the 8 most probable" in error["message"]
-        assert "--with-logits" in error["message"]
+        assert error["message"].endswith("what to do: constrain the answer with a regex"), "nothing for the operator"
     answer = post(
         server, "/v1/completions", prompt=PROMPT, max_tokens=32, logprobs=8, lopa={"strategy": "sequential"}
     ).json()

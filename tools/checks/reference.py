@@ -62,16 +62,10 @@ def decoding_options() -> str:
 
 
 def http_routes() -> str:
-    """Return the paths of the server with their methods. Raises KeyError for a path that _PATHS does not describe."""
-    from lopa.serve import app
-    from lopa.serve.protocols.endpoints import ENDPOINTS
+    """Return the paths of the server with their methods."""
+    from lopa.serve.protocols.api_description import PATHS
 
-    source = " ".join(inspect.getsource(app).split())
-    rows = []
-    for path, method in re.findall(r"Route\((.+?), [\w.]+(?:, methods=\[\"(\w+)\"\])?\)", source):
-        paths = ENDPOINTS if path == "path" else [getattr(app, path, path.strip('"')).replace("{name:path}", "NAME")]
-        rows += [(f"`{method or 'GET'} {shown}`", _PATHS[shown]) for shown in paths]
-    return table(("path", "answer"), rows)
+    return table(("path", "answer"), [(f"`{path}`", answer) for path, answer in PATHS.items()])
 
 
 def http_fields() -> str:
@@ -174,21 +168,6 @@ _EXPLAINED = {
     "add_special_tokens",
 }
 _COMMON = {"--quiet", "--verbose", "--help", "--help-all"}
-_COMPLETION = "a completion, as one response or as a stream"
-_PATHS: Mapping[str, str] = {
-    "/": "a page that shows two decodes side by side",
-    "/v1/models": "the model, its length limit and the paths that it answers",
-    "/v1/models/NAME": "the same for one name",
-    "/v1/chat/completions": _COMPLETION,
-    "/v1/messages": "Anthropic's messages, as one response or as a stream",
-    "/v1/messages/count_tokens": "the number of tokens of a prompt of `/v1/messages`",
-    "/v1/responses": "OpenAI's responses, as one response or as a stream",
-    "/v1/completions": _COMPLETION,
-    "/v1/score": "the probabilities of given answers",
-    "/health": "200 from the start while the process can continue, 503 after a device failed",
-    "/ready": "200 while requests are accepted; 503 while the bundle opens, while the server stops or after a failure",
-    "/metrics": "metrics in Prometheus's text format",
-}
 TABLES: Mapping[str, Callable[[], str]] = {
     each.__name__: each
     for each in (

@@ -6,7 +6,7 @@ Exceptions of libraries and devices become such errors here.
 import copy
 import copyreg
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -19,31 +19,54 @@ class LopaError(Exception):
     """Base class of all errors that this project raises on purpose.
 
     `received`, `expected` and `remedy` are full phrases. The command line prints all three and exits with `exit_code`.
+    The remedy may have two parts. Clients of a server receive the first one only, `client_text`, since its `operator`
+    alone has the bundle and the machine.
     """
 
     exit_code = 2
     prompt_number: int | None = None
     """Number of the invalid prompt among several, counted from 0; None with a single prompt."""
 
-    def __init__(self, received: str, *, expected: str, remedy: str) -> None:
-        super().__init__(f"{received}\n  expected: {expected}\n  what to do: {remedy}")
-        self.received = received
-        self.expected = expected
-        self.remedy = remedy
+    def __init__(self, received: str, *, expected: str, remedy: str = "", operator: str = "") -> None:
+        self.received, self.expected, self.operator = received, expected, operator
+        self._client_remedy = remedy
+        super().__init__(self._text(self.remedy))
+
+    @property
+    def remedy(self) -> str:
+        """What to do, for whoever has the bundle and the machine."""
+        return ", or ".join(filter(None, (self._client_remedy, self.operator)))
+
+    @property
+    def client_text(self) -> str:
+        """The error for a client of a server, without what only the operator can do."""
+        return self._text(self._client_remedy or "tell the operator of this server")
+
+    def _text(self, remedy: str) -> str:
+        return f"{self.received}\n  expected: {self.expected}\n  what to do: {remedy}"
 
     def with_received(self, received: str) -> Self:
         """Return a copy of this error with another `received`."""
-        return self._with_text(received, self.remedy)
+        return self._changed(received=received)
 
     def with_remedy(self, remedy: str) -> Self:
         """Return a copy of this error with another `remedy`."""
-        return self._with_text(self.received, remedy)
+        return self._changed(_client_remedy=remedy, operator="")
 
-    def _with_text(self, received: str, remedy: str) -> Self:
+    def _changed(self, **attributes: str) -> Self:
         changed = copy.copy(self)
-        changed.args = (f"{received}\n  expected: {self.expected}\n  what to do: {remedy}",)
-        changed.received, changed.remedy = received, remedy
+        vars(changed).update(attributes)
+        changed.args = (changed._text(changed.remedy),)
         return changed
+
+    def of_field(
+        self, param: str, change: Callable[[str], str] = str, *, code: str | None = None, received: str | None = None
+    ) -> "FieldError":
+        """Return this error as one of the field `param`, with its texts changed by `change`."""
+        received, remedy = change(self.received if received is None else received), change(self._client_remedy)
+        return FieldError(
+            param, received, expected=change(self.expected), remedy=remedy, operator=self.operator, code=code
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle all attributes, so that the error survives a transfer between processes (MPI, Ray)."""
@@ -90,8 +113,17 @@ class PromptTooLongError(BadInputError):
 class FieldError(BadInputError):
     """Invalid field of a request. `param` is its name, and `code` an error code for programs, if there is one."""
 
-    def __init__(self, param: str, received: str, *, expected: str, remedy: str, code: str | None = None) -> None:
-        super().__init__(received, expected=expected, remedy=remedy)
+    def __init__(
+        self,
+        param: str,
+        received: str,
+        *,
+        expected: str,
+        remedy: str = "",
+        operator: str = "",
+        code: str | None = None,
+    ) -> None:
+        super().__init__(received, expected=expected, remedy=remedy, operator=operator)
         self.param, self.code = param, code
 
 
@@ -151,11 +183,11 @@ def field_errors(param: str) -> Iterator[None]:
     """Turn BadInputError of the block into a FieldError of the field `param`, unless it already names a field."""
     try:
         yield
-    except (FieldError, QueueFullError, EngineClosedError):
+    except (FieldError, QueueFullError, EngineClosedError, ResourceExhaustedError):
         raise
     except BadInputError as error:
         raise_if_from_handler(error)
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+        raise error.of_field(param) from error
 
 
 def is_from_signal_handler(error: BaseException) -> bool:
@@ -176,7 +208,7 @@ def raise_if_from_handler(error: BaseException) -> None:
 
 
 @contextmanager
-def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
+def errors_as_bad_input(received: str, *, expected: str, remedy: str = "", operator: str = "") -> Iterator[None]:
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
     Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any
@@ -193,9 +225,10 @@ def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterato
             raise ResourceExhaustedError(
                 f"{received}: {error_text(error)}",
                 expected="a process with enough memory, files and threads left",
-                remedy="free memory, close files, or raise the limits of this process (ulimit -a)",
+                operator="free memory, close files, or raise the limits of this process (ulimit -a)",
             ) from error
-        raise BadInputError(f"{received}: {error_text(error)}", expected=expected, remedy=remedy) from error
+        received = f"{received}: {error_text(error)}"
+        raise BadInputError(received, expected=expected, remedy=remedy, operator=operator) from error
 
 
 def error_text(error: BaseException) -> str:

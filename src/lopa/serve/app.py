@@ -1,10 +1,10 @@
 """The ASGI app: its routes, endpoints and error handlers. It opens no bundle and no socket."""
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -17,31 +17,32 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from lopa import __version__
 from lopa.runtime.errors import LopaError
-from lopa.runtime.options import MAX_POSITIONS
 from lopa.serve.answering.reply import Reply, await_choices
 from lopa.serve.answering.service import PendingService, Service, pending_from_open
 from lopa.serve.answering.stream import WinningBranches, stream_from_reply
-from lopa.serve.answering.submission import prompt_tokens, submit_request
-from lopa.serve.http.api_error import ApiError, api_error_from, unavailable
+from lopa.serve.answering.submission import read_request, submit_request
+from lopa.serve.answering.tokenization import count_tokens, detokenize, tokenize
+from lopa.serve.http.api_error import FAILED, ApiError, api_error_from, logged_api_error, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
-from lopa.serve.openai.body_options import MESSAGES
+from lopa.serve.openai.body_options import COUNT_TOKENS, DETOKENIZE, MESSAGES, TOKENIZE
 from lopa.serve.openai.body_requests import choice_errors
-from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.openai.response_shapes import ErrorCode
 from lopa.serve.page.response import page
 from lopa.serve.protocols.answer_request import renamed_fields
+from lopa.serve.protocols.api_description import api_description
 from lopa.serve.protocols.endpoints import ENDPOINTS
 from lopa.serve.protocols.messages_reply import anthropic_error
 from lopa.serve.tracing.request_trace import trace_error
 from lopa.serve.tracing.traced_app import TracedApp
 
 _LOG = logging.getLogger(__name__)
-COUNT_TOKENS = f"{MESSAGES}/count_tokens"
-"""Path that counts the tokens of a prompt."""
+_COUNTED = {COUNT_TOKENS: count_tokens, TOKENIZE: tokenize, DETOKENIZE: detokenize}
+"""Answers that need no decode, by path."""
 _CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -73,7 +74,9 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
             *(Route(path, endpoints.answer, methods=["POST"]) for path in ENDPOINTS),
-            Route(COUNT_TOKENS, endpoints.count_tokens, methods=["POST"]),
+            *(Route(path, endpoints.count, methods=["POST"]) for path in _COUNTED),
+            Route("/version", endpoints.version),
+            Route("/openapi.json", endpoints.openapi),
             Route("/health", endpoints.health),
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
@@ -111,7 +114,7 @@ class _Endpoints:
         if not name:  # /v1/models/
             return await self.models(request)
         self._authenticate(request)
-        self._check_model(name, self._service.cards)
+        self._service.check_model(name, self._service.cards)
         return JSONResponse(self._service.cards[name])
 
     async def answer(self, request: Request) -> Response:
@@ -122,7 +125,7 @@ class _Endpoints:
             pass  # a full engine refuses a request before its body is read
         body = await object_from_body(request, service.limits)
         try:
-            requested = self._read(request.url.path, body)
+            requested = read_request(service, request.url.path, body)
             reply, winners = Reply(service, requested), WinningBranches()
             drafts = requested.stream is not None and requested.stream.drafts
             _LOG.info(
@@ -146,10 +149,7 @@ class _Endpoints:
                 content = msgspec.json.encode(reply.format.body(choices))  # it may hold raw JSON of the model
                 return Response(content, headers=reply.headers, media_type="application/json")
         except Exception as error:
-            api_error = api_error_from(error)
-            if api_error.status == 500:
-                _LOG.exception("request failed")
-            raise api_error from error
+            raise logged_api_error(error) from error
 
         def cancel() -> None:
             for handle in handles:
@@ -162,20 +162,23 @@ class _Endpoints:
             headers=reply.headers,
         )
 
-    async def count_tokens(self, request: Request) -> Response:
-        """Return the number of tokens of a prompt of /v1/messages, tools and system included."""
+    async def count(self, request: Request) -> Response:
+        """Answer a request of _COUNTED on a thread, since a long text takes time."""
         self._authenticate(request)
         service = self._service
         body = await object_from_body(request, service.limits)
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
         try:
-            longest = service.limits.max_tokens or MAX_POSITIONS
-            requested = self._read(MESSAGES, {"max_tokens": longest, **body})
-            loop = asyncio.get_running_loop()
-            with renamed_fields(requested.names):
-                count = await loop.run_in_executor(service.threads, prompt_tokens, service, requested)
+            count = _COUNTED[request.url.path]
+            return JSONResponse(await loop.run_in_executor(service.threads, context.run, count, service, body))
         except Exception as error:
-            raise api_error_from(error) from error
-        return JSONResponse({"input_tokens": count})
+            raise logged_api_error(error) from error
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": __version__})
+
+    async def openapi(self, _: Request) -> Response:
+        return JSONResponse(api_description())
 
     async def health(self, _: Request) -> Response:
         """Return 200, also before the bundle is open, or 503 once a device has failed and the process has to be
@@ -183,7 +186,7 @@ class _Endpoints:
         service = self._pending.service
         failure = None if service is None else service.engine.status.failure
         if failure is not None:
-            return unavailable(f"device failed: {failure.received}", "engine_failed").response()
+            return unavailable(FAILED, "engine_failed").response()
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
@@ -202,7 +205,7 @@ class _Endpoints:
     async def handle_error(self, request: Request, error: Exception) -> Response:
         api_error = api_error_from(error)
         api_error.headers[HEADER] = name = set_request_id(f"req_{request_number()}")
-        _LOG.info("%s: rejected with status %d: %r", name, api_error.status, str(api_error))
+        _LOG.info("%s: rejected with status %d: %r %s", name, api_error.status, str(api_error), api_error.operator)
         self._pending.metrics.rejected(api_error.code)
         trace_error(api_error.reason)
         if request.url.path in (MESSAGES, COUNT_TOKENS):
@@ -218,22 +221,6 @@ class _Endpoints:
     async def client_disconnected(self, _: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED)
 
-    def _read(self, path: str, body: dict[str, Any]) -> AnswerRequest:
-        """Return the request in `body` to the endpoint `path`. Raises FieldError, and ApiError for an unknown model."""
-        service = self._service
-        requested = ENDPOINTS[path].request(body, service.limits, service.engine.decoder.bundle.manifest.defaults)
-        self._check_model(requested.model, [service.name])
-        return requested
-
     def _authenticate(self, request: Request) -> None:
         if self._pending.keys is not None:
             self._pending.keys.check(request)
-
-    def _check_model(self, name: str, known: Container[str]) -> None:
-        if name not in known:
-            raise ApiError(
-                404,
-                f"model {name[:80]!r} does not exist; available: {', '.join(map(repr, self._service.cards))}",
-                param="model",
-                code="model_not_found",
-            )

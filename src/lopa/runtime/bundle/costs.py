@@ -65,23 +65,25 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
     Raises BadInputError if the table is missing or unreadable, or if its device, threads, contract or bundle differ.
     """
     path = bundle.path / costs_name(device)
-    remedy = _remedy(bundle, device, threads)
+    chosen, operator = _remedy(bundle, device, threads)
     if not path.is_file():
-        raise BadInputError(f"{path} does not exist", expected="a cost table for this device", remedy=remedy)
+        received = f"branches 'auto' without a cost table {path.name} in the bundle"
+        raise BadInputError(received, expected="a cost table for this device", remedy=chosen, operator=operator)
+    remedy = f"{chosen}, or {operator}"
     text = bundle.content(path.name, expected="a cost table", remedy=remedy)
     costs = _costs_from_json(text, source=str(path), remedy=remedy)
-    return CostTable(check_costs(costs, bundle, device, threads, source=str(path)))
+    return CostTable(check_costs(costs, bundle, device, threads, source=path.name))
 
 
-def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
-    """Return the remedy with the full command that measures the missing table."""
+def _remedy(bundle: Bundle, device: str, threads: int | None) -> tuple[str, str]:
+    """Return the remedy of a request, and the operator's: the full command that measures the missing table."""
     chosen = "set branches to a number"
     if spans_processes(device):
-        return f"{chosen}: there is no cost table for ranks"
+        return f"{chosen}: there is no cost table for ranks", ""
     devices = [word for name in device.split(",") for word in ("--device", name)]
     count = [] if threads is None else ["--threads", str(threads)]
     command = ["lopa-export", "bench", "costs", str(bundle.path), *devices, *count]
-    return f"measure one: {shlex.join(command)} (a minute for a small model), or {chosen}"
+    return chosen, f"measure one: {shlex.join(command)} (a minute for a small model)"
 
 
 def check_costs(costs: DeviceCosts, bundle: Bundle, device: str, threads: int | None, *, source: str) -> DeviceCosts:
@@ -92,8 +94,9 @@ def check_costs(costs: DeviceCosts, bundle: Bundle, device: str, threads: int | 
         (f"weights {costs.weights_sha256}", f"weights {bundle.manifest.weights_digest}"),
     ):
         if found != expected:
+            chosen, operator = _remedy(bundle, device, threads)
             raise BadInputError(
-                f"{source} was measured for {found}", expected=expected, remedy=_remedy(bundle, device, threads)
+                f"{source} was measured for {found}", expected=expected, remedy=chosen, operator=operator
             )
     return costs
 

@@ -355,7 +355,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
             raise BadInputError(
                 f"unknown preset {name!r}",
                 expected="one of " + ", ".join([*self.presets, NO_PRESET]) if self.presets else "no preset",
-                remedy="choose one of these" if self.presets else "measure presets: lopa-export tune BUNDLE --save",
+                remedy="choose one of these" if self.presets else "remove preset",
+                operator="" if self.presets else "measure presets: lopa-export tune BUNDLE --save",
             )
         by_default = config.preset is None
         if by_default and (config.strategy is not None or config.reference or not preset.fits(devices)):

@@ -48,13 +48,15 @@ def format_from_template(template: str) -> CallFormat:
             raise BadInputError(
                 f"the chat template of this model writes tool calls in the format {name}",
                 expected="one of the formats " + ", ".join(FORMATS),
-                remedy="remove tools, or serve the bundle with --tool-call-format or another --chat-template",
+                remedy="remove tools",
+                operator="serve the bundle with --tool-call-format or another --chat-template",
             )
     if "tools" not in template_variables(template):
         raise BadInputError(
             "the chat template of this model has no tools",
             expected="a chat template that writes the tools into the prompt",
-            remedy="remove tools, or serve the bundle with such a template (--chat-template)",
+            remedy="remove tools",
+            operator="serve the bundle with such a template (--chat-template)",
         )
     if "<tool_call>" in template:
         return FORMATS["hermes"]

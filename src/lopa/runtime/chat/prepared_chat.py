@@ -168,7 +168,8 @@ def _check_visible(tokenizer: Tokenizer, *marks: str) -> None:
         raise BadInputError(
             f"the tokenizer of this model marks {hidden} as special, so that answers do not show it",
             expected=f"a tokenizer whose token {hidden} is not special",
-            remedy='export the checkpoint again with "special": false for this token in tokenizer.json',
+            remedy="remove tools",
+            operator='export the checkpoint again with "special": false for this token in tokenizer.json',
         )
 
 

@@ -70,7 +70,7 @@ def check_statistics(rows: RowStatistics, vocab_size: int, *, device: str, step:
     raise NonFiniteAnswerError(
         f"{device} returned {problem[0]} in step {step}",
         expected=problem[1],
-        remedy="check the bundle with lopa-export verify. If its files are intact, float16 may have overflowed: "
+        operator="check the bundle with lopa-export verify. If its files are intact, float16 may have overflowed: "
         "export the checkpoint with --dtype float32 or bfloat16",
     )
 

@@ -70,7 +70,8 @@ def missing_logits(params: DecodingParams) -> FieldError:
         name,
         f"{name} {shown(getattr(params, name))} with a bundle that returns only the {TOP_K} best candidates",
         expected=f"top_k from 1 to {TOP_K} without penalties and biases, or a bundle that returns logits",
-        remedy=f"{'lower' if name == 'top_k' else 'remove'} {name}, or export the checkpoint with --with-logits",
+        remedy=f"{'lower' if name == 'top_k' else 'remove'} {name}",
+        operator="export the checkpoint with --with-logits",
     )
 
 

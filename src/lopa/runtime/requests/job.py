@@ -24,7 +24,7 @@ from lopa.runtime.decoding.extension import Extension, cached_prompt, constraint
 from lopa.runtime.decoding.growing_holes import check_growth, hole_filling
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.errors import BadInputError, FieldError, PromptTooLongError, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, FieldError, PromptTooLongError, field_errors, raise_if_from_handler
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_of_holes import config_of_expressions
@@ -218,7 +218,7 @@ class RequestPreparation:
         return Job(
             prompt_ids=ids,
             resolved=resolved,
-            budget=BranchBudget(self.cost_table) if params.auto_branches else None,
+            budget=self._budget(params),
             sharing=self._sharing(params),
             grammar=self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due)
             if params.has_grammar
@@ -232,6 +232,11 @@ class RequestPreparation:
             holes=holes,
             cache_salt=check_cache_salt(request.cache_salt),
         )
+
+    def _budget(self, params: DecodingParams) -> BranchBudget | None:
+        """Return the choice of the number of branches step by step, or None for a fixed number."""
+        with field_errors("branches"):
+            return BranchBudget(self.cost_table) if params.auto_branches else None
 
     def _encoded(self, request: Request) -> _Encoded:
         prompt, config, form = request.prompt, changed_config(request.config, {}), PLAIN
@@ -262,7 +267,8 @@ class RequestPreparation:
                 "holes for a bundle with a D2F adapter, whose rows attend to earlier blocks only",
                 expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F "
                 "adapter",
-                remedy="export the checkpoint without its adapter; attention full tries the adapter anyway",
+                remedy="set attention to full, which tries the adapter anyway",
+                operator="export the checkpoint without its adapter",
             )
         config = config_of_expressions(config, text)
         holes = encode_lengths(
@@ -297,7 +303,8 @@ class RequestPreparation:
                 remedy="remove the bias",
             )
         if params.slides and manifest.prediction_shift:
-            raise BadInputError(
+            raise FieldError(
+                "alignment",
                 f"cannot use alignment 'sliding' for a bundle of architecture {manifest.architecture!r}",
                 expected="a model whose rows predict their own positions",
                 remedy="remove alignment, to use the bundle's own",

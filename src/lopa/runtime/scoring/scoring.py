@@ -134,7 +134,8 @@ class Scoring:
             f"choice {number}, {self._choices[number].text[:80]!r}: its token {token} at index {len(beginning)} is not "
             f"among the {TOP_K} most probable ones",
             expected=f"a bundle that returns logits, since this one returns the {TOP_K} best candidates only",
-            remedy="export the checkpoint with --with-logits, or constrain the answer with a regex",
+            remedy="constrain the answer with a regex",
+            operator="export the checkpoint with --with-logits",
         )
 
 

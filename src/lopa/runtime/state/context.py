@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import FieldError
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Strategy, strategy_from_name
 from lopa.runtime.strategy.installed import checked_strategy
@@ -62,7 +62,8 @@ def check_editing(params: DecodingParams, prediction_shift: int) -> None:
     Such a row has not been trained to predict a position whose token it attends to.
     """
     if params.edits and prediction_shift:
-        raise BadInputError(
+        raise FieldError(
+            "editing_threshold",
             "cannot use editing_threshold for a model whose rows predict the next position",
             expected="a model whose rows predict their own positions, e.g. LLaDA2.1",
             remedy="remove editing_threshold",

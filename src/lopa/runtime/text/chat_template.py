@@ -135,7 +135,8 @@ class RenderedChat:
             raise BadInputError(
                 f"{self._name} uses {found[0]}, which is not supported",
                 expected=found[1],
-                remedy="use another template (--chat-template), or send a plain prompt",
+                remedy="send a plain prompt",
+                operator="use another template (--chat-template)",
             ) from error
 
 

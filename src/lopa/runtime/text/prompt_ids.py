@@ -37,7 +37,7 @@ def ids_from_prompt(prompt: Any, params: DecodingParams, tokenizer: Tokenizer, m
         raise BadInputError(
             f"invalid prompt ids {shown(ids)}",
             expected=f"a list of integers from 0 to {vocabulary - 1}",
-            remedy="encode the text with the bundle's tokenizer; pass several prompts as generate([...])",
+            remedy="encode the text with the bundle's tokenizer; put several prompts into a list",
         )
     return np.array(ids, np.int64)
 
@@ -74,7 +74,7 @@ def _check_form(prompt: Any) -> Sequence[Any]:
     raise BadInputError(
         f"invalid prompt {shown(prompt)}",
         expected="a string, or a list of token IDs",
-        remedy="decode bytes, convert arrays with .tolist(), and messages with Chat([...]); pass IDs as lists",
+        remedy="decode bytes, convert arrays to lists, and messages to a Chat; pass IDs as lists",
     )
 
 

@@ -214,15 +214,20 @@ class Tokenizer:
     def _library_errors(self) -> AbstractContextManager[None]:
         """Return a context that turns failures of the tokenizers library, panics included, into BadInputError."""
         return errors_as_bad_input(
-            f"the tokenizer of {self._source} failed",
+            "the bundle's tokenizer failed",
             expected="a tokenizer that accepts any text",
-            remedy="export the checkpoint again",
+            operator="export the checkpoint again",
         )
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, skipping special tokens and unknown IDs. Broken UTF-8 becomes U+FFFD."""
+    def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
+        """Return the text of `ids`, skipping unknown IDs and, unless requested, special tokens. Broken UTF-8 becomes
+        U+FFFD."""
         with self._library_errors():
-            return self._backend.decode(list(ids), skip_special_tokens=True)
+            return self._backend.decode(list(ids), skip_special_tokens=not special_tokens)
+
+    def token_texts(self, ids: Sequence[int]) -> list[str | None]:
+        """Return the vocabulary's text of each ID, as transformers' convert_ids_to_tokens does; None without one."""
+        return [self._backend.id_to_token(each) for each in ids]
 
     def hides(self, text: str) -> bool:
         """Return whether `text` is a special token, which answers do not show."""
@@ -284,7 +289,7 @@ class Tokenizer:
             self.chat_template(with_tools=bool(tools)),
             messages,
             special_token_texts(self._settings),
-            name=f"the chat template of {self._source}",
+            name="the bundle's chat template",
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )
@@ -372,9 +377,10 @@ class Tokenizer:
             found = named.get("tool_use", named.get("default")) if with_tools else named.get("default")
         if not isinstance(found, str):
             raise BadInputError(
-                f"{self._source} has no chat template",
+                "the bundle has no chat template",
                 expected=f"a chat_template in {TOKENIZER_CONFIG_NAME}",
-                remedy="use a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
+                remedy="use a plain prompt",
+                operator="add a template: lopa-export edit BUNDLE --chat-template FILE",
             )
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,17 @@ class Service:
         decoder = self.engine.decoder
         chats = decoder.tokenizer.has_chat_template
         return {self.name: model_card(self.name, self.created, decoder.bundle.manifest, chats=chats)}
+
+    def check_model(self, name: object, known: Container[object] | None = None) -> None:
+        """Raise ApiError 404 unless `name` is this service's model, or one of `known`."""
+        if name not in ((self.name,) if known is None else known):
+            cards = ", ".join(map(repr, self.cards))
+            raise ApiError(
+                404,
+                f"model {str(name)[:80]!r} does not exist; available: {cards}",
+                param="model",
+                code="model_not_found",
+            )
 
     def close(self) -> None:
         """Close the engine, which cancels running requests, and stop the threads."""

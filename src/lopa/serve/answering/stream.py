@@ -12,7 +12,7 @@ from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, TextEvent
 from lopa.serve.answering.reply import Reply, check_complete
 from lopa.serve.answering.submission import Handles
 from lopa.serve.chat.answer_parser import AnswerParser, Part
-from lopa.serve.http.api_error import api_error_from
+from lopa.serve.http.api_error import logged_api_error
 from lopa.serve.http.events import KEEP_ALIVE
 from lopa.serve.protocols.choice import Choice, choice_from_parts
 from lopa.serve.protocols.reply_format import StreamFormat
@@ -81,7 +81,7 @@ async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBran
                     reply.count(choice)
                     sent += written.choice_ended(index, choice)
         except Exception as error:  # the status line was sent long ago, so the error goes into the stream
-            api_error = api_error_from(error)
+            api_error = logged_api_error(error)
             trace_error(api_error.reason)
             yield sent + written.error(api_error)
             return

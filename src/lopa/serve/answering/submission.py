@@ -2,11 +2,12 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.types import Receive
 
+from lopa.runtime.chat.chat import Chat
 from lopa.runtime.chat.prepared_chat import ids_from_chat
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import PreparationStoppedError
@@ -18,6 +19,7 @@ from lopa.serve.http.api_error import ApiError
 from lopa.serve.http.events import watch_disconnect
 from lopa.serve.openai.body_requests import body_errors, options_of_body, requests_from_body
 from lopa.serve.openai.request import AnswerRequest
+from lopa.serve.protocols.endpoints import ENDPOINTS
 from lopa.serve.tracing.request_trace import trace_handles, trace_request
 
 Handles = tuple[RequestHandle, ...]
@@ -88,9 +90,20 @@ def _submit(
         )
 
 
-def prompt_tokens(service: Service, requested: AnswerRequest) -> int:
-    """Return the number of tokens of a chat's prompt. It takes time, so it runs on a thread."""
+def read_request(service: Service, path: str, body: Mapping[str, Any]) -> AnswerRequest:
+    """Return the request in `body` to the endpoint `path`. Raises FieldError, and ApiError for an unknown model."""
+    requested = ENDPOINTS[path].request(body, service.limits, service.engine.decoder.bundle.manifest.defaults)
+    service.check_model(requested.model)
+    return requested
+
+
+def prompt_ids(service: Service, requested: AnswerRequest, *, add_bos: bool = True) -> list[int]:
+    """Return the tokens of a chat or of the first text. It takes time, so it runs on a thread."""
+    decoder, (prompt, *_) = service.engine.decoder, requested.prompts
     with body_errors(requested):
-        config = options_of_body(service.engine.decoder.resolve, requested.options).config
-        assert requested.chat is not None
-        return len(ids_from_chat(service.engine.decoder.tokenizer, requested.chat, config))
+        config = options_of_body(decoder.resolve, requested.options).config
+        if isinstance(prompt, Chat):
+            return ids_from_chat(decoder.tokenizer, prompt, config)
+        assert isinstance(prompt, str)
+        add_bos = add_bos and decoder.bundle.manifest.decoding.add_bos
+        return decoder.tokenizer.encode(prompt, add_bos=add_bos, special_tokens=config.special_tokens)

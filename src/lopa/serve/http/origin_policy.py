@@ -39,8 +39,9 @@ class OriginPolicy:
             if ANY not in self.hosts and not self._is_own_host(host):
                 raise ApiError(
                     403,
-                    f"Host {host[:80]!r} rejected: not a name of this server; allow it with --allow-host",
+                    f"Host {host[:80]!r} rejected: not a name of this server",
                     code="host_not_allowed",
+                    operator="allow it with --allow-host",
                 )
         origin = headers.get("origin")
         if origin is None or ANY in self.origins or origin in self.origins:
@@ -48,8 +49,9 @@ class OriginPolicy:
         if [origin.partition("://")[2].lower()] != [host.lower() for host in hosts]:
             raise ApiError(
                 403,
-                f"cross-origin request from {origin[:80]!r} rejected; allow it with --cors",
+                f"cross-origin request from {origin[:80]!r} rejected",
                 code="origin_not_allowed",
+                operator="allow it with --cors",
             )
 
     def _is_own_host(self, host: str) -> bool:

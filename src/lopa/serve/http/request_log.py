@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lopa.runtime.checked_values import values_in_json
 from lopa.serve.logs import ACCESS, REQUEST_ID
 
 HEADER = "x-request-id"
@@ -44,7 +45,7 @@ def own_request_id() -> str | None:
 
 
 class RequestLog:
-    """ASGI wrapper around `app` that names and logs requests.
+    """ASGI wrapper around `app` that names and logs requests, in whose errors values are JSON.
 
     The ID is the header X-Request-ID (1 to 128 visible ASCII characters) or a generated one. Responses repeat it in
     that header, and a line is logged when a request ends.
@@ -68,7 +69,8 @@ class RequestLog:
         response = _CountedResponse(send)
         begin = time.perf_counter()
         try:
-            await self._app(scope, receive, response.send)
+            with values_in_json():
+                await self._app(scope, receive, response.send)
         finally:
             _write_log_line(scope, response, time.perf_counter() - begin)
 

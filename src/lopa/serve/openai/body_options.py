@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa.runtime.checked_values import check_int
+from lopa.runtime.checked_values import check_int, shown, wrong_type
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.generation_config import OPTIONS, did_you_mean
@@ -27,6 +27,9 @@ from lopa.serve.openai.foreign_options import (
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 """Paths of the endpoints that answer: OpenAI's, and Anthropic's messages."""
+COUNT_TOKENS = f"{MESSAGES}/count_tokens"
+TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+"""Paths about tokens, as in Anthropic's API and in vLLM."""
 SCORES = "/v1/score"
 """Path of the endpoint that scores given choices."""
 PROMPT_FIELDS = {CHATS: "messages", COMPLETIONS: "prompt", MESSAGES: "messages", RESPONSES: "input"}
@@ -53,7 +56,7 @@ class BodyOptions:
         if self.values.setdefault(name, value) != value:
             raise FieldError(
                 param,
-                f"{name} has two values: {str(self.values[name])[:40]} and {str(value)[:40]}",
+                f"{name} has two values: {shown(self.values[name])} and {shown(value)}",
                 expected="one value",
                 remedy="remove one of the fields",
             )
@@ -92,8 +95,9 @@ def options_from_body(
     for name, value in body.items():
         if value is None or name in IGNORED or name in (PROMPT_FIELDS[endpoint], LOPA_FIELD, CACHE_SALT, *handled):
             continue
-        if name == "best_of" and value == body.get("n"):
-            continue  # all answers that are decoded are returned
+        if name == "best_of":  # all answers that are decoded are returned
+            check_neutral(name, value, (1 if body.get("n") is None else body["n"],))
+            continue
         if name in _READERS:
             is_number = (endpoint, name) == (COMPLETIONS, "logprobs")
             with field_errors(name):
@@ -118,7 +122,7 @@ def lopa_options_from_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if lopa_object is not None and not isinstance(lopa_object, dict):
         raise FieldError(
             LOPA_FIELD,
-            f"lopa {str(lopa_object)[:80]} is not an object",
+            wrong_type(LOPA_FIELD, lopa_object, "an object"),
             expected="an object with options",
             remedy="send an object",
         )
@@ -135,7 +139,7 @@ def check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None
     if not is_neutral(value, neutral):
         raise FieldError(
             name,
-            f"{name} {str(value)[:80]} is not supported",
+            f"{name} {shown(value)} is not supported",
             expected=f"{' or '.join(json.dumps(each) for each in (*neutral, None))}, or no such field",
             remedy=HINTS.get(name, "remove it"),
         )
@@ -159,7 +163,7 @@ def _check_top_logprobs(options: BodyOptions) -> None:
     if options.params.get(field) == field and options.values[field] and not options.values.get("logprobs"):
         raise FieldError(
             field,
-            f"top_logprobs {str(options.values[field])[:80]} without logprobs",
+            f"top_logprobs {shown(options.values[field])} without logprobs",
             expected="logprobs true with top_logprobs",
             remedy="set logprobs to true",
         )
@@ -182,14 +186,16 @@ def _logprobs_of_completion(value: Any) -> dict[str, Any]:
     return {"logprobs": True, **({"top_logprobs": number} if number else {})}
 
 
+_READ_OTHERWISE = {"seed": _seed, "stop": lambda value: {"stop": stop_texts(value)}}
 _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     **{name: option_reader(option) for name, option in _OPTIONS.items()},
-    "seed": _seed,
-    "stop": lambda value: {"stop": stop_texts(value)},
+    **_READ_OTHERWISE,
     **MAPPED,
     "response_format": option_from_response_format,
 }
 """Functions from a field's value to options, by field."""
+TYPED_FIELDS = {name: option for name, option in _OPTIONS.items() if name not in (*_READ_OTHERWISE, "logprobs")}
+"""Options by the fields that have their values in all bodies."""
 
 
 LENGTH = "max_new_tokens"

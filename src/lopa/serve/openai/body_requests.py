@@ -1,8 +1,9 @@
 """Options and requests for a decoder from the body of an HTTP request; errors have the client's own field names."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.chat.chat import REASONING, Chat
@@ -14,8 +15,10 @@ from lopa.runtime.errors import (
     FieldError,
     GrammarRefusedError,
     MissingBackendError,
+    NonFiniteAnswerError,
     PromptTooLongError,
     QueueFullError,
+    ResourceExhaustedError,
     errors_as_bad_input,
 )
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
@@ -57,28 +60,32 @@ def option_errors(resolve: Resolve, options: BodyOptions) -> Iterator[None]:
     except BadInputError as error:
         invalid = _invalid_option(resolve, options)
         if invalid is None:
-            raise FieldError(LOPA_FIELD, error.received, expected=error.expected, remedy=error.remedy) from error
+            raise error.of_field(LOPA_FIELD) from error
         param = options.params[invalid]
         names = {} if param.endswith(invalid) else {invalid: param}
-        received, expected, remedy = (
-            replace_words(each, names) for each in (error.received, error.expected, error.remedy)
-        )
-        raise FieldError(param, received, expected=expected, remedy=remedy) from error
+        raise error.of_field(param, lambda text: replace_words(text, names)) from error
 
 
 def _invalid_option(resolve: Resolve, options: BodyOptions) -> str | None:
     """Return the first option with an invalid value, or otherwise one that is invalid when all others have their
-    defaults.
+    defaults, or the last one without which the others are valid.
     """
-    for resolves in (False, True):
-        for name in options.params:
-            try:
-                config = GenerationConfig.from_mapping({name: options.values[name]})
-                if resolves:
-                    resolve(config)
-            except BadInputError:
+    given, names = options.values, tuple(options.params)
+    for check in (vars, resolve):
+        for name in names:
+            if not _is_valid(check, {name: given[name]}):
                 return name
-    return None
+    others = ({other: given[other] for other in given if other != name} for name in reversed(names))
+    found = (name for name, rest in zip(reversed(names), others, strict=True) if _is_valid(resolve, rest))
+    return next(found, None)
+
+
+def _is_valid(check: Callable[[GenerationConfig], object], options: Mapping[str, Any]) -> bool:
+    try:
+        check(GenerationConfig.from_mapping(options))
+    except BadInputError:
+        return False
+    return True
 
 
 _SEEDS = 2**63
@@ -117,7 +124,7 @@ def body_errors(requested: AnswerRequest) -> Iterator[None]:
             "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
         ):
             yield
-    except (QueueFullError, EngineClosedError):
+    except (QueueFullError, EngineClosedError, ResourceExhaustedError, NonFiniteAnswerError):
         raise
     except BadInputError as error:
         raise _field_error(requested, _without_request_number(requested, error)) from error
@@ -146,21 +153,19 @@ def _without_request_number(requested: AnswerRequest, error: BadInputError) -> B
 
 def _field_error(requested: AnswerRequest, error: BadInputError) -> FieldError:
     """Return an error of the field that has to change, by the body's name."""
-    params = requested.options.params
-    param, received, remedy = requested.param, error.received, error.remedy
+    params, param = requested.options.params, requested.param
     if isinstance(error, FieldError):
-        renamed = error.with_received(received)
-        renamed.param = {**params, REASONING: requested.reasoning_param}.get(error.param, error.param)
-        return renamed
+        param = {**params, REASONING: requested.reasoning_param}.get(error.param, error.param)
+        return error.of_field(param, code=error.code)
     if isinstance(error, PromptTooLongError):
-        texts = [replace_words(each, {LENGTH: requested.length_param}) for each in (received, error.expected, remedy)]
         param = requested.length_param if error.answer_too_long else param
-        return FieldError(param, texts[0], expected=texts[1], remedy=texts[2], code="context_length_exceeded")
+        names = {LENGTH: requested.length_param}
+        return error.of_field(param, lambda text: replace_words(text, names), code="context_length_exceeded")
     if isinstance(error, GrammarRefusedError) and requested.chat is not None and requested.chat.may_call:
-        param, received = "tools", f"the grammar of the tools is not usable: {received}"
-        remedy = "simplify the schemas of the tools, or raise the number of tokens"
-    elif isinstance(error, GrammarRefusedError):
+        error = error.with_remedy("simplify the schemas of the tools, or raise the number of tokens")
+        return error.of_field("tools", received=f"the grammar of the tools is not usable: {error.received}")
+    if isinstance(error, GrammarRefusedError):
         param = next((params[name] for name in GRAMMARS if name in params), LOPA_FIELD)
     elif isinstance(error, ChoicesRefusedError):
         param = params.get("choices", LOPA_FIELD)
-    return FieldError(param, received, expected=error.expected, remedy=remedy)
+    return error.of_field(param)

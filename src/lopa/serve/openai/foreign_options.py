@@ -7,7 +7,7 @@ those in IGNORED with any value. This module does not depend on bundles.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lopa.runtime.checked_values import check_bool, check_int
+from lopa.runtime.checked_values import check_bool, check_int, shown, wrong_type
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import did_you_mean
 from lopa.runtime.options.option import MAX_POSITIONS, MAX_TOP_K
@@ -45,7 +45,7 @@ def option_from_response_format(value: Any) -> dict[str, Any]:
         return {option: value[field]}
     if kind != "text":
         raise BadInputError(
-            f"invalid response_format {str(value)[:80]}",
+            f"invalid response_format {shown(value)}",
             expected="an object with a type among " + ", ".join(TYPES),
             remedy="choose a type; put a regex or a grammar into lopa",
         )
@@ -69,7 +69,7 @@ def _schema(value: Any, holder: Any) -> dict[str, Any]:
             _check_fields(holder, ("schema", "name", "description", "strict"))
         return schema
     raise BadInputError(
-        f"invalid response_format {str(value)[:80]}",
+        f"invalid response_format {shown(value)}",
         expected='{"type": "json_schema", "json_schema": {"name": STRING, "schema": OBJECT}}',
         remedy="add the schema",
     )
@@ -129,7 +129,8 @@ HINTS = {
     "n": "send a request for each answer",
     "max_completion_tokens": "use max_output_tokens in /v1/responses, and max_tokens in /v1/messages",
     "add_special_tokens": "send the prompt as token ids, which get no special tokens",
-    "chat_template": "start the server with --chat-template",
+    "chat_template": "remove it; the server has its own template",
+    "best_of": "set it to n, since all answers that are decoded are returned",
     "prompt_logprobs": "use /v1/score",
     "repeat_penalty": "use repetition_penalty, which counts the whole prompt and answer",
     "stop_token_ids": "use stop with the text of these tokens",
@@ -167,7 +168,7 @@ def _ignore_eos(value: Any) -> dict[str, Any]:
 def _choice(value: Any) -> dict[str, Any]:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
         raise BadInputError(
-            f"invalid choices {str(value)[:80]}",
+            f"invalid choices {shown(value)}",
             expected="a non-empty list of non-empty strings",
             remedy="correct the list",
         )
@@ -185,7 +186,7 @@ def _json_object(value: Any) -> dict[str, Any]:
 def _structured_outputs(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInputError(
-            f"structured_outputs {str(value)[:80]} is not an object",
+            wrong_type("structured_outputs", value, "an object"),
             expected="an object",
             remedy='e.g. {"json": {...}}',
         )

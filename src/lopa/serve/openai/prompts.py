@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from lopa.runtime.checked_values import shown
+from lopa.runtime.checked_values import shown, wrong_type
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.request import Prompt
 from lopa.runtime.text.chat_template import text_from_content
@@ -19,16 +19,15 @@ def check_prompt_text(value: object) -> str:
     """Return a prompt that is a string. Raises BadInputError for anything else."""
     if isinstance(value, str):
         return value
-    raise BadInputError(f"prompt {str(value)[:80]} is not a string", expected="a string", remedy=_REMEDY)
+    raise BadInputError(wrong_type("prompt", value, "a string"), expected="a string", remedy=_REMEDY)
 
 
 def check_prompt_ids(value: object) -> list[int]:
     """Return a prompt that is a list of token IDs. The decoder checks their range."""
     if isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in value):
         return value
-    raise BadInputError(
-        f"prompt {str(value)[:80]} is not a list of integers", expected="a list of integers", remedy=_REMEDY
-    )
+    wanted = "a list of integers"
+    raise BadInputError(wrong_type("prompt", value, wanted), expected=wanted, remedy=_REMEDY)
 
 
 def prompts_from_field(value: object, *, max_prompts: int) -> list[Prompt]:
@@ -55,7 +54,7 @@ def messages_from_field(value: object) -> list[dict[str, Any]]:
     """
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise BadInputError(
-            f"messages {str(value)[:80]} is not a list of objects",
+            wrong_type("messages", value, "a list of objects"),
             expected='a list of {"role": string, "content": string}',
             remedy=_REMEDY,
         )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lopa.runtime.chat.chat import Chat
-from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int, shown
+from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int, shown, wrong_type
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.runtime.generation_config import did_you_mean
 from lopa.runtime.options import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
@@ -76,6 +76,9 @@ def _reasons(name: str, value: Any) -> bool | None:
 DEFAULT_TOKENS = 256
 """Default maximum tokens of an answer."""
 _HANDLED = ("n", "stream")
+_ECHO = "echo"
+READ_FIELDS = (*_HANDLED, *CHAT_FIELDS, SUFFIX, _ECHO, "best_of", "add_special_tokens")
+"""Fields that some bodies use, although others only accept a value that changes nothing."""
 _DEADLINE = "deadline"
 _STREAM_OPTIONS = ("include_usage", "include_drafts")
 _NEUTRAL_STREAM_OPTIONS = ("continuous_usage_stats", "include_obfuscation")
@@ -115,6 +118,8 @@ class AnswerRequest:
     """Name of the field that switches the reasoning of a chat."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The client's names of fields, by OpenAI's name in chats, where they differ."""
+    echo: bool = False
+    """True if the text of a completion begins with its prompt."""
 
     @property
     def chat(self) -> Chat | None:
@@ -150,13 +155,13 @@ def request_from_body(
     if not isinstance(model, str):
         raise FieldError(
             "model",
-            f"model {str(model)[:80]} is not a string",
+            wrong_type("model", model, "a string"),
             expected="the name of a model",
             remedy="choose one from /v1/models",
         )
     body = {name: value for name, value in body.items() if name != "max_tokens" or not _overrides_max_tokens(body)}
     chat = endpoint == CHATS
-    handled = (*_HANDLED, *read, *(CHAT_FIELDS if chat else (SUFFIX,)))
+    handled = (*_HANDLED, *read, *(CHAT_FIELDS if chat else (SUFFIX, _ECHO)))
     beside = (_DEADLINE,) if chat else (_DEADLINE, PARTS)
     options = options_from_body(body, endpoint, handled=handled, ours_beside=beside)
     param, reasoning_param = PROMPT_FIELDS[endpoint], ""
@@ -173,11 +178,25 @@ def request_from_body(
     deadline = check_deadline(lopa_options_from_body(body).get(_DEADLINE), limits, f"{LOPA_FIELD}.{_DEADLINE}")
     with field_errors(CACHE_SALT):
         cache_salt = check_cache_salt(body.get(CACHE_SALT))
+    echo = not chat and _echo(body, options)
     if not chat:
         param = param_of_holes(body) or param
     return AnswerRequest(
-        endpoint, model, prompts, options, copies, deadline, stream, cache_salt, param, body, reasoning_param
+        endpoint, model, prompts, options, copies, deadline, stream, cache_salt, param, body, reasoning_param, echo=echo
     )
+
+
+def _echo(body: Mapping[str, Any], options: BodyOptions) -> bool:
+    """Return whether the answer to a completion begins with its prompt. Raises FieldError where it cannot."""
+    with field_errors(_ECHO):
+        if body.get(_ECHO) is None or not check_bool(_ECHO, body[_ECHO]):
+            return False
+    other = param_of_holes(body)
+    other = options.params["logprobs"] if other is None and options.values.get("logprobs") else other
+    if other is not None:
+        expected = "one of the two, since a prompt has no log-probabilities here, and holes have a filled_text"
+        raise FieldError(_ECHO, f"echo beside {other}", expected=expected, remedy=f"remove {other} or echo")
+    return True
 
 
 def _prompts_of_completion(
@@ -219,7 +238,7 @@ def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
     if not isinstance(given, dict):
         raise FieldError(
             "stream_options",
-            f"stream_options {str(given)[:80]} is not an object",
+            wrong_type("stream_options", given, "an object"),
             expected="an object",
             remedy="send an object",
         )
@@ -263,7 +282,7 @@ def _check_limit(options: BodyOptions, name: str, max: float) -> None:
 def _over_limit(param: str, value: object, max: float) -> FieldError:
     return FieldError(
         param,
-        f"{param} {str(value)[:80]} exceeds this server's limit",
+        f"{param} {shown(value)} exceeds this server's limit",
         expected=f"at most {max:g}",
         remedy="reduce it",
     )

@@ -91,10 +91,11 @@ class Shape:
     """Function from a text to the text fields of a stream part; "" means no text."""
     first: dict[str, Any] | None
     """Fields of the first stream part of a choice, if the endpoint sends one."""
-    logprobs: Callable[[Sequence[LogprobEntry]], dict[str, Any]]
+    logprobs: Callable[[Sequence[LogprobEntry], Sequence[int] | None], dict[str, Any]]
+    """Function from the tokens, and the offsets of their texts in the answer's."""
 
 
-def _chat_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
+def _chat_logprobs(entries: Sequence[LogprobEntry], _: Sequence[int] | None) -> dict[str, Any]:
     def fields_of(token: TokenText) -> dict[str, Any]:
         return {"token": token.text, "logprob": token.logprob, "bytes": token.bytes}
 
@@ -105,7 +106,7 @@ def _chat_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
     }
 
 
-def _completion_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
+def _completion_logprobs(entries: Sequence[LogprobEntry], offsets: Sequence[int] | None) -> dict[str, Any]:
     """Return the fields of completions. As in OpenAI's API, the candidates include the token itself."""
     tokens = [token for token, _ in entries]
     tops = [
@@ -116,8 +117,29 @@ def _completion_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": tops if any(tops) else None,
-        "text_offset": None,
+        "text_offset": offsets,
     }
+
+
+_WINDOW = 64
+"""Maximum number of tokens that are decoded for an offset. Half of them are context."""
+
+
+def text_offsets(ids: Sequence[int], text: str, decode_ids: DecodeIds) -> list[int]:
+    """Return the number of characters of `text` before each of `ids`. Tokens behind its end have its length."""
+    offsets: list[int] = []
+    start = before = 0
+    for end in range(len(ids)):
+        if end - start == _WINDOW:
+            start, whole = start + _WINDOW // 2, before + _characters(ids[start:end], decode_ids)
+            before = whole - _characters(ids[start:end], decode_ids)
+        offsets.append(min(len(text), before + _characters(ids[start:end], decode_ids)))
+    return offsets
+
+
+def _characters(ids: Sequence[int], decode_ids: DecodeIds) -> int:
+    """Return the number of complete characters of a text."""
+    return len(decode_ids(list(ids)).rstrip(_REPLACEMENT))
 
 
 SHAPES = {
@@ -156,11 +178,12 @@ def logprobs_from_result(shape: Shape, result: GenerationResult, decode_ids: Dec
         return TokenText(decode_ids([token_id]), logprob if math.isfinite(logprob) else None)
 
     candidates = result.top_logprobs or ((),) * len(result.token_ids)
+    entries = [
+        (token_text(token, logprob), [token_text(*each) for each in best if math.isfinite(each.logprob)])
+        for token, logprob, best in zip(result.token_ids, result.logprobs, candidates, strict=True)
+    ]
     return shape.logprobs(
-        [
-            (token_text(token, logprob), [token_text(*each) for each in best if math.isfinite(each.logprob)])
-            for token, logprob, best in zip(result.token_ids, result.logprobs, candidates, strict=True)
-        ]
+        entries, text_offsets(result.token_ids, result.text, decode_ids) if result.holes is None else None
     )
 
 

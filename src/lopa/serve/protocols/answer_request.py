@@ -57,6 +57,5 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except FieldError as error:
         param = names.get(error.param, error.param)
-        texts = (replace_words(each, {error.param: param}) for each in (error.received, error.expected, error.remedy))
-        received, expected, remedy = texts
-        raise FieldError(param, received, expected=expected, remedy=remedy, code=error.code) from error
+        words = {error.param: param}
+        raise error.of_field(param, lambda text: replace_words(text, words), code=error.code) from error

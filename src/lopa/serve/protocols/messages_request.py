@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from lopa.runtime.checked_values import check_bool, check_int, shown
+from lopa.runtime.checked_values import check_bool, check_int, shown, wrong_type
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.runtime.options import MAX_POSITIONS
 from lopa.serve.openai.body_options import MESSAGES
@@ -100,7 +100,8 @@ def _text(block: Any, where: str) -> str:
 
 def _messages(value: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(value, list) or not value:
-        raise BadInputError(f"messages is {shown(value)}", expected="a non-empty list of messages", remedy=_EXAMPLE)
+        expected = "a non-empty list of messages"
+        raise BadInputError(wrong_type("messages", value, expected), expected=expected, remedy=_EXAMPLE)
     for number, message in enumerate(value):
         role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
         if role not in _ROLES or not isinstance(content, str | list):

@@ -1,7 +1,7 @@
 """Replies of OpenAI's chats and completions. Fields that OpenAI lacks go into "lopa"."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from lopa.serve.chat.answer_parser import Part, ReasoningText
 from lopa.serve.chat.call_parser import ToolCall
@@ -40,9 +40,17 @@ class OpenAIReply:
         return {**self._head(self._shape.object), "choices": written, "usage": self._usage(choices)}
 
     def begin(self, count: int, prompt_tokens: int) -> bytes:  # noqa: ARG002
-        """Return the first event of each choice, if the endpoint sends one."""
+        """Return the first event of each choice, if the endpoint sends one or the client wants its prompt."""
         first = self._shape.first
+        if self._context.requested.echo:
+            return b"".join(self._chunk(index, self._shape.part(self._prompt(index))) for index in range(count))
         return b"" if first is None else b"".join(self._chunk(index, first) for index in range(count))
+
+    def _prompt(self, index: int) -> str:
+        """Return the text of the prompt of a choice."""
+        requested = self._context.requested
+        prompt = requested.prompts[index // requested.copies]
+        return prompt if isinstance(prompt, str) else self._context.decode_ids(cast(list[int], prompt))
 
     def part(self, index: int, part: Part) -> bytes:
         """Return the event of a part. A call is complete in one event."""
@@ -90,7 +98,8 @@ class OpenAIReply:
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         written = choice_from_result(self._shape, index, choice.result, self._context.decode_ids)
         if "message" not in written:
-            return written
+            prompt = self._prompt(index) if self._context.requested.echo else ""
+            return {**written, "text": prompt + written["text"]}
         message: dict[str, Any] = {**written["message"], "content": choice.text}
         if choice.reasoning:
             message |= _reasoning(choice.reasoning)

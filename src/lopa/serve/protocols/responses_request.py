@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lopa.runtime.checked_values import shown
+from lopa.runtime.checked_values import shown, wrong_type
 from lopa.runtime.errors import BadInputError, FieldError, field_errors
 from lopa.serve.openai.body_options import RESPONSES, check_neutral
 from lopa.serve.openai.request import AnswerRequest
@@ -61,7 +61,8 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if not isinstance(value, list):
-        raise BadInputError(f"input is {shown(value)}", expected="a text or a list of items", remedy=_EXAMPLE)
+        expected = "a text or a list of items"
+        raise BadInputError(wrong_type("input", value, expected), expected=expected, remedy=_EXAMPLE)
     return _joined_turns(_message(item, f"item {number} (counted from 0)") for number, item in enumerate(value))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import FieldError
 from lopa.serve.http.api_error import ApiError
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, PROMPT_FIELDS, SCORES, lopa_options_from_body
@@ -49,11 +50,12 @@ def score_request_from_body(
         ("prompt", len(requested.prompts) > 1),
         ("n", requested.copies > 1),
         ("stream", requested.stream is not None),
+        ("echo", requested.echo),
     ):
         if is_wrong:
             raise FieldError(
                 field,
-                f"{field} {str(body[field])[:80]}",
+                f"{field} {shown(body[field])}",
                 expected="one prompt and one reply that is not streamed",
                 remedy="send a request for each prompt" if field == "prompt" else f"remove {field}",
             )
