@@ -65,7 +65,7 @@ def http_routes() -> str:
     """Return the paths of the server with their methods."""
     from lopa.serve.protocols.api_description import PATHS
 
-    return table(("path", "answer"), [(f"`{path}`", answer) for path, answer in PATHS.items()])
+    return table(("path", "answer"), [(f"`{path}`", answer) for path, (answer, *_) in PATHS.items()])
 
 
 def http_fields() -> str:
@@ -166,6 +166,8 @@ _EXPLAINED = {
     "reasoning",
     "enable_thinking",
     "add_special_tokens",
+    "echo",
+    "best_of",
 }
 _COMMON = {"--quiet", "--verbose", "--help", "--help-all"}
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -6,8 +6,7 @@ error shows only the beginning of a long value.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from itertools import islice
 from typing import Any
@@ -20,18 +19,8 @@ MAX_SECONDS = 1e9
 """Upper limit of durations, about 30 years. Every system's wait functions accept it."""
 _MAX_SHOWN_CHARACTERS = 80
 """Maximum number of characters of a value in an error."""
-_in_json = ContextVar("_in_json", default=False)
-"""True while errors are for a client that sent JSON."""
-
-
-@contextmanager
-def values_in_json() -> Iterator[None]:
-    """Write the values in errors of the block as the client sent them: null instead of None."""
-    token = _in_json.set(True)
-    try:
-        yield
-    finally:
-        _in_json.reset(token)
+VALUES_IN_JSON = ContextVar("VALUES_IN_JSON", default=False)
+"""True if errors write values as a client sent them: null instead of None."""
 
 
 def shown(value: object) -> str:
@@ -39,7 +28,7 @@ def shown(value: object) -> str:
     try:
         if isinstance(value, list | tuple):  # cuts a long list before its repr is computed
             value = list(islice(value, _MAX_SHOWN_CHARACTERS)) if len(value) > _MAX_SHOWN_CHARACTERS else value
-        text = json.dumps(value, ensure_ascii=False) if _in_json.get() else repr(value)
+        text = json.dumps(value, ensure_ascii=False) if VALUES_IN_JSON.get() else repr(value)
         text = text.encode("utf-8", "backslashreplace").decode()
     except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"

@@ -60,13 +60,11 @@ class LopaError(Exception):
         return changed
 
     def of_field(
-        self, param: str, change: Callable[[str], str] = str, *, code: str | None = None, received: str | None = None
+        self, param: str, change: Callable[[str], str] = str, *, code: str | None = None, received: str = ""
     ) -> "FieldError":
-        """Return this error as one of the field `param`, with its texts changed by `change`."""
-        received, remedy = change(self.received if received is None else received), change(self._client_remedy)
-        return FieldError(
-            param, received, expected=change(self.expected), remedy=remedy, operator=self.operator, code=code
-        )
+        """Return this error as one of the field `param`, with another `received` and texts changed by `change`."""
+        texts = {"expected": change(self.expected), "remedy": change(self._client_remedy), "operator": self.operator}
+        return FieldError(param, change(received or self.received), code=code, **texts)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle all attributes, so that the error survives a transfer between processes (MPI, Ray)."""
@@ -113,17 +111,8 @@ class PromptTooLongError(BadInputError):
 class FieldError(BadInputError):
     """Invalid field of a request. `param` is its name, and `code` an error code for programs, if there is one."""
 
-    def __init__(
-        self,
-        param: str,
-        received: str,
-        *,
-        expected: str,
-        remedy: str = "",
-        operator: str = "",
-        code: str | None = None,
-    ) -> None:
-        super().__init__(received, expected=expected, remedy=remedy, operator=operator)
+    def __init__(self, param: str, received: str, *, code: str | None = None, **texts: str) -> None:
+        super().__init__(received, **texts)
         self.param, self.code = param, code
 
 

@@ -33,6 +33,7 @@ def test_an_answer_names_its_line(tiny_bundle: Path) -> None:
     (choice,) = body["choices"]
     assert choice["message"] == {"role": "assistant", "content": "text", "refusal": None}
     assert choice["finish_reason"] == "length"
+    assert choice["lopa"]["steps"] == body["usage"]["lopa"]["steps"] == 1  # where the server has it
     assert [each["logprob"] for each in choice["logprobs"]["content"]] == [-0.5, None]
     assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (2, 2)
     assert bad["response"]["body"]["error"]["param"] == "messages"

@@ -152,7 +152,7 @@ def check_template(template: str, special_tokens: Mapping[str, str], *, name: st
         raise BadInputError(
             received,
             expected="a prompt that contains the message",
-            remedy="use a file with another template (--chat-template)",
+            operator="use a file with another template (--chat-template)",
         )
 
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lopa.runtime.checked_values import values_in_json
+from lopa.runtime.checked_values import VALUES_IN_JSON
 from lopa.serve.logs import ACCESS, REQUEST_ID
 
 HEADER = "x-request-id"
@@ -65,12 +65,12 @@ class RequestLog:
         _number.set(number)
         _has_client_id.set(has_client_id)
         _own.set(None)
+        VALUES_IN_JSON.set(True)
         REQUEST_ID.set(given[0].decode() if has_client_id else f"req_{number}")
         response = _CountedResponse(send)
         begin = time.perf_counter()
         try:
-            with values_in_json():
-                await self._app(scope, receive, response.send)
+            await self._app(scope, receive, response.send)
         finally:
             _write_log_line(scope, response, time.perf_counter() - begin)
 

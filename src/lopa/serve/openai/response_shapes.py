@@ -130,16 +130,12 @@ def text_offsets(ids: Sequence[int], text: str, decode_ids: DecodeIds) -> list[i
     offsets: list[int] = []
     start = before = 0
     for end in range(len(ids)):
+        found = before + len(decode_ids(list(ids[start:end])).rstrip(_REPLACEMENT))
+        offsets.append(min(len(text), found))
         if end - start == _WINDOW:
-            start, whole = start + _WINDOW // 2, before + _characters(ids[start:end], decode_ids)
-            before = whole - _characters(ids[start:end], decode_ids)
-        offsets.append(min(len(text), before + _characters(ids[start:end], decode_ids)))
+            start += _WINDOW // 2
+            before = found - len(decode_ids(list(ids[start:end])).rstrip(_REPLACEMENT))
     return offsets
-
-
-def _characters(ids: Sequence[int], decode_ids: DecodeIds) -> int:
-    """Return the number of complete characters of a text."""
-    return len(decode_ids(list(ids)).rstrip(_REPLACEMENT))
 
 
 SHAPES = {

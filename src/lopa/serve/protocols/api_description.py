@@ -6,54 +6,35 @@ from typing import Any, Literal, get_args, get_origin
 from lopa import __version__
 from lopa.runtime.generation_config import OPTION_TABLE
 from lopa.runtime.options.option import Option
-from lopa.serve.openai.body_options import (
-    CHATS,
-    COMPLETIONS,
-    COUNT_TOKENS,
-    DETOKENIZE,
-    LOPA_FIELD,
-    MESSAGES,
-    RESPONSES,
-    SCORES,
-    TOKENIZE,
-    TYPED_FIELDS,
-)
+from lopa.serve.openai.body_options import LOPA_FIELD, TYPED_FIELDS
 from lopa.serve.openai.foreign_options import MAPPED, NEUTRAL
 from lopa.serve.openai.request import READ_FIELDS
 
 _COMPLETION = "a completion, as one response or as a stream"
-PATHS: Mapping[str, str] = {
-    "GET /": "a page that shows two decodes side by side",
-    "GET /v1/models": "the model, its length limit and the paths that it answers",
-    "GET /v1/models/{name}": "the same for one name",
-    f"POST {CHATS}": _COMPLETION,
-    f"POST {COMPLETIONS}": _COMPLETION,
-    f"POST {MESSAGES}": "Anthropic's messages, as one response or as a stream",
-    f"POST {RESPONSES}": "OpenAI's responses, as one response or as a stream",
-    f"POST {SCORES}": "the probabilities of given answers",
-    f"POST {COUNT_TOKENS}": f"the number of tokens of a prompt of `{MESSAGES}`",
-    f"POST {TOKENIZE}": "the token ids of a text or a chat",
-    f"POST {DETOKENIZE}": "the text of token ids",
-    "GET /version": "the version of lopa-export",
-    "GET /openapi.json": "this interface as an OpenAPI document",
-    "GET /health": "200 from the start while the process can continue, 503 after a device failed",
-    "GET /ready": "200 while requests are accepted; 503 while the bundle opens, while the server stops or after a "
-    "failure",
-    "GET /metrics": "metrics in Prometheus's text format",
-}
-"""What each path answers, by its method and path."""
-_REQUIRED: Mapping[str, tuple[str, ...]] = {
-    **{CHATS: ("model", "messages"), COMPLETIONS: ("model",), RESPONSES: ("model", "input"), DETOKENIZE: ("tokens",)},
-    **{
-        MESSAGES: ("model", "max_tokens", "messages"),
-        COUNT_TOKENS: ("model", "messages"),
-        SCORES: ("model", "choices"),
-    },
-    TOKENIZE: (),
-}
-"""Required fields of each body."""
+PATHS: Mapping[str, tuple[str, ...]] = {
+    "GET /": ("a page that shows two decodes side by side",),
+    "GET /v1/models": ("the model, its length limit and the paths that it answers",),
+    "GET /v1/models/{name}": ("the same for one name",),
+    "POST /v1/chat/completions": (_COMPLETION, "model", "messages"),
+    "POST /v1/completions": (_COMPLETION, "model"),
+    "POST /v1/messages": (
+        "Anthropic's messages, as one response or as a stream", "model", "max_tokens", "messages",
+    ),
+    "POST /v1/responses": ("OpenAI's responses, as one response or as a stream", "model", "input"),
+    "POST /v1/score": ("the probabilities of given answers", "model", "choices"),
+    "POST /v1/messages/count_tokens": ("the number of tokens of a prompt of `/v1/messages`", "model", "messages"),
+    "POST /tokenize": ("the token ids of a text or a chat",),
+    "POST /detokenize": ("the text of token ids", "tokens"),
+    "GET /version": ("the version of lopa-export",),
+    "GET /openapi.json": ("this interface as an OpenAPI document",),
+    "GET /health": ("200 from the start while the process can continue, 503 after a device failed",),
+    "GET /ready": ("200 while requests are accepted; 503 while the bundle opens, the server stops or after a failure",),
+    "GET /metrics": ("metrics in Prometheus's text format",),
+}  # fmt: skip
+"""What each path answers, and the fields that its body must have, by method and path."""
 _KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 _OBJECT = {"type": ["object", "null"]}
+_SCHEMAS = "#/components/schemas/"
 
 
 def api_description() -> dict[str, Any]:
@@ -62,21 +43,18 @@ def api_description() -> dict[str, Any]:
         **{name: {"enum": [*values, None]} for name, values in NEUTRAL.items() if name not in READ_FIELDS},
         **{name: {} for name in MAPPED},
         **{name: _schema(OPTION_TABLE[option]) for name, option in TYPED_FIELDS.items()},
-        "model": {"type": "string"},
-        "stream": {"type": ["boolean", "null"]},
-        "stream_options": _OBJECT,
-        LOPA_FIELD: {"$ref": "#/components/schemas/Options"},
+        **{"model": {"type": "string"}, "stream": {"type": ["boolean", "null"]}, "stream_options": _OBJECT},
+        LOPA_FIELD: {"$ref": f"{_SCHEMAS}Options"},
     }
-    error = {"message": _typed("string"), "type": _typed("string"), "param": {}, "code": {}}
     schemas = {
         "Fields": {"type": "object", "properties": fields},
         "Options": {**_OBJECT, "properties": {name: _schema(each) for name, each in OPTION_TABLE.items()}},
-        "Error": {"type": "object", "properties": {"error": {"type": "object", "properties": error}}},
+        "Error": {"type": "object", "properties": {"error": {"type": "object"}}},
     }
     paths: dict[str, dict[str, Any]] = {}
-    for name, answer in PATHS.items():
+    for name, (answer, *required) in PATHS.items():
         method, path = name.split()
-        paths.setdefault(path, {})[method.lower()] = _operation(path, answer)
+        paths.setdefault(path, {})[method.lower()] = _operation(method, path, answer, required)
     return {
         "openapi": "3.1.0",
         "info": {"title": "lopa-export", "version": __version__},
@@ -85,31 +63,21 @@ def api_description() -> dict[str, Any]:
     }
 
 
-def _operation(path: str, answer: str) -> dict[str, Any]:
-    """Return what a client sends to `path`, and what it receives."""
-    found: dict[str, Any] = {
-        "summary": answer,
-        "responses": {
-            "200": {"description": answer},
-            "default": {"description": "an error", "content": _json({"$ref": "#/components/schemas/Error"})},
-        },
-    }
+def _operation(method: str, path: str, answer: str, required: list[str]) -> dict[str, Any]:
+    """Return what a client sends, and what it receives."""
+    error = {"description": "an error", "content": _json({"$ref": f"{_SCHEMAS}Error"})}
+    found: dict[str, Any] = {"summary": answer, "responses": {"200": {"description": answer}, "default": error}}
     if "{name}" in path:
-        found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _typed("string")}]
-    if path in _REQUIRED:
-        body = {"allOf": [{"$ref": "#/components/schemas/Fields"}], "required": list(_REQUIRED[path])}
-        found["requestBody"] = {"required": True, "content": _json(body)}
-    if path in _REQUIRED or path.startswith("/v1/"):
+        found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if method == "POST":
+        found["requestBody"] = {"required": True, "content": _json({"$ref": f"{_SCHEMAS}Fields", "required": required})}
+    if method == "POST" or path.startswith("/v1/"):
         found["security"] = [{"key": []}, {}]  # a server without keys needs none
     return found
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
-
-
-def _typed(kind: str) -> dict[str, Any]:
-    return {"type": kind}
 
 
 def _schema(option: Option) -> dict[str, Any]:
