@@ -67,7 +67,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
     path = bundle.path / costs_name(device)
     chosen, operator = _remedy(bundle, device, threads)
     if not path.is_file():
-        received = f"branches 'auto' without a cost table {path.name} in the bundle"
+        received = f"branches 'auto', but the bundle's {path.name} does not exist"
         raise BadInputError(received, expected="a cost table for this device", remedy=chosen, operator=operator)
     remedy = f"{chosen}, or {operator}"
     text = bundle.content(path.name, expected="a cost table", remedy=remedy)
