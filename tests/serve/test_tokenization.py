@@ -8,6 +8,8 @@ import tokenizers
 from tests.serve.servers import Server
 from tests.serve.test_answers import CHAT, QUESTIONS, refused
 
+from lopa.serve.openai.response_shapes import text_offsets
+
 TEXTS = ("2 + 2", "wörld 世界 \N{GRINNING FACE}\n", "a <|endoftext|> in a text", "", QUESTIONS[0])
 
 
@@ -76,6 +78,9 @@ def test_completions_with_logprobs_have_the_offset_of_each_token(server: Server,
             if "\N{REPLACEMENT CHARACTER}" not in token and end < len(choice.text):
                 assert choice.text[start:end] == token
         assert max(offsets) <= len(choice.text)
+    ids = library.encode(" ".join(QUESTIONS) + 40 * TEXTS[1]).ids  # several windows
+    expected = [len(library.decode(ids[:end]).rstrip("\N{REPLACEMENT CHARACTER}")) for end in range(len(ids))]
+    assert text_offsets(ids, library.decode(ids), library.decode) == expected
 
 
 @pytest.mark.parametrize("prompt", [QUESTIONS[0], [QUESTIONS[0], QUESTIONS[1]], [376, 130, 117]])

@@ -34,7 +34,7 @@ class LopaError(Exception):
 
     @property
     def remedy(self) -> str:
-        """What to do, for whoever has the bundle and the machine."""
+        """Advice to a caller that has the bundle and the machine."""
         return ", or ".join(filter(None, (self._client_remedy, self.operator)))
 
     @property

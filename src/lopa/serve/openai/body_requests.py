@@ -67,8 +67,9 @@ def option_errors(resolve: Resolve, options: BodyOptions) -> Iterator[None]:
 
 
 def _invalid_option(resolve: Resolve, options: BodyOptions) -> str | None:
-    """Return the first option with an invalid value, or otherwise one that is invalid when all others have their
-    defaults, or the last one without which the others are valid.
+    """Return the first option with an invalid value, or otherwise one that is invalid among defaults.
+
+    If there is none, two options exclude each other. It is then the last one without which the others are valid.
     """
     given, names = options.values, tuple(options.params)
     for check in (vars, resolve):

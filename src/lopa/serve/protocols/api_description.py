@@ -31,7 +31,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "GET /ready": ("200 while requests are accepted; 503 while the bundle opens, the server stops or after a failure",),
     "GET /metrics": ("metrics in Prometheus's text format",),
 }  # fmt: skip
-"""What each path answers, and the fields that its body must have, by method and path."""
+"""Description of each path's answer, and the fields that its body must have, by method and path."""
 _KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 _OBJECT = {"type": ["object", "null"]}
 _SCHEMAS = "#/components/schemas/"
