@@ -170,7 +170,7 @@ def test_invalid_chat_fields_are_rejected_by_name(server: Server, invalid: dict[
 @pytest.mark.parametrize(
     ("invalid", "param"),
     [
-        ({"temperature": 1, "top_k": 50}, "top_k"),
+        ({"presence_penalty": 1}, "presence_penalty"),
         ({"regex": "a", "top_k": 3, "guided_json": {}}, "guided_json"),
         ({"lopa": {"branches": "auto"}}, "lopa.branches"),
         ({"suffix": "end"}, "suffix"),
