@@ -40,14 +40,7 @@ def variant_config(decoder: Decoder, variant: Variant) -> GenerationConfig:
 
     The complete options identify an outcome. Raises BadInputError for options that the bundle forbids.
     """
-    config = decoder.config(
-        **{
-            "strategy": variant.strategy,
-            "branches": variant.branches,
-            "max_new_tokens": MAX_NEW_TOKENS,
-            **dict(variant.options),
-        }
-    )
+    config = decoder.config(**{"max_new_tokens": MAX_NEW_TOKENS, **variant.requested})
     return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 
@@ -62,12 +55,13 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
 
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
     """Return the options that all variants share, by name."""
-    configs = [asdict(variant_config(decoder, variant)) for variant in variants]
+    configs = [variant_config(decoder, variant) for variant in variants]
+    settings = [{**asdict(config), **config.requested()} for config in configs]
     excluded = {"strategy", "branches"}
     return {
         name: value
-        for name, value in configs[0].items()
-        if name not in excluded and all(config[name] == value for config in configs)
+        for name, value in settings[0].items()
+        if name not in excluded and all(each[name] == value for each in settings)
     }
 
 

@@ -11,6 +11,7 @@ from lopa.bench.comparison.candidates import (
     CONTROL,
     Candidate,
     control_candidate,
+    distinct_candidates,
     exact_candidates,
     first_candidates,
     neighbors,
@@ -96,8 +97,13 @@ class TuningRun:
         seed: int,
         max_loss: float,
         others: Mapping[str, Decoder] | None = None,
+        named: Sequence[Candidate] = (),
     ) -> None:
-        """Prepare a search on `decoder`. `others` are further precisions of its bundle, by name."""
+        """Prepare a search on `decoder`. `others` are further precisions of its bundle, by name.
+
+        The `named` candidates, if there are any, replace the first list of candidates.
+        """
+        self._first = distinct_candidates(decoder, named) if named else first_candidates(decoder)
         self._decoder, self._decodes, self._others = decoder, decodes, others or {}
         self._questions = random.Random(seed).sample(range(questions), questions)
         self._candidates: dict[str, tuple[str, Candidate]] = {}
@@ -116,7 +122,7 @@ class TuningRun:
         exact = exact_candidates(self._decoder)
         names = self._add(self._decoder, exact)
         pilot = self._questions[:PILOT_QUESTIONS]
-        if not self._ladder.climb(self._add(self._decoder, first_candidates(self._decoder))):
+        if not self._ladder.climb(self._add(self._decoder, self._first)):
             return False
         if self._ladder.balanced is not None:
             chosen = self._candidates[self._ladder.balanced][1]

@@ -1,12 +1,15 @@
-"""Configurations of `bench quality`: strategies with several values of one option."""
+"""Configurations of `bench quality` and `tune`: strategies with several values of one option, or with a grid of values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import OPTIONS, did_you_mean, reads_option
 from lopa.runtime.options import StrategyName
+from lopa.runtime.strategy import strategy_from_name, strategy_names
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -27,6 +30,14 @@ class Variant:
     def curve_name(self) -> str:
         """Name of the curve that the configuration is a point of."""
         return self.curve or self.strategy
+
+    @property
+    def requested(self) -> dict[str, Any]:
+        """Options by name for GenerationConfig. Those of an installed strategy are its strategy_options."""
+        own = {name: value for name, value in self.options if name not in OPTIONS}
+        common = {name: value for name, value in self.options if name in OPTIONS}
+        given = {"strategy": self.strategy, "branches": self.branches, **common, "strategy_options": own or None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 VARIANTS = (
@@ -56,14 +67,26 @@ class Sweep:
         if not self.values:
             return (Variant(curve, self.strategy, options=self.options, curve=curve),)
         return tuple(
-            Variant(
-                f"{curve} {value:g}" if isinstance(value, float) else f"{curve} {value}",
-                self.strategy,
-                options=(*self.options, (self.control, value)),
-                curve=curve,
-            )
+            Variant(f"{curve} {_text(value)}", self.strategy, options=(*self.options, (self.control, value)), curve=curve)
             for value in self.values
         )
+
+    def grid(self, curve: str, swept: Mapping[str, Sequence[Any]]) -> tuple[Variant, ...]:
+        """Return one configuration for each combination of the values in `swept`, or `variants` if it is empty.
+
+        The points of a curve differ in the last option.
+        """
+        fixed = tuple((name, value) for name, value in self.options if name not in swept)
+        found = []
+        for values in product(*swept.values()):
+            words = [curve, *(f"{name}={_text(value)}" for name, value in zip(swept, values, strict=True))]
+            options = (*fixed, *zip(swept, values, strict=True))
+            found.append(Variant(" ".join(words), self.strategy, options=options, curve=" ".join(words[:-1])))
+        return tuple(found) if swept else self.variants(curve)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
@@ -124,11 +147,19 @@ _RECOMMENDED = (
 """Pairs of curve and configuration."""
 
 
-def variants_from_text(text: str) -> tuple[Variant, ...]:
-    """Return the configurations of the comma-separated curves in `text`, or of a set.
+def variants_from_text(text: str, swept: Mapping[str, Sequence[Any]] | None = None) -> tuple[Variant, ...]:
+    """Return the configurations of the comma-separated curves and strategies in `text`, or of a set.
 
-    Raises BadInputError for an unknown name.
+    `swept` has values of options by name. They replace the values of every curve whose strategy reads the option.
+    Raises BadInputError for an unknown name, and for an option that none of the strategies reads.
     """
+    swept = swept or {}
+    if swept and text in (PUBLISHED, RECOMMENDED, EVERY):
+        raise BadInputError(
+            f"--sweep with the set {text} of --strategies",
+            expected="names of strategies",
+            remedy="name the strategies to sweep, e.g. --strategies d2f",
+        )
     if text == PUBLISHED:
         return (*VARIANTS, AUTO_VARIANT)
     if text == RECOMMENDED:
@@ -136,11 +167,28 @@ def variants_from_text(text: str) -> tuple[Variant, ...]:
             variant for curve, name in _RECOMMENDED for variant in SWEEPS[curve].variants(curve) if variant.name == name
         )
     names: Sequence[str] = list(SWEEPS) if text == EVERY else [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in SWEEPS]
+    known = dict.fromkeys((*SWEEPS, *strategy_names()))
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise BadInputError(
-            f"unknown curve {shown(unknown[0])}",
-            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or names among " + ", ".join(SWEEPS),
-            remedy="separate names by commas",
+            f"unknown curve or strategy {shown(unknown[0])}",
+            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or names among " + ", ".join(known),
+            remedy=did_you_mean(unknown[0], known, otherwise="separate names by commas"),
         )
-    return tuple(variant for name in dict.fromkeys(names) for variant in SWEEPS[name].variants(name))
+    curves = {name: SWEEPS.get(name, Sweep(name)) for name in names}
+    reading = {
+        curve: [name for name in swept if reads_option(strategy_from_name(sweep.strategy), name)]
+        for curve, sweep in curves.items()
+    }
+    unread = [name for name in swept if not any(name in each for each in reading.values())]
+    if unread:
+        raise BadInputError(
+            f"--sweep {unread[0]} with --strategies {text}, which do not read it",
+            expected="an option that one of these strategies reads",
+            remedy=f"remove --sweep {unread[0]}, or name a strategy that reads it",
+        )
+    return tuple(
+        variant
+        for curve, sweep in curves.items()
+        for variant in sweep.grid(curve, {name: swept[name] for name in reading[curve]})
+    )

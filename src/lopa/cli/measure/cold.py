@@ -19,10 +19,10 @@ from lopa.runtime.bundle import Bundle
 @report_option
 @device_option
 @threads_option
-def command(bundle: Path, output: Path | None, devices: tuple[str, ...], threads: int | None) -> None:
+def command(bundle: Path, output: Path | None, overwrite: bool, devices: tuple[str, ...], threads: int | None) -> None:
     """Measure seconds from the import of the runtime to the first forward of BUNDLE, in new processes."""
     opened = Bundle.open(bundle)
-    files = ReportOutput(output)
+    files = ReportOutput(output, replaces=overwrite)
     files.check("cold")
     run = run_now(opened, device=",".join(devices), threads=threads, arguments=command_line())
     starts = []

@@ -7,15 +7,16 @@ import click
 
 from lopa.bench.comparison.outcomes import KeptOutcomes
 from lopa.bench.comparison.quality_figures import rows_from_outcomes
-from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings, variant_config, variants_that_fit
+from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings, variant_config
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
-from lopa.bench.comparison.score_plot import check_matplotlib, panels_of_quality, png_from_panels
-from lopa.bench.comparison.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
+from lopa.bench.comparison.score_plot import check_matplotlib, panels_of_quality
+from lopa.bench.comparison.variants import PUBLISHED
 from lopa.bench.data_sets import sample_file, write_samples
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, prompt_file, run_now
-from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option
+from lopa.cli.measure.compared_strategies import requested_variants, strategies_options, supported_variants
+from lopa.cli.measure.report_output import ReportOutput, command_line, note, plot_option, report_option, resume_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.cli.program.verbosity import quiet
@@ -31,34 +32,26 @@ _NAME = "quality"
     examples=(
         "lopa-export bench quality BUNDLE EVAL.jsonl --limit 1 --strategies eb -o REPORT",
         "lopa-export bench quality BUNDLE EVAL.jsonl --limit 1 --strategies eb,klass -o REPORT --resume",
+        "lopa-export bench quality BUNDLE EVAL.jsonl --limit 1 --strategies d2f --sweep skip_threshold=0.7,0.8",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompts", type=click.Path(path_type=Path), metavar="EVAL")
-@option(
-    "--strategies",
-    metavar="NAMES",
-    default=PUBLISHED,
-    help=f"Strategies, separated by commas ({', '.join(SWEEPS)}), each measured with several values of one of its "
-    "options; or a set: recommended (8 configurations), published (8 or 9), all (more than 100).",
-)
+@strategies_options(default=PUBLISHED)
 @option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of prompts of each kind.")
-@option("--resume", is_flag=True, help="Keep the outcomes in --output and decode only the missing ones.")
+@resume_option("Keep the outcomes in --output and decode only the missing ones.")
 @report_option
-@option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    metavar="PNG",
-    help="File for a plot of score against tokens per forward and per second.",
-)
+@plot_option("File for a plot of score against tokens per forward and per second: .png, .svg or .pdf.")
 @device_options
 def command(
     bundle: Path,
     prompts: Path,
     strategies: str,
+    sweep: tuple[str, ...],
     limit: int | None,
     resume: bool,
     output: Path | None,
+    overwrite: bool,
     plot: Path | None,
     devices: tuple[str, ...],
     device_timeout: float,
@@ -69,10 +62,8 @@ def command(
     EVAL is a file of JSON lines with "prompt", "answer" and "kind" (docs/how-to/measure.md). The subcommand questions
     writes such files.
     """
-    if resume and output is None:
-        raise click.UsageError("--resume needs --output, the folder of the outcomes")
-    files = ReportOutput(output, plot)
-    requested = variants_from_text(strategies)
+    files = ReportOutput(output, plot, replaces=overwrite, resumes=resume)
+    requested = requested_variants(strategies, sweep)
     items = eval_set_from_jsonl(prompts, limit=limit, chats=True)
     if plot is not None:
         check_matplotlib()
@@ -85,8 +76,7 @@ def command(
     with ExitStack() as opened:
         decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))
         files.check(_NAME)
-        # A configuration that the bundle does not support is an error if it is named, and skipped in a set.
-        variants = variants_that_fit(decoder, requested) if strategies in (PUBLISHED, EVERY) else requested
+        variants = supported_variants(decoder, strategies, requested)
         configs = {variant.name: variant_config(decoder, variant) for variant in variants}
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(prompts, limit)
@@ -103,4 +93,4 @@ def command(
     if kept is not None and output is not None and has_samples:
         write_samples(output, items, {name: kept.texts(items, name, config) for name, config in configs.items()})
     report = QualityReport(_NAME, run, file, settings, rows)
-    files.write(_NAME, report, tables_from_quality(report), lambda report: png_from_panels(panels_of_quality(report)))
+    files.write(_NAME, report, tables_from_quality(report), lambda: panels_of_quality(report))

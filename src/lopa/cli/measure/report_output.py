@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
+from lopa.bench.comparison.outcomes import outcomes_file
+from lopa.bench.comparison.score_plot import PLOT_FORMATS, Panel, plot_from_panels
 from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.table import Table, show_table
 from lopa.cli.program.grouped_command import option
 from lopa.cli.program.verbosity import quiet
-from lopa.runtime.files.output_file import write_atomically
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.output_file import check_replaceable, write_atomically
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -25,7 +28,31 @@ def report_option(command: _Command) -> _Command:
         type=click.Path(path_type=Path),
         metavar="DIR",
         help="Folder for the report, in JSON and Markdown.",
-    )(command)
+    )(option("--overwrite", is_flag=True, help="Replace a report in --output.")(command))
+
+
+def resume_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Add --resume, passed as `resume`."""
+    return option("--resume", is_flag=True, help=help_text)
+
+
+def plot_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Add --plot FILE, passed as `plot`."""
+    return option("--plot", type=_PlotFile(path_type=Path), metavar="FILE", help=help_text)
+
+
+class _PlotFile(click.Path):
+    """Type of the path of a plot, whose suffix is the format."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if path.suffix and _plot_format(path) not in PLOT_FORMATS:
+            self.fail(f"plots are PNG, SVG or PDF, not {path.suffix}: name the file {path.stem}.png", param, ctx)
+        return path
+
+
+def _plot_format(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".") or PLOT_FORMATS[0]
 
 
 @dataclass(frozen=True)
@@ -35,27 +62,48 @@ class ReportOutput:
     folder: Path | None
     """Folder for the report in JSON and Markdown."""
     plot: Path | None = None
+    replaces: bool = False
+    """True if an earlier report in the folder may be overwritten."""
+    resumes: bool | None = None
+    """True if an earlier report in the folder is continued, None for a benchmark that cannot."""
+
+    def __post_init__(self) -> None:
+        if self.resumes and self.folder is None:
+            raise click.UsageError("--resume needs --output, the folder of the outcomes")
+        if self.resumes and self.replaces:
+            raise click.UsageError("--resume keeps the outcomes that --overwrite replaces: give one of the two")
 
     def check(self, name: str) -> None:
-        """Create the folders of the report `name` and of the plot.
+        """Create the folder of the report `name`, but not that of the plot.
 
-        Raises BadInputError for a file that is not writable. Call this after reading all input and before the
-        measurement, so that no measurement is lost.
+        Raises BadInputError for a file that is not writable, and for an earlier report that may not be replaced. Call
+        this after reading all input and before the measurement, so that no measurement is lost.
         """
-        files = () if self.folder is None else files_of_report(self.folder, name)
-        for path in (*files, *(() if self.plot is None else (self.plot,))):
+        if self.plot is not None:
+            check_replaceable(self.plot)
+        if self.folder is None:
+            return
+        files = files_of_report(self.folder, name)
+        earlier = [each.name for each in (*files, outcomes_file(self.folder, name)) if each.is_file()]
+        if earlier and not (self.replaces or self.resumes):
+            raise BadInputError(
+                f"{self.folder} holds an earlier report: {', '.join(earlier)}",
+                expected=f"a folder without a report of {name}",
+                remedy=f"choose another --output{', --resume' if self.resumes is not None else ''} or --overwrite",
+            )
+        for path in files:
             check_output(path)
 
     def write(
-        self, name: str, report: Any, tables: Sequence[Table], png_from_report: Callable[[Any], bytes] | None = None
+        self, name: str, report: Any, tables: Sequence[Table], panels: Callable[[], Sequence[Panel]] | None = None
     ) -> None:
         """Print the tables and write the files."""
         for table in tables:
             show_table(table)
         if self.folder is not None:
             write_report(self.folder, name, report, tables)
-        if self.plot is not None and png_from_report is not None:
-            write_atomically(self.plot, png_from_report(report))
+        if self.plot is not None and panels is not None:
+            write_atomically(self.plot, plot_from_panels(panels(), _plot_format(self.plot)))
 
 
 def note(text: str) -> None:

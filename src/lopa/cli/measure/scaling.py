@@ -35,6 +35,7 @@ def command(
     branches: int,
     limit: int,
     output: Path | None,
+    overwrite: bool,
     device_timeout: float,
 ) -> None:
     """Measure steps and tokens per second of BUNDLE on one-core devices.
@@ -42,7 +43,7 @@ def command(
     One device is always measured, as the base of the speed-up.
     """
     numbers = counts_from_text(counts)
-    files = ReportOutput(output)
+    files = ReportOutput(output, replaces=overwrite)
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with ExitStack() as opened:
         decoders = decoders_on_cores(opened, bundle, numbers, device_timeout=device_timeout)

@@ -51,6 +51,7 @@ def command(
     branches: int,
     limit: int,
     output: Path | None,
+    overwrite: bool,
     devices: tuple[str, ...],
     threads: int,
 ) -> None:
@@ -63,7 +64,7 @@ def command(
     source_from_checkpoint(checkpoint, lora)  # bad input is rejected before torch is imported
     with export_extra_needed("the eager loop"):
         from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed
-    files = ReportOutput(output)
+    files = ReportOutput(output, replaces=overwrite)
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, devices, threads=threads) as ours:
         config = ours.config(strategy="lopa", reference=True, branches=branches)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.comparison.candidates import exact_candidates
+from lopa.bench.comparison.candidates import Candidate, exact_candidates
 from lopa.bench.comparison.decodes import Decodes
 from lopa.bench.comparison.ladder import PILOT_QUESTIONS
 from lopa.bench.comparison.outcomes import KeptOutcomes
-from lopa.bench.comparison.score_plot import check_matplotlib, panel_of_tuning, png_from_panels
+from lopa.bench.comparison.score_plot import check_matplotlib, panel_of_tuning
 from lopa.bench.comparison.tuning_report import PresetRow, TuningReport, tables_from_tuning
 from lopa.bench.comparison.tuning_run import (
     BALANCED,
@@ -22,7 +22,8 @@ from lopa.bench.comparison.tuning_run import (
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import show_progress
 from lopa.bench.report import Machine, prompt_file, run_now
-from lopa.cli.measure.report_output import ReportOutput, command_line, note, report_option
+from lopa.cli.measure.compared_strategies import requested_variants, strategies_options, supported_variants
+from lopa.cli.measure.report_output import ReportOutput, command_line, note, plot_option, report_option, resume_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand, PositiveNumber, option
 from lopa.cli.program.lazy_group import FOLDER
@@ -47,6 +48,7 @@ _EXPECTED_RUNGS = 4
     examples=(
         "lopa-export tune BUNDLE --eval EVAL.jsonl --save",
         "lopa-export tune BUNDLE --eval EVAL.jsonl --budget 30 -o REPORT --plot tuning.png",
+        "lopa-export tune BUNDLE --eval EVAL.jsonl --strategies threshold,eb --sweep skip_threshold=0.9,0.95",
         "lopa-export tune BUNDLE --reference-text PROMPTS.jsonl -o REPORT",
     ),
 )
@@ -88,9 +90,10 @@ _EXPECTED_RUNGS = 4
     help="Folder with bundles of the same checkpoint in other precisions, to compare with the chosen options.",
 )
 @option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the order of the questions.")
+@strategies_options(show_default="a list of about 50 configurations")
 @report_option
-@option("--resume", is_flag=True, help="Reuse the decodes in --output.")
-@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of score against speed.")
+@resume_option("Reuse the decodes in --output.")
+@plot_option("File for a plot of score against speed: .png, .svg or .pdf.")
 @device_options
 def command(
     bundle: Path,
@@ -102,7 +105,10 @@ def command(
     max_loss: float,
     precisions: Path | None,
     seed: int,
+    strategies: str | None,
+    sweep: tuple[str, ...],
     output: Path | None,
+    overwrite: bool,
     resume: bool,
     plot: Path | None,
     devices: tuple[str, ...],
@@ -116,13 +122,14 @@ def command(
     of one token per step. One request is decoded at a time.
     """
     path, items = _questions(evaluation, reference_text, limit)
-    if resume and output is None:
-        raise click.UsageError("--resume needs --output, the folder of the decodes")
+    if sweep and strategies is None:
+        raise click.UsageError("--sweep needs --strategies, the strategies whose option it is")
+    requested = () if strategies is None else requested_variants(strategies, sweep)
     if plot is not None:
         check_matplotlib()
     if save:
         check_own_bundle(bundle)
-    files = ReportOutput(output, plot)
+    files = ReportOutput(output, plot, replaces=overwrite, resumes=resume)
     with ExitStack() as opened:
         decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))
         others = {
@@ -136,6 +143,10 @@ def command(
                 expected="a model with fixed blocks",
                 remedy="give questions with answers: --eval FILE",
             )
+        variants = supported_variants(decoder, strategies or "", requested)
+        named = [Candidate(variant.name, variant.requested) for variant in variants]
+        for each in named:
+            each.config(decoder)
         files.check(_NAME)
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(path, limit)
@@ -157,7 +168,7 @@ def command(
                 on_decode=show,
             )
             tuning = TuningRun(
-                decoder, decodes, questions=len(items), seed=seed, max_loss=max_loss / 100, others=others
+                decoder, decodes, questions=len(items), seed=seed, max_loss=max_loss / 100, others=others, named=named
             )
             tuned = tuning.run()
             progress(decodes.count, decodes.count)
@@ -175,7 +186,7 @@ def command(
             presets=tuned.presets,
         )
         other_bundles = {name: each.bundle for name, each in others.items()}
-    files.write(_NAME, report, tables_from_tuning(report), lambda report: png_from_panels([panel_of_tuning(report)]))
+    files.write(_NAME, report, tables_from_tuning(report), lambda: [panel_of_tuning(report)])
     _print_result(tuned, resumable=output is not None)
     if save:
         _save(decoder.bundle, tuned.presets, devices)

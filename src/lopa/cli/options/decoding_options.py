@@ -1,6 +1,6 @@
 """Decoding options of the command line, made from the table of options."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -100,28 +100,58 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
     """
     flags, found = option_flags(), dict[str, Any]()
     for text in texts:
-        name, _, value = text.partition("=")
-        name = option_name(name)
-        if not value or name not in DEFAULT_OPTIONS:
-            raise BadInputError(
-                f"--default {text!r:.120}",
-                expected="NAME=VALUE with a decoding option that bundles can have (docs/reference/commands.md)",
-                remedy=did_you_mean(
-                    name, DEFAULT_OPTIONS, form=f"NAME={value or 'VALUE'}", otherwise="e.g. --default branches=4"
-                ),
-            )
-        try:
-            parsed = value_of_flag(flags[name], value)
-        except click.BadParameter as error:
-            raise BadInputError(
-                f"--default {text!r:.120}: {error.message}",
-                expected=f"a value of --{name.replace('_', '-')}: {flags[name].help}",
-                remedy="correct the value",
-            ) from error
+        name, value = _name_and_text("--default", text, DEFAULT_OPTIONS, "a decoding option that bundles can have")
+        parsed = _value_in_text("--default", text, flags[name], value)
         if name in found and not flags[name].multiple:
             raise BadInputError(f"--default {name} twice", expected="one value", remedy="remove one of them")
         found[name] = (*found[name], *parsed) if name in found else parsed
     return _given_options(found)
+
+
+def sweeps_from_texts(texts: Sequence[str], strategies: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the values of each option in texts such as "skip_threshold=0.8,0.9".
+
+    The option is a common one, or an option of one of `strategies`. Raises BadInputError for another name, for a bad
+    value and for a name given twice.
+    """
+    flags = {name: flag for name, flag in option_flags().items() if name in DEFAULT_OPTIONS and not flag.multiple}
+    swept = [name for name in flags if name not in ("strategy", "preset")]
+    own = {each.name: name for name in strategies for each in strategy_from_name(name).options}
+    found = dict[str, tuple[Any, ...]]()
+    for text in texts:
+        name, value = _name_and_text("--sweep", text, [*swept, *own], "one decoding option, or an option of a strategy")
+        words = dict.fromkeys(value.split(","))
+        if name in found:
+            raise BadInputError(f"--sweep {name} twice", expected="all values in one --sweep", remedy="join them")
+        if name in flags:
+            values = [_value_in_text("--sweep", text, flags[name], word) for word in words]
+        else:
+            values = [word if _takes_text(name, own[name]) else _value_from_text(word) for word in words]
+        found[name] = tuple(dict.fromkeys(values))
+    return found
+
+
+def _name_and_text(flag: str, text: str, known: Collection[str], expected: str) -> tuple[str, str]:
+    """Return the name and the value in a text NAME=VALUE that was given to `flag`. Raises BadInputError."""
+    name, _, value = text.partition("=")
+    name = option_name(name)
+    if not value or name not in known:
+        remedy = did_you_mean(name, known, form=f"NAME={value or 'VALUE'}", otherwise=f"e.g. {flag} branches=4")
+        expected = f"NAME=VALUE with {expected} (docs/reference/commands.md)"
+        raise BadInputError(f"{flag} {text!r:.120}", expected=expected, remedy=remedy)
+    return name, value
+
+
+def _value_in_text(given: str, text: str, flag: click.Option, value: str) -> Any:
+    """Return the `value` that `flag` reads, a part of the `text` of option `given`. Raises BadInputError."""
+    try:
+        return value_of_flag(flag, value)
+    except click.BadParameter as error:
+        raise BadInputError(
+            f"{given} {text!r:.120}: {error.message}",
+            expected=f"a value of {flag.opts[0]}: {flag.help}",
+            remedy="correct the value",
+        ) from error
 
 
 def option_name(text: str) -> str:

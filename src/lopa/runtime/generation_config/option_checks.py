@@ -5,7 +5,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.config import OWN_OPTIONS, did_you_mean
+from lopa.runtime.generation_config.config import OPTIONS, OWN_OPTIONS, did_you_mean
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
 from lopa.runtime.options.option import names_of_changed_logits
 from lopa.runtime.strategy import STRATEGIES, Strategy
@@ -75,6 +75,12 @@ def _has_option(strategy: Strategy, name: str) -> bool:
     if name == "unmask_first_masked":
         return strategy.unmasks_first
     return any(option.name == name for option in strategy.options)
+
+
+def reads_option(strategy: Strategy, name: str) -> bool:
+    """Return True if decodes with `strategy` read the option `name`, which may be one of its own."""
+    is_common = name in OPTIONS and name not in (*OWN_OPTIONS, *_STAGES)
+    return name not in strategy.unread if is_common else _has_option(strategy, name)
 
 
 def _with_strategy(options: Options, strategy: Strategy) -> Iterator[Conflict]:

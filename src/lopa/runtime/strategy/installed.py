@@ -98,18 +98,36 @@ def own_value(strategy: str, own: Option, given: Any, max_new_tokens: int) -> An
 def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *arguments: Any) -> Any:
     with errors_of_strategy(name, stage):
         result = function(*map(_read_only, arguments))
-    expected, problem = _ROWS if stage == "rescore" else _CHECKS[stage][0], None
+    problem = None
     try:
         if stage == "rescore":
             problem = _problem_of_rows(result, arguments[0], vocab_size)
         elif not _CHECKS[stage][1](result, *arguments[:-1]):
-            problem = shown(result)
+            problem = _described(result)
     except Exception as error:  # methods of the result, e.g. its comparisons, may raise any error
         raise_if_from_handler(error)
         problem = shown(result)
     if problem is None:
         return result
-    raise StrategyFailedError(f"strategy {name}: {stage} returned {problem}", expected=expected, remedy=_REMEDY)
+    received, expected = f"strategy {name}: {stage} returned {problem}", _expected(stage, *arguments)
+    raise StrategyFailedError(received, expected=expected, remedy=_REMEDY)
+
+
+def _expected(stage: str, view: Any, *more: Any) -> str:
+    """Return the expected result of a stage, with the shapes and types of arrays, from the arguments of the stage."""
+    if stage == "rescore":
+        arrays = [f"{name} {_described(each, with_values=False)}" for name, each in vars(view).items() if each is not None]
+        return f"{_ROWS}; {', '.join(arrays)}"
+    count = len(next(iter(vars(view).values()))) if isinstance(view, _VIEWS) else len(view)
+    return _CHECKS[stage][0].format(count, *more)
+
+
+def _described(value: Any, *, with_values: bool = True) -> str:
+    """Return a short form of a result, with the shape and type of an array."""
+    if not isinstance(value, np.ndarray):
+        return shown(value)
+    kind = "array" if type(value) is np.ndarray else type(value).__name__
+    return f"{kind} of shape {value.shape} and type {value.dtype}{f': {shown(value)}' if with_values else ''}"
 
 
 def _read_only(value: Any) -> Any:
@@ -123,7 +141,7 @@ def _read_only(value: Any) -> Any:
     return tuple(map(_read_only, value)) if isinstance(value, tuple) else value
 
 
-_ROWS = "(rows, memory): RowStatistics of the given shapes and types, log-probabilities descending; a Memory or None"
+_ROWS = "(rows, memory): RowStatistics of the given shapes and types, log-probabilities descending, and a Memory or None"
 
 
 def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str | None:
@@ -136,7 +154,7 @@ def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str |
     for field in ("topk_ids", "topk_logprobs", "entropy", *(["logits"] if found.logits is not None else [])):
         value, given = getattr(found, field), getattr(rows, field)
         if type(value) is not np.ndarray or (value.dtype, value.shape) != (given.dtype, given.shape):
-            return f"{field} {shown(value)}"
+            return f"{field} {_described(value)}"
     problem = statistics_problem(found, vocab_size) if len(rows.entropy) else None
     if problem is not None:
         return problem[0]
@@ -171,7 +189,8 @@ def _are_indices(value: Any, branch: BranchView, count: int) -> bool:
     return len(np.unique(value)) == len(value) <= count and bool(inside.all())
 
 
-_MASK, _NUMBERS = "a bool array, one value per position", "an array of numbers, one per position, without NaN"
+_MASK = "a bool array of shape ({},), one value per position"
+_NUMBERS = "an array of numbers (int or float) of shape ({},), one per position, without NaN"
 _CHECKS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "branch_confidence": ("a finite number", _is_confidence),
     "eligible": (_MASK, lambda value, block: _is_array(value, "b", block.positions)),
@@ -181,9 +200,11 @@ _CHECKS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "minimum": ("a whole number of at least 0", _is_count),
     "edit": (_MASK, lambda value, view: _is_array(value, "b", view.tokens)),
     "remask": (f"{_MASK}, True for at most as many as remask_limit leaves", _may_be_remasked),
-    "lookaheads": ("an integer array of different indices of positions, at most the given count", _are_indices),
+    "lookaheads": ("an array of at most {1} different indices of the {0} positions, of an integer type", _are_indices),
 }
-"""Expected result of each stage, and the test of its result and arguments without the parameters."""
+"""Expected result of each stage, with fields for the number of positions and the further arguments; and the test of its
+result and arguments without the parameters.
+"""
 
 
 def register_strategy(strategy: Strategy) -> None:
