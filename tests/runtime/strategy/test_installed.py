@@ -60,6 +60,7 @@ def test_a_package_is_imported_when_its_strategy_is_chosen(install: Callable[[st
         ("mine", "broken_one:MINE", MINE.format(name="other"), "expected: a Strategy with the entry point's name"),
         ("mine", "broken_one:MINE", MINE.format(name="mine")[:-2] + ", cut=5)", "cut is 5\n  expected: functions as"),
         ("mine", "broken_one:MINE", MINE.format(name="mine")[:-2] + ", options=[])", "options is []\n  expected: "),
+        ("mine", "broken_one:MINE", MINE.format(name="mine").replace('"mine")', "5)"), "summary is 5\n  expected: "),
     ],
 )
 def test_a_bad_entry_point_is_reported_with_its_package(

@@ -1,5 +1,6 @@
 """Installed and registered strategies: their registry, and checks of their stages. Built-in ones run unchecked."""
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from lopa.runtime.strategy.strategy import (
 
 ENTRY_POINTS = "lopa.strategies"
 """Group of entry points. Each loads a Strategy that has the entry point's name."""
+_LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _registered: dict[str, Strategy] = {}
 _MAX_LOGPROB = 0.05
@@ -78,7 +80,9 @@ def errors_of_strategy(name: str, stage: str, unchanged: tuple[type[Exception], 
         if name in STRATEGIES or isinstance(error, unchanged):
             raise
         received = f"strategy {name}: {stage} raised {shown(error)}"
-        raise StrategyFailedError(received, expected="a result", remedy=_REMEDY) from error
+        _LOG.debug(received, exc_info=error)
+        remedy = f"{_REMEDY} (the log at level DEBUG, with --verbose, has the traceback)"
+        raise StrategyFailedError(received, expected="a result", remedy=remedy) from error
 
 
 def own_value(strategy: str, own: Option, given: Any, max_new_tokens: int) -> Any:
@@ -229,12 +233,13 @@ def register_strategy(strategy: Strategy) -> None:
         )
     has_options = isinstance(strategy.options, tuple) and all(isinstance(each, Option) for each in strategy.options)
     wrong = [] if has_options else ["options"]
+    wrong += [] if isinstance(strategy.summary, str) else ["summary"]
     wrong += [stage for stage in STAGES if not callable(getattr(strategy, stage))]
     wrong = [each for each in wrong if each not in ("edit", "remask") or getattr(strategy, each) is not None]
     if wrong:
         raise BadInputError(
             f"strategy {name}: {wrong[0]} is {shown(getattr(strategy, wrong[0]))}",
-            expected="functions as stages, and a tuple of Option as options",
+            expected="functions as stages, a text as summary, and a tuple of Option as options",
             remedy="correct the strategy",
         )
     _check_options(strategy)
