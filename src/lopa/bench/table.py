@@ -22,8 +22,13 @@ class Table:
 def table_from_records(
     title: str, records: Iterable[_Record], columns: Mapping[str, Callable[[_Record], str]]
 ) -> Table:
-    """Return a table with one row per record; `columns` maps a column's name to the text of its cell."""
-    return Table(title, tuple(columns), tuple(tuple(cell(each) for cell in columns.values()) for each in records))
+    """Return a table with one row per record; `columns` maps a column's name to the text of its cell.
+
+    A column in which every cell is MISSING is left out.
+    """
+    rows = [{name: cell(each) for name, cell in columns.items()} for each in records]
+    names = [name for name in columns if not rows or any(row[name] != MISSING for row in rows)]
+    return Table(title, tuple(names), tuple(tuple(row[name] for name in names) for row in rows))
 
 
 def ms_text(seconds: float | None) -> str:

@@ -24,20 +24,16 @@ class QualityReport:
 
 
 def tables_from_quality(report: QualityReport) -> list[Table]:
-    """Return a table for each kind of prompt, math first, then one with the curves of each scored kind.
-
-    Columns without any value are omitted.
-    """
+    """Return a table for each kind of prompt, math first, then one with the curves of each scored kind."""
     tables = []
     for kind, group in groupby(report.rows, key=lambda row: row.kind):
         rows = list(group)
-        empty = {name for name in _OPTIONAL if all(_COLUMNS[name](row) == MISSING for row in rows)}
         tables.append(
             table_from_records(
                 f"{rows[0].measure.prompts} {kind} prompts of {report.prompts.name}, "
                 f"{report.run.device}, {report.run.machine.cpu}",
                 rows,
-                {name: cell for name, cell in _COLUMNS.items() if name not in empty},
+                _COLUMNS,
             )
         )
     for kind, curves in groupby(curves_from_rows(report.rows), key=lambda curve: curve.kind):
@@ -93,4 +89,3 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "median tokens/s": lambda row: f"{row.measure.tokens_per_second_median:.0f}",
     "seconds": lambda row: f"{row.measure.seconds:.1f}",
 }
-_OPTIONAL = ("score % (95 %)", _VERSUS)

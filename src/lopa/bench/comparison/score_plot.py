@@ -1,12 +1,13 @@
-"""Plots of score against speed with 95 % intervals and a bold Pareto front (Figure 4 of the paper, and per second), as
-PNG files. matplotlib is an optional dependency.
+"""Plots of score against speed with 95 % intervals and the Pareto front (Figure 4 of the paper, and per second), as PNG,
+SVG or PDF. Every strategy has its colour, marker and name. matplotlib is an optional dependency.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lopa.bench.comparison.candidates import CONTROL
 from lopa.bench.comparison.paired_statistics import Interval, pareto_front
 from lopa.bench.comparison.quality_figures import Row
 from lopa.bench.comparison.quality_table import QualityReport
@@ -27,16 +28,15 @@ def check_matplotlib() -> None:
         ) from error
 
 
-def png_from_figure(figure: Any) -> bytes:
-    """Return a matplotlib figure as a PNG file."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
-
-
+PLOT_FORMATS = ("png", "svg", "pdf")
+_FONTS = {"pdf.fonttype": 42, "svg.fonttype": "none"}
+"""Settings of matplotlib for text that publishers accept and editors can change: TrueType in PDF, text in SVG."""
 _MAX_NAMES = 12
 """Maximum number of configurations with a label each. With more, only the Pareto front is labelled."""
-_FRONT, _GREY = "C0", "0.72"
+_FEW_COLORS, _MARKERS = 10, "osD^vP<>X"
+_LEGEND_ROWS = 26
+Style = tuple[Any, str]
+"""Colour and marker of a strategy."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Point:
     label: str
     """Text beside the point, or ""."""
     curve: str
-    """Name of the line that connects the point with others, or "" for none."""
+    """Name in the legend, which points of one strategy share."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Panel:
     score: str
     """Text of the score axis."""
     points: tuple[Point, ...]
+    has_lines: bool = True
+    """True if a line connects the points of each strategy."""
 
 
 def panels_of_quality(report: QualityReport) -> list[Panel]:
@@ -93,50 +95,64 @@ def panel_of_tuning(report: TuningReport) -> Panel:
             score_interval=row.score_interval,
             on_front=row.on_front,
             label=f"{names[row.config]}: {row.config}" if row.config in names else "" if row.difference else row.config,
-            curve="",
+            curve=row.options.get("strategy", CONTROL),
         )
         for row in report.rows
         if row.verdict is not None or row.difference is None or row.on_front
     )
     title = f"{report.run.bundle} on {report.run.device}"
-    return Panel(title, "tokens per second, in multiples of the defaults", f"{report.scoring}, %", points)
+    return Panel(
+        title, "tokens per second, in multiples of the defaults", f"{report.scoring}, %", points, has_lines=False
+    )
 
 
-def png_from_panels(panels: Sequence[Panel]) -> bytes:
-    """Draw a PNG file with two panels per row, or one panel. Fronts are bold."""
+def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:
+    """Draw a file in one of PLOT_FORMATS, with one panel or two per row, and a legend beside them."""
+    import matplotlib
     from matplotlib.figure import Figure
 
+    names = list(dict.fromkeys(point.curve for panel in panels for point in panel.points))
+    colors = matplotlib.colormaps["tab10" if len(names) <= _FEW_COLORS else "tab20"].colors  # type: ignore[attr-defined]
+    styles = {name: (colors[i % len(colors)], _MARKERS[i % len(_MARKERS)]) for i, name in enumerate(names)}
     columns, few = min(2, len(panels)), len(panels[0].points) <= _MAX_NAMES
     rows, (width, height) = len(panels) // columns, (7.2, 4.8) if few else (9.6, 6.4)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure(figsize=(width * columns + 2, height * rows), layout="constrained")
     for number, panel in enumerate(panels, start=1):
-        draw_panel(figure.add_subplot(rows, columns, number), panel)
-    return png_from_figure(figure)
+        axes = figure.add_subplot(rows, columns, number)
+        draw_panel(axes, panel, styles)
+    legend = {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend |= {name: axes.errorbar([], [], [], fmt=marker, color=color) for name, (color, marker) in styles.items()}
+    columns_of_names = -(-len(legend) // _LEGEND_ROWS)
+    figure.legend(legend.values(), legend.keys(), loc="outside right upper", fontsize=8, ncols=columns_of_names)
+    file = io.BytesIO()
+    with matplotlib.rc_context(_FONTS):
+        figure.savefig(file, format=form, dpi=150)
+    return file.getvalue()
 
 
-def draw_panel(axes: Any, panel: Panel) -> None:
-    """Draw a panel. A line connects the configurations of one curve, and another one the Pareto front."""
+def draw_panel(axes: Any, panel: Panel, styles: Mapping[str, Style]) -> None:
+    """Draw the points of each strategy with their intervals in its style, and the Pareto front as a grey band."""
     by_speed = sorted(panel.points, key=lambda point: point.speed)
-    for curve in dict.fromkeys(point.curve for point in by_speed):
-        points = [point for point in by_speed if point.curve == curve]
-        form = "o-" if curve else "o"
-        _draw_points(axes, points, fmt=form, color=_GREY, linewidth=0.8, markersize=3, elinewidth=0.4, zorder=1)
+    for name, (color, marker) in styles.items():
+        points = [point for point in by_speed if point.curve == name]
+        _draw_points(axes, points, color, marker + "-" if panel.has_lines else marker)
     front = [point for point in by_speed if point.on_front]
-    _draw_points(axes, front, fmt="o-", color=_FRONT, linewidth=2.4, markersize=6, elinewidth=0.8, zorder=3)
+    places = [point.speed for point in front], [100 * point.score for point in front]
+    axes.plot(*places, "-", color="0.8", linewidth=7, zorder=1)
+    axes.plot(*places, "o", color="black", markersize=10, markerfacecolor="none", zorder=3, label="Pareto front")
     for point in panel.points:
         axes.annotate(
             point.label,
             (point.speed, 100 * point.score),
-            xytext=(4, 5),
+            xytext=(6, 6),
             textcoords="offset points",
-            fontsize=9 if point.on_front else 8,
+            fontsize=8,
             fontweight="bold" if point.on_front else "normal",
-            color="black" if point.on_front else "grey",
+            color="black" if point.on_front else styles[point.curve][0],
+            rotation=0 if len(panel.points) <= _MAX_NAMES else 35,
+            rotation_mode="anchor",
             zorder=4,
         )
-    axes.plot([], [], "o-", color=_FRONT, linewidth=2.4, label="Pareto front")
-    axes.plot([], [], "o-", color=_GREY, linewidth=0.8, markersize=3, label="other configurations")
-    axes.legend(fontsize=8)
     axes.margins(x=0.08, y=0.1)
     axes.set_xlabel(panel.speed)
     axes.set_ylabel(panel.score)
@@ -163,17 +179,18 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
     )
 
 
-def _draw_points(axes: Any, points: Sequence[Point], **style: Any) -> None:
-    speeds = [_bar(point.speed, point.speed_interval) for point in points]
-    scores = [_bar(100 * point.score, point.score_interval, 100) for point in points]
-    axes.errorbar(
-        [point.speed for point in points],
-        [100 * point.score for point in points],
-        list(zip(*scores, strict=True)) or None,
-        list(zip(*speeds, strict=True)) or None,
-        capsize=2,
-        **style,
-    )
+def _draw_points(axes: Any, points: Sequence[Point], color: Any, form: str) -> None:
+    if points:
+        speeds = [_bar(point.speed, point.speed_interval) for point in points]
+        scores = [_bar(100 * point.score, point.score_interval, 100) for point in points]
+        axes.errorbar(
+            [point.speed for point in points],
+            [100 * point.score for point in points],
+            list(zip(*scores, strict=True)),
+            list(zip(*speeds, strict=True)),
+            **{"fmt": form, "color": color, "linewidth": 1.2, "markersize": 5, "zorder": 2},
+            **{"ecolor": (*color, 0.4), "elinewidth": 0.8, "capsize": 2},
+        )
 
 
 def _bar(value: float, interval: Interval | None, factor: float = 1.0) -> tuple[float, float]:

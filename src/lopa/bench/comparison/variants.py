@@ -67,7 +67,9 @@ class Sweep:
         if not self.values:
             return (Variant(curve, self.strategy, options=self.options, curve=curve),)
         return tuple(
-            Variant(f"{curve} {_text(value)}", self.strategy, options=(*self.options, (self.control, value)), curve=curve)
+            Variant(
+                f"{curve} {_text(value)}", self.strategy, options=(*self.options, (self.control, value)), curve=curve
+            )
             for value in self.values
         )
 

@@ -120,7 +120,9 @@ def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *
 def _expected(stage: str, view: Any, *more: Any) -> str:
     """Return the expected result of a stage, with the shapes and types of arrays, from the arguments of the stage."""
     if stage == "rescore":
-        arrays = [f"{name} {_described(each, with_values=False)}" for name, each in vars(view).items() if each is not None]
+        arrays = [
+            f"{name} {_described(each, with_values=False)}" for name, each in vars(view).items() if each is not None
+        ]
         return f"{_ROWS}; {', '.join(arrays)}"
     count = len(next(iter(vars(view).values()))) if isinstance(view, _VIEWS) else len(view)
     return _CHECKS[stage][0].format(count, *more)
@@ -145,7 +147,9 @@ def _read_only(value: Any) -> Any:
     return tuple(map(_read_only, value)) if isinstance(value, tuple) else value
 
 
-_ROWS = "(rows, memory): RowStatistics of the given shapes and types, log-probabilities descending, and a Memory or None"
+_ROWS = (
+    "(rows, memory): RowStatistics of the given shapes and types, log-probabilities descending, and a Memory or None"
+)
 
 
 def _problem_of_rows(result: Any, rows: RowStatistics, vocab_size: int) -> str | None:
