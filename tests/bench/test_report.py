@@ -12,7 +12,7 @@ from lopa.bench.comparison.paired_statistics import ScoreDifference, pareto_fron
 from lopa.bench.comparison.quality_figures import Comparison, rows_from_outcomes
 from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
-from lopa.bench.comparison.score_plot import panels_of_quality, png_from_panels
+from lopa.bench.comparison.score_plot import panels_of_quality, plot_from_panels
 from lopa.bench.comparison.variants import VARIANTS
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now
@@ -98,16 +98,22 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
         front = set(pareto_front([(point.speed, point.score) for point in panel.points]))
         assert {number for number, point in enumerate(panel.points) if point.on_front} == front
         assert 0 < len(front) < len(math)
-    data = png_from_panels(panels)
+    data = plot_from_panels(panels, "png")
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", data[16:24]) == (2160, 720)
+    assert struct.unpack(">II", data[16:24]) == (2460, 720)
+    assert plot_from_panels(panels, "pdf").startswith(b"%PDF-")
     moved = replace(
         panels[1], points=(replace(panels[1].points[0], speed=1.5, speed_interval=None), *panels[1].points[1:])
     )
-    assert png_from_panels([panels[0], moved]) != data
+    assert plot_from_panels([panels[0], moved], "png") != data
     many = [replace(row, config=f"{row.config} {number}") for number in range(2) for row in report.rows]
     crowded = panels_of_quality(replace(report, rows=tuple(many)))[0]
-    assert all(bool(point.label) == point.on_front for point in crowded.points), "only the front has space for names"
+    assert all(bool(point.label) == point.on_front for point in crowded.points), "only the front has space for labels"
+    every = [replace(row, curve=f"curve {number}") for number, row in enumerate([*many, *many])]
+    drawn = plot_from_panels(panels_of_quality(replace(report, rows=tuple(every))), "svg").decode()
+    named = {row.curve for row in every if row.measure.score}
+    assert len(named) > 20
+    assert all(drawn.count(f">{name}<") == 1 for name in (*named, "Pareto front")), "the legend has every strategy"
 
 
 def test_unwritable_paths_are_rejected(tmp_path: Path) -> None:

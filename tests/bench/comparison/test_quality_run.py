@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.chat_bundles import with_chat_template
 from tests.runtime.decoding.test_branch_budget import costs_with
+from tests.runtime.strategy.agreement import strategy_of_example
 
 from lopa.bench.comparison.outcomes import DecodeOutcome, outcome_from_result
 from lopa.bench.comparison.quality_figures import (
@@ -26,12 +27,14 @@ from lopa.bench.comparison.quality_run import (
 )
 from lopa.bench.comparison.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.bench.eval_set import EvalItem, is_correct
+from lopa.cli.options.decoding_options import sweeps_from_texts
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.strategy import installed, register_strategy
 
 TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
 PROMPTS = 4
@@ -83,6 +86,55 @@ def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: li
 def test_unknown_names_are_rejected(text: str) -> None:
     with pytest.raises(BadInputError, match=r"unknown curve"):
         variants_from_text(text)
+
+
+@pytest.fixture
+def agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "_registered", {})
+    register_strategy(strategy_of_example("agreement"))
+
+
+@pytest.mark.usefixtures("agreement")
+def test_own_strategies_are_swept_over_a_grid(decoder: Decoder, items: list[EvalItem]) -> None:
+    """An option applies to the strategies that read it. The points of a curve differ in the last one."""
+    assert [each.name for each in variants_from_text("agreement,d2f")[:2]] == ["agreement", "d2f 0.95"]
+    with pytest.raises(BadInputError, match=r"among .*, agreement\n.*did you mean agreement\?"):
+        variants_from_text("agrement")
+    grid = variants_from_text("agreement,d2f", {"branches": (3,), "agreement": (2, 3)})
+    assert [(each.name, each.curve) for each in grid[:2]] == [
+        (f"agreement branches=3 agreement={votes}", "agreement branches=3") for votes in (2, 3)
+    ]
+    assert [each.name for each in grid[2:]] == ["d2f branches=3"]
+    rows = measured_rows(decoder, items[:1], grid[:2])
+    for row, votes in zip(rows, (2, 3), strict=True):
+        config = decoder.config(strategy="agreement", branches=3, strategy_options={"agreement": votes})
+        result = decoder.generate(items[0].prompt, replace(config, max_new_tokens=256))
+        assert (row.options["agreement"], row.measure.steps) == (votes, result.steps)
+    with pytest.raises(BadInputError, match="--sweep gamma with --strategies agreement,d2f, which do not read it"):
+        variants_from_text("agreement,d2f", {"gamma": (0.1,)})
+    with pytest.raises(BadInputError, match="--sweep with the set all"):
+        variants_from_text("all", {"branches": (2,)})
+
+
+@pytest.mark.usefixtures("agreement")
+def test_values_to_sweep_are_read_like_options() -> None:
+    texts = ["agreement=2,3,2", "--skip-threshold=0.9,.8", "branches=2,auto", "unmask_first_masked=true"]
+    assert sweeps_from_texts(texts, ["agreement"]) == {
+        "agreement": (2, 3),
+        "skip_threshold": (0.9, 0.8),
+        "branches": (2, "auto"),
+        "unmask_first_masked": (True,),
+    }
+    for text, strategies, message in (
+        ("threshold=0.7,0.8", ["d2f"], r"did you mean skip_threshold=0.7,0.8\?"),
+        ("agreement=2", ["d2f"], "--sweep 'agreement=2'\n"),
+        ("agrement=2", ["agreement"], r"did you mean agreement=2\?"),
+        ("skip_threshold=0.7,x", ["d2f"], "'x' is not a valid float"),
+        ("strategy=d2f", ["d2f"], "expected: NAME=VALUE"),
+        ("branches", ["d2f"], r"did you mean branches=VALUE\?"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            sweeps_from_texts([text], strategies)
 
 
 def test_auto_needs_a_cost_table(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:

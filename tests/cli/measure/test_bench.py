@@ -45,7 +45,7 @@ def bench_alone(*arguments: object, refuse: tuple[str, ...] = (), first: str = "
 
 
 def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -> None:
-    output, plot = tmp_path / "out", tmp_path / "plots" / "quality.png"
+    output, plot = tmp_path / "out", tmp_path / "quality.svg"
     done = bench_alone(
         "quality",
         tiny_bundle,
@@ -65,7 +65,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
     assert done.stdout == (output / "quality.md").read_text() + "\n"
     assert done.stdout.count("| vanilla") == 2
     assert "decodes: 16 in " in done.stderr
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"<?xml")
     report = json.loads((output / "quality.json").read_bytes())
     assert len(report["rows"]) == 16
     assert report["run"]["threads"] == 1
@@ -147,6 +147,17 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "message"), [("no/q.png", "cannot write"), ("q.gif", "PNG, SVG or PDF, not .gif")])
+def test_a_plot_that_cannot_be_drawn_creates_nothing(
+    tiny_bundle: Path, tmp_path: Path, name: str, message: str
+) -> None:
+    done = bench("quality", tiny_bundle, EVAL, "--limit", 1, "-o", tmp_path / "out", "--plot", tmp_path / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "decodes" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:

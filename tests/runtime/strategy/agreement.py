@@ -1,4 +1,4 @@
-"""The strategy of examples/agreement_strategy and decodes with it, for tests of third-party strategies."""
+"""The strategies of examples/ and decodes with them, for tests of third-party strategies."""
 
 import dataclasses
 import importlib.util
@@ -17,17 +17,18 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.strategy import Strategy
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "agreement_strategy"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def agreement_of_example() -> Strategy:
-    """Return the record in the example's file."""
-    spec = importlib.util.spec_from_file_location("agreement_strategy", EXAMPLE / "agreement_strategy.py")
+def strategy_of_example(name: str) -> Strategy:
+    """Return the record in the file of examples/NAME_strategy."""
+    file = EXAMPLES / f"{name}_strategy" / f"{name}_strategy.py"
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = module.AGREEMENT
+    found = getattr(module, name.upper())
     assert isinstance(found, Strategy)
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.strategy.agreement import params_with, steps_of
+from tests.runtime.strategy.agreement import params_with, steps_of, strategy_of_example
 
 from lopa.runtime import Decoder
 from lopa.runtime.contract import Int64
@@ -40,8 +40,7 @@ def test_the_example_of_the_page(decoder: Decoder, prompt: tuple[int, ...]) -> N
     values: dict[str, Any] = {"decoder": decoder}
     exec(code, values)
     assert values["result"].text
-    careful = installed.strategy_from_name("careful")
-    steps = steps_with(decoder, prompt, careful)
+    steps = steps_with(decoder, prompt, installed.strategy_from_name("cautious"))
     usual = steps_with(decoder, prompt, LOPA)
     assert [step.winner for step in steps] != [step.winner for step in usual]
     counts = set()
@@ -62,6 +61,24 @@ def test_the_example_of_the_page(decoder: Decoder, prompt: tuple[int, ...]) -> N
         for other in step.lookaheads
         if one != other
     )
+
+
+def test_the_careful_example_contains_lopa_and_the_least_confident_position(
+    decoder: Decoder, prompt: tuple[int, ...]
+) -> None:
+    careful = strategy_of_example("careful")
+    register_strategy(careful)
+    usual, lopa = steps_with(decoder, prompt, LOPA), {"share": 1.0, "distance": 1}
+    steps = list(steps_of(decoder, prompt, params_with(careful, lopa, **OPTIONS)))
+    assert [step.winner for step in steps] == [step.winner for step in usual]
+    assert [step.unmasked.tokens.tolist() for step in steps] == [step.unmasked.tokens.tolist() for step in usual]
+    for step in steps_of(decoder, prompt, params_with(careful, {"share": 1e-6, "distance": 4}, **OPTIONS)):
+        assert list(step.confidences) == [min(each.confidences, default=1.0) for each in step.candidates]
+        assert all(
+            abs(one.position - other.position) in (0, *range(4, 99))
+            for one in step.lookaheads
+            for other in step.lookaheads
+        )
 
 
 def test_views_show_the_branch(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.runtime.strategy.agreement import EXAMPLE
+from tests.runtime.strategy.agreement import EXAMPLES
 
 from lopa.runtime import BadInputError
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
@@ -83,9 +83,12 @@ def test_built_in_strategies_cannot_be_replaced(install: Callable[[str, str, str
     assert "strategy_of_mine" not in sys.modules
 
 
-def test_the_example_declares_its_strategy(install: Callable[[str, str, str], None]) -> None:
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+@pytest.mark.parametrize("example", ["agreement", "careful"])
+def test_an_example_declares_its_strategy(install: Callable[[str, str, str], None], example: str) -> None:
+    folder = EXAMPLES / f"{example}_strategy"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert "dependencies" not in project["project"], "the checkout is no package of an index"
     [(name, value)] = project["project"]["entry-points"][registry.ENTRY_POINTS].items()
     [module] = project["tool"]["setuptools"]["py-modules"]
-    install(name, value, (EXAMPLE / f"{module}.py").read_text())
+    install(name, value, (folder / f"{module}.py").read_text())
     assert strategy_from_name(name).name == name

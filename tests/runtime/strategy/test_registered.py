@@ -9,7 +9,7 @@ import re
 from typing import Any, Literal
 
 import pytest
-from tests.runtime.strategy.agreement import agreement_of_example, params_with, steps_of
+from tests.runtime.strategy.agreement import params_with, steps_of, strategy_of_example
 
 from lopa.runtime import BadInputError, Decoder, StrategyFailedError
 from lopa.runtime.decoding.step import Step
@@ -33,7 +33,7 @@ def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def agreement() -> Strategy:
-    return agreement_of_example()
+    return strategy_of_example("agreement")
 
 
 def proposals_of(step: Step) -> list[dict[int, int]]:

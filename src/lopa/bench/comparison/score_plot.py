@@ -1,5 +1,6 @@
-"""Plots of score against speed with 95 % intervals and the Pareto front (Figure 4 of the paper, and per second), as PNG,
-SVG or PDF. Every strategy has its colour, marker and name. matplotlib is an optional dependency.
+"""Plots of score against speed with 95 % intervals and the Pareto front (Figure 4 of the paper, and per second).
+
+They are PNG, SVG or PDF files. Every strategy has its colour, marker and name. matplotlib is an optional dependency.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Configurations of `bench quality` and `tune`: strategies with several values of one option, or with a grid of values."""
+"""Configurations of `bench quality` and `tune`: strategies with several values of one option, or a grid of values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
