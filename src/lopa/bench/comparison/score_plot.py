@@ -33,7 +33,9 @@ PLOT_FORMATS = ("png", "svg", "pdf")
 _FONTS = {"pdf.fonttype": 42, "svg.fonttype": "none"}
 """Settings of matplotlib for text that publishers accept and editors can change: TrueType in PDF, text in SVG."""
 _MAX_NAMES = 12
-"""Maximum number of configurations with a label each. With more, only the Pareto front is labelled."""
+"""Maximum number of configurations with a label each, the part of the name that the legend does not have. With more,
+only the Pareto front has labels, whole names.
+"""
 _FEW_COLORS, _MARKERS = 10, "osD^vP<>X"
 _LEGEND_ROWS = 26
 Style = tuple[Any, str]
@@ -172,7 +174,7 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
             score=score.share,
             score_interval=Interval(score.low, score.high),
             on_front=number in front,
-            label=row.config if few or number in front else "",
+            label=row.config.removeprefix(row.curve).lstrip(" -") if few else row.config if number in front else "",
             curve=row.curve,
         )
         for number, row in enumerate(rows)
