@@ -197,7 +197,7 @@ INVALID: list[tuple[str, Any, str]] = [
     ("lookaheads", lambda *_: np.ma.array([0, 1], mask=[True, False]), "MaskedArray of shape"),
 ]
 EXPECTED = {
-    "rescore": "topk_ids array of shape (24, 8) and type int64, topk_logprobs array of shape (24, 8) and type float32",
+    "rescore": "topk_ids int64 (24, 8), topk_logprobs float32 (24, 8), entropy float32 (24,)",
     "branch_confidence": "a finite number",
     "eligible": "a bool array of shape (",
     "threshold": "an array of numbers (int or float) of shape (",

@@ -69,11 +69,6 @@ def outcome_from_result(item: EvalItem, result: GenerationResult) -> DecodeOutco
     )
 
 
-def outcomes_file(folder: Path, name: str) -> Path:
-    """Return the path of the outcomes of report `name`."""
-    return folder / f"{name}.outcomes.jsonl"
-
-
 class _RunHeader(msgspec.Struct, frozen=True):
     """First line of the file."""
 
@@ -86,7 +81,7 @@ class KeptOutcomes:
 
     def __init__(self, folder: Path, name: str, run: Run, prompts: PromptFile) -> None:
         """Prepare the outcomes of report `name` in `folder`. Nothing is read or written yet."""
-        self._path = outcomes_file(folder, name)
+        self._path = folder / f"{name}.outcomes.jsonl"
         self._header = _RunHeader(run, prompts)
         self._found: dict[tuple[str, str, str], KeptOutcome] = {}
         self._lines: OutputLines | None = None

@@ -38,8 +38,6 @@ only the Pareto front has labels, whole names.
 """
 _FEW_COLORS, _MARKERS = 10, "osD^vP<>X"
 _LEGEND_ROWS = 26
-Style = tuple[Any, str]
-"""Colour and marker of a strategy."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def panel_of_tuning(report: TuningReport) -> Panel:
 
 
 def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:
-    """Draw a file in one of PLOT_FORMATS, with one panel or two per row, and a legend beside them."""
+    """Draw a file in one of PLOT_FORMATS, with one panel or two per row, and a legend on the right."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -124,17 +122,17 @@ def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:
         axes = figure.add_subplot(rows, columns, number)
         draw_panel(axes, panel, styles)
     legend = {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    legend |= {name: axes.errorbar([], [], [], fmt=marker, color=color) for name, (color, marker) in styles.items()}
-    columns_of_names = -(-len(legend) // _LEGEND_ROWS)
-    figure.legend(legend.values(), legend.keys(), loc="outside right upper", fontsize=8, ncols=columns_of_names)
+    legend |= {name: axes.plot([], [], marker, color=color)[0] for name, (color, marker) in styles.items()}
+    number = -(-len(legend) // _LEGEND_ROWS)
+    figure.legend(legend.values(), legend.keys(), loc="outside right upper", fontsize=8, ncols=number)
     file = io.BytesIO()
     with matplotlib.rc_context(_FONTS):
         figure.savefig(file, format=form, dpi=150)
     return file.getvalue()
 
 
-def draw_panel(axes: Any, panel: Panel, styles: Mapping[str, Style]) -> None:
-    """Draw the points of each strategy with their intervals in its style, and the Pareto front as a grey band."""
+def draw_panel(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) -> None:
+    """Draw the points of each strategy with intervals in its colour and marker, and the Pareto front as a grey band."""
     by_speed = sorted(panel.points, key=lambda point: point.speed)
     for name, (color, marker) in styles.items():
         points = [point for point in by_speed if point.curve == name]
@@ -174,7 +172,7 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
             score=score.share,
             score_interval=Interval(score.low, score.high),
             on_front=number in front,
-            label=row.config.removeprefix(row.curve).lstrip(" -") if few else row.config if number in front else "",
+            label=row.config.removeprefix(row.curve if few else "").lstrip(" -") if few or number in front else "",
             curve=row.curve,
         )
         for number, row in enumerate(rows)

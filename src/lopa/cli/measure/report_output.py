@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from lopa.bench.comparison.outcomes import outcomes_file
 from lopa.bench.comparison.score_plot import PLOT_FORMATS, Panel, plot_from_panels
 from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.table import Table, show_table
@@ -44,8 +43,8 @@ def plot_option(help_text: str) -> Callable[[_Command], _Command]:
 class _PlotFile(click.Path):
     """Type of the path of a plot, whose suffix is the format."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(str(super().convert(value, param, ctx)))
         if path.suffix and _plot_format(path) not in PLOT_FORMATS:
             self.fail(f"plots are PNG, SVG or PDF, not {path.suffix}: name the file {path.stem}.png", param, ctx)
         return path
@@ -84,7 +83,8 @@ class ReportOutput:
         if self.folder is None:
             return
         files = files_of_report(self.folder, name)
-        earlier = [each.name for each in (*files, outcomes_file(self.folder, name)) if each.is_file()]
+        names = (*(file.name for file in files), f"{name}.outcomes.jsonl")
+        earlier = [each for each in names if (self.folder / each).is_file()]
         if earlier and not (self.replaces or self.resumes):
             raise BadInputError(
                 f"{self.folder} holds an earlier report: {', '.join(earlier)}",

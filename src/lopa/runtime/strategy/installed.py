@@ -120,20 +120,18 @@ def _run(name: str, stage: str, function: Callable[..., Any], vocab_size: int, *
 def _expected(stage: str, view: Any, *more: Any) -> str:
     """Return the expected result of a stage, with the shapes and types of arrays, from the arguments of the stage."""
     if stage == "rescore":
-        arrays = [
-            f"{name} {_described(each, with_values=False)}" for name, each in vars(view).items() if each is not None
-        ]
+        arrays = (f"{name} {each.dtype} {each.shape}" for name, each in vars(view).items() if each is not None)
         return f"{_ROWS}; {', '.join(arrays)}"
     count = len(next(iter(vars(view).values()))) if isinstance(view, _VIEWS) else len(view)
     return _CHECKS[stage][0].format(count, *more)
 
 
-def _described(value: Any, *, with_values: bool = True) -> str:
+def _described(value: Any) -> str:
     """Return a short form of a result, with the shape and type of an array."""
     if not isinstance(value, np.ndarray):
         return shown(value)
     kind = "array" if type(value) is np.ndarray else type(value).__name__
-    return f"{kind} of shape {value.shape} and type {value.dtype}{f': {shown(value)}' if with_values else ''}"
+    return f"{kind} of shape {value.shape} and type {value.dtype}: {shown(value)}"
 
 
 def _read_only(value: Any) -> Any:
@@ -210,8 +208,9 @@ _CHECKS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "remask": (f"{_MASK}, True for at most as many as remask_limit leaves", _may_be_remasked),
     "lookaheads": ("an array of at most {1} different indices of the {0} positions, of an integer type", _are_indices),
 }
-"""Expected result of each stage, with fields for the number of positions and the further arguments; and the test of its
-result and arguments without the parameters.
+"""Expected result of each stage, and the test of its result and arguments without the parameters.
+
+The text has fields for the number of positions and the further arguments.
 """
 
 
