@@ -62,33 +62,22 @@ class Sweep:
     options: Options = ()
     """Options with the same value in all configurations."""
 
-    def variants(self, curve: str) -> tuple[Variant, ...]:
-        """Return one configuration per value, named after the curve and the value."""
-        if not self.values:
-            return (Variant(curve, self.strategy, options=self.options, curve=curve),)
-        return tuple(
-            Variant(
-                f"{curve} {_text(value)}", self.strategy, options=(*self.options, (self.control, value)), curve=curve
-            )
-            for value in self.values
-        )
+    def variants(self, curve: str, swept: Mapping[str, Sequence[Any]] | None = None) -> tuple[Variant, ...]:
+        """Return one configuration per value, named after the curve and the value.
 
-    def grid(self, curve: str, swept: Mapping[str, Sequence[Any]]) -> tuple[Variant, ...]:
-        """Return one configuration for each combination of the values in `swept`, or `variants` if it is empty.
-
-        The points of a curve differ in the last option.
+        `swept` has values of options by name. Those that the strategy reads replace the values of the sweep: there is
+        one configuration for each combination, and the points of a curve differ in the last option.
         """
-        fixed = tuple((name, value) for name, value in self.options if name not in swept)
+        read = {name: swept[name] for name in swept or {} if reads_option(strategy_from_name(self.strategy), name)}
+        fixed = [each for each in self.options if each[0] not in read]
+        varied = read or ({self.control: self.values} if self.values else {})
         found = []
-        for values in product(*swept.values()):
-            words = [curve, *(f"{name}={_text(value)}" for name, value in zip(swept, values, strict=True))]
-            options = (*fixed, *zip(swept, values, strict=True))
-            found.append(Variant(" ".join(words), self.strategy, options=options, curve=" ".join(words[:-1])))
-        return tuple(found) if swept else self.variants(curve)
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        for values in product(*varied.values()):
+            texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+            words = [curve, *(f"{name}={text}" if read else text for name, text in zip(varied, texts, strict=True))]
+            options, line = (*fixed, *zip(varied, values, strict=True)), " ".join(words[:-1])
+            found.append(Variant(" ".join(words), self.strategy, options=options, curve=line or curve))
+        return tuple(found)
 
 
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
@@ -155,7 +144,6 @@ def variants_from_text(text: str, swept: Mapping[str, Sequence[Any]] | None = No
     `swept` has values of options by name. They replace the values of every curve whose strategy reads the option.
     Raises BadInputError for an unknown name, and for an option that none of the strategies reads.
     """
-    swept = swept or {}
     if swept and text in (PUBLISHED, RECOMMENDED, EVERY):
         raise BadInputError(
             f"--sweep with the set {text} of --strategies",
@@ -178,19 +166,12 @@ def variants_from_text(text: str, swept: Mapping[str, Sequence[Any]] | None = No
             remedy=did_you_mean(unknown[0], known, otherwise="separate names by commas"),
         )
     curves = {name: SWEEPS.get(name, Sweep(name)) for name in names}
-    reading = {
-        curve: [name for name in swept if reads_option(strategy_from_name(sweep.strategy), name)]
-        for curve, sweep in curves.items()
-    }
-    unread = [name for name in swept if not any(name in each for each in reading.values())]
+    found = tuple(variant for curve, sweep in curves.items() for variant in sweep.variants(curve, swept))
+    unread = [name for name in swept or () if not any(name in dict(variant.options) for variant in found)]
     if unread:
         raise BadInputError(
             f"--sweep {unread[0]} with --strategies {text}, which do not read it",
             expected="an option that one of these strategies reads",
             remedy=f"remove --sweep {unread[0]}, or name a strategy that reads it",
         )
-    return tuple(
-        variant
-        for curve, sweep in curves.items()
-        for variant in sweep.grid(curve, {name: swept[name] for name in reading[curve]})
-    )
+    return found

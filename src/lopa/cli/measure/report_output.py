@@ -37,21 +37,7 @@ def resume_option(help_text: str) -> Callable[[_Command], _Command]:
 
 def plot_option(help_text: str) -> Callable[[_Command], _Command]:
     """Add --plot FILE, passed as `plot`."""
-    return option("--plot", type=_PlotFile(path_type=Path), metavar="FILE", help=help_text)
-
-
-class _PlotFile(click.Path):
-    """Type of the path of a plot, whose suffix is the format."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(str(super().convert(value, param, ctx)))
-        if path.suffix and _plot_format(path) not in PLOT_FORMATS:
-            self.fail(f"plots are PNG, SVG or PDF, not {path.suffix}: name the file {path.stem}.png", param, ctx)
-        return path
-
-
-def _plot_format(path: Path) -> str:
-    return path.suffix.lower().removeprefix(".") or PLOT_FORMATS[0]
+    return option("--plot", type=click.Path(path_type=Path), metavar="FILE", help=help_text)
 
 
 @dataclass(frozen=True)
@@ -67,6 +53,9 @@ class ReportOutput:
     """True if an earlier report in the folder is continued, None for a benchmark that cannot."""
 
     def __post_init__(self) -> None:
+        if self.plot is not None and _plot_format(self.plot) not in PLOT_FORMATS:
+            received = f"--plot {self.plot}: plots are PNG, SVG or PDF, not {self.plot.suffix}"
+            raise click.UsageError(f"{received}: name the file {self.plot.stem}.png")
         if self.resumes and self.folder is None:
             raise click.UsageError("--resume needs --output, the folder of the outcomes")
         if self.resumes and self.replaces:
@@ -104,6 +93,10 @@ class ReportOutput:
             write_report(self.folder, name, report, tables)
         if self.plot is not None and panels is not None:
             write_atomically(self.plot, plot_from_panels(panels(), _plot_format(self.plot)))
+
+
+def _plot_format(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".") or PLOT_FORMATS[0]
 
 
 def note(text: str) -> None:

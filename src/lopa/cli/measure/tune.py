@@ -49,7 +49,7 @@ _EXPECTED_RUNGS = 4
         "lopa-export tune BUNDLE --eval EVAL.jsonl --save",
         "lopa-export tune BUNDLE --eval EVAL.jsonl --budget 30 -o REPORT --plot tuning.png",
         "lopa-export tune BUNDLE --eval EVAL.jsonl --strategies threshold,eb --sweep skip_threshold=0.9,0.95",
-        "lopa-export tune BUNDLE --reference-text PROMPTS.jsonl -o REPORT",
+        "lopa-export tune BUNDLE --reference-text PROMPTS.jsonl -o REFERENCE",
     ),
 )
 @click.argument("bundle", type=FOLDER)

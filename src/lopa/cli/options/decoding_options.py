@@ -111,23 +111,21 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
 def sweeps_from_texts(texts: Sequence[str], strategies: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Return the values of each option in texts such as "skip_threshold=0.8,0.9".
 
-    The option is a common one, or an option of one of `strategies`. Raises BadInputError for another name, for a bad
-    value and for a name given twice.
+    The option is a common one, or an option of one of `strategies`. Raises BadInputError for another name and for a bad
+    value.
     """
-    flags = {name: flag for name, flag in option_flags().items() if name in DEFAULT_OPTIONS and not flag.multiple}
-    swept = [name for name in flags if name not in ("strategy", "preset")]
+    names = [name for name in DEFAULT_OPTIONS if name not in ("strategy", "preset")]
+    flags = {name: flag for name, flag in option_flags().items() if name in names and not flag.multiple}
     own = {each.name: name for name in strategies for each in strategy_from_name(name).options}
     found = dict[str, tuple[Any, ...]]()
     for text in texts:
-        name, value = _name_and_text("--sweep", text, [*swept, *own], "one decoding option, or an option of a strategy")
-        words = dict.fromkeys(value.split(","))
-        if name in found:
-            raise BadInputError(f"--sweep {name} twice", expected="all values in one --sweep", remedy="join them")
+        name, value = _name_and_text("--sweep", text, [*flags, *own], "one decoding option, or an option of a strategy")
+        words = value.split(",")
         if name in flags:
             values = [_value_in_text("--sweep", text, flags[name], word) for word in words]
         else:
             values = [word if _takes_text(name, own[name]) else _value_from_text(word) for word in words]
-        found[name] = tuple(dict.fromkeys(values))
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *values)))
     return found
 
 
