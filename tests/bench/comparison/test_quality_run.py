@@ -100,11 +100,17 @@ def test_own_strategies_are_swept_over_a_grid(decoder: Decoder, items: list[Eval
     assert [each.name for each in variants_from_text("agreement,d2f")[:2]] == ["agreement", "d2f 0.95"]
     with pytest.raises(BadInputError, match=r"among .*, agreement\n.*did you mean agreement\?"):
         variants_from_text("agrement")
-    grid = variants_from_text("agreement,d2f", {"branches": (3,), "agreement": (2, 3)})
+    grid = variants_from_text("agreement,top_n,speculative-d2f", {"branches": (3,), "agreement": (2, 3)})
     assert [(each.name, each.curve) for each in grid[:2]] == [
         (f"agreement branches=3 agreement={votes}", "agreement branches=3") for votes in (2, 3)
     ]
-    assert [each.name for each in grid[2:]] == ["d2f branches=3"]
+    assert [each.name for each in grid[2:]] == [
+        "top_n 1",
+        "top_n 2",
+        "top_n 3",
+        "top_n 4",
+        "speculative-d2f branches=3",
+    ]
     rows = measured_rows(decoder, items[:1], grid[:2])
     for row, votes in zip(rows, (2, 3), strict=True):
         config = decoder.config(strategy="agreement", branches=3, strategy_options={"agreement": votes})

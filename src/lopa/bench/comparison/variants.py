@@ -1,6 +1,6 @@
 """Configurations of `bench quality` and `tune`: strategies with several values of one option, or a grid of values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -68,7 +68,7 @@ class Sweep:
         `swept` has values of options by name. Those that the strategy reads replace the values of the sweep: there is
         one configuration for each combination, and the points of a curve differ in the last option.
         """
-        read = {name: swept[name] for name in swept or {} if reads_option(strategy_from_name(self.strategy), name)}
+        read = {name: values for name, values in (swept or {}).items() if self._reads(name, swept or {})}
         fixed = [each for each in self.options if each[0] not in read]
         varied = read or ({self.control: self.values} if self.values else {})
         found = []
@@ -78,6 +78,12 @@ class Sweep:
             options, line = (*fixed, *zip(varied, values, strict=True)), " ".join(words[:-1])
             found.append(Variant(" ".join(words), self.strategy, options=options, curve=line or curve))
         return tuple(found)
+
+    def _reads(self, name: str, swept: Container[str]) -> bool:
+        strategy = strategy_from_name(self.strategy)
+        if name == "branches" and not strategy.looks_ahead:  # drafts are branches too
+            return "speculative" in swept or _SPECULATIVE in self.options
+        return reads_option(strategy, name)
 
 
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
