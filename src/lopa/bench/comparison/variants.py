@@ -65,8 +65,8 @@ class Sweep:
     def variants(self, curve: str, swept: Mapping[str, Sequence[Any]] | None = None) -> tuple[Variant, ...]:
         """Return one configuration per value, named after the curve and the value.
 
-        `swept` has values of options by name. Those that the strategy reads replace the values of the sweep: there is
-        one configuration for each combination, and the points of a curve differ in the last option.
+        `swept` has values of options by name. Those that the strategy reads replace the values of the sweep, in all
+        combinations. The points of a curve differ in the last option.
         """
         read = {name: values for name, values in (swept or {}).items() if self._reads(name, swept or {})}
         fixed = [each for each in self.options if each[0] not in read]
