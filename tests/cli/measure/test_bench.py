@@ -135,6 +135,8 @@ def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     ("name", "arguments", "message"),
     [
         ("quality", (EVAL, "--branches", 3), "no such option '--branches'"),
+        ("quality", (EVAL, "--limit", 1, "--plot", "/nosuch/q.png"), "cannot write /nosuch/q.png"),
+        ("quality", (EVAL, "--plot", "q.gif"), "plots are PNG, SVG or PDF, not .gif: name the file q.png"),
         ("costs", ("--device", "cpu:x"), "cpu:N or cpu:N-M"),
         ("scaling", ("--devices", "1,0"), "--devices '1,0'"),
         ("scaling", ("--devices", "1,,2"), "distinct integers from 1"),
@@ -147,17 +149,6 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(("name", "message"), [("no/q.png", "cannot write"), ("q.gif", "PNG, SVG or PDF, not .gif")])
-def test_a_plot_that_cannot_be_drawn_creates_nothing(
-    tiny_bundle: Path, tmp_path: Path, name: str, message: str
-) -> None:
-    done = bench("quality", tiny_bundle, EVAL, "--limit", 1, "-o", tmp_path / "out", "--plot", tmp_path / name)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert "decodes" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
