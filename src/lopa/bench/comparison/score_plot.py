@@ -101,10 +101,8 @@ def panel_of_tuning(report: TuningReport) -> Panel:
         for row in report.rows
         if row.verdict is not None or row.difference is None or row.on_front
     )
-    title = f"{report.run.bundle} on {report.run.device}"
-    return Panel(
-        title, "tokens per second, in multiples of the defaults", f"{report.scoring}, %", points, has_lines=False
-    )
+    title, speed = f"{report.run.bundle} on {report.run.device}", "tokens per second, in multiples of the defaults"
+    return Panel(title, speed, f"{report.scoring}, %", points, has_lines=False)
 
 
 def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:

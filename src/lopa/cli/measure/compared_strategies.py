@@ -15,24 +15,22 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def strategies_options(**default: Any) -> Callable[[_Command], _Command]:
     """Add --strategies and --sweep, passed as `strategies` and `sweep`. `default` is that of --strategies."""
 
-    def add(command: _Command) -> _Command:
-        command = option(
-            "--sweep",
-            multiple=True,
-            metavar="NAME=VALUES",
-            help="Values of a decoding option, separated by commas, in place of the fixed ones of every strategy in "
-            "--strategies that reads it. Options of installed strategies count. Repeatable: all combinations.",
-        )(command)
-        return option(
-            "--strategies",
-            metavar="NAMES",
-            help=f"Strategies, separated by commas: {', '.join(SWEEPS)}, each with several values of one of its "
-            "options; an installed strategy, with its defaults; or a set: recommended (8 configurations), published "
-            "(8 or 9), all (more than 100).",
-            **default,
-        )(command)
-
-    return add
+    names = option(
+        "--strategies",
+        metavar="NAMES",
+        help=f"Strategies, separated by commas: {', '.join(SWEEPS)}, each with several values of one of its options; an "
+        "installed strategy, with its defaults; or a set: recommended (8 configurations), published (8 or 9), all "
+        "(more than 100).",
+        **default,
+    )
+    sweep = option(
+        "--sweep",
+        multiple=True,
+        metavar="NAME=VALUES",
+        help="Values of a decoding option, separated by commas, in place of the fixed ones of every strategy in "
+        "--strategies that reads it. Options of installed strategies count. Repeatable: all combinations.",
+    )
+    return lambda command: names(sweep(command))
 
 
 def requested_variants(strategies: str, sweep: tuple[str, ...]) -> tuple[Variant, ...]:

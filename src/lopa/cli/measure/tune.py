@@ -143,8 +143,8 @@ def command(
                 expected="a model with fixed blocks",
                 remedy="give questions with answers: --eval FILE",
             )
-        variants = supported_variants(decoder, strategies or "", requested)
-        named = [Candidate(variant.name, variant.requested) for variant in variants]
+        fitting = supported_variants(decoder, strategies or "", requested)
+        named = [Candidate(each.name, each.requested) for each in fitting]
         for each in named:
             each.config(decoder)
         files.check(_NAME)
