@@ -18,8 +18,8 @@ def strategies_options(**default: Any) -> Callable[[_Command], _Command]:
     names = option(
         "--strategies",
         metavar="NAMES",
-        help=f"Strategies, separated by commas: {', '.join(SWEEPS)}, each with several values of one of its options; an "
-        "installed strategy, with its defaults; or a set: recommended (8 configurations), published (8 or 9), all "
+        help=f"Strategies, separated by commas: {', '.join(SWEEPS)}, each with several values of one of its options; "
+        "an installed strategy, with its defaults; or a set: recommended (8 configurations), published (8 or 9), all "
         "(more than 100).",
         **default,
     )
