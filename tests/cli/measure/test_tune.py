@@ -114,6 +114,8 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
         (("--eval", questions, "--reference-text", prompts), "give either"),
         (("--eval", questions, "--resume"), "--resume needs --output"),
         (("--eval", questions, "--budget", 0), "budget"),
+        (("--eval", questions, "--sweep", "branches=2"), "--sweep needs --strategies"),
+        (("--eval", questions, "--strategies", "d2g"), "did you mean d2f?"),
     ):
         done = lopa_export("tune", bundle, *arguments)
         assert (done.returncode, message in done.stderr) == (2, True), (arguments, done.stderr)

@@ -48,7 +48,6 @@ _EXPECTED_RUNGS = 4
     examples=(
         "lopa-export tune BUNDLE --eval EVAL.jsonl --save",
         "lopa-export tune BUNDLE --eval EVAL.jsonl --budget 30 -o REPORT --plot tuning.png",
-        "lopa-export tune BUNDLE --eval EVAL.jsonl --strategies threshold,eb --sweep skip_threshold=0.9,0.95",
         "lopa-export tune BUNDLE --reference-text PROMPTS.jsonl -o REFERENCE",
     ),
 )
