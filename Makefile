@@ -16,7 +16,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -51,7 +51,11 @@ test: $(VENV)/test-ready ## style, types and all tests that need no hardware and
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
-	$(PYTEST) -n 3 -m "not slow" $(COVERAGE:--cov=--cov --cov-report=)
+	$(PYTEST) -n 3 -m "not slow and not docs" $(COVERAGE:--cov=--cov --cov-report=)
+
+# Every block of the README and of docs, in order. Where npm is available, those in JavaScript too. `test` runs a sample.
+test-docs: $(VENV)/test-ready $(if $(shell command -v npm),$(WEB)/node_modules/ready) ## every example of the README and of docs
+	$(PYTEST) -n 2 tests/pages
 
 # Tests that take long for what they check: tuning, soak tests, random large models.
 test-slow: $(VENV)/test-ready ## tests that take long: tuning, soak tests, random large models

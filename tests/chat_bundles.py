@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lopa.tiny import CHECKPOINT
+
 FIRST_FREE_ID = 975
 """First id of the toy's vocabulary that its tokenizer leaves unused."""
 MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>")
@@ -20,34 +22,8 @@ CITY = {
 """JSON schema of the arguments of a tool."""
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 """JSON schema of a tool without arguments."""
-HERMES = """{%- if tools %}# Tools
-<tools>{% for tool in tools %}
-{{ tool | tojson }}{% endfor %}
-</tools>
-Answer with <tool_call>
-{"name": NAME, "arguments": OBJECT}
-</tool_call>
-{% endif -%}
-{%- for m in messages %}{{ '' if loop.first else '\n' }}
-{%- if m.role == 'assistant' %}Answer:
-{%- if m.reasoning_content %} <think>{{ m.reasoning_content }}</think>{% endif %} {{ m.content or '' }}
-{%- for c in m.tool_calls or [] %}
-<tool_call>
-{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}
-{%- elif m.role == 'tool' %}<tool_response>{{ m.content }}</tool_response>
-{%- else %}Question: {{ m.content }}
-{%- endif %}
-{%- endfor %}
-Answer:
-{%- if enable_thinking is defined and enable_thinking %} <think>
-{% elif enable_thinking is defined %} <think>
-
-</think>
-
-{% endif %}"""
-"""Small template with Hermes's tool calls and a switch of reasoning, in the form of the toy's prompts."""
+HERMES = (CHECKPOINT.parent / "chat_template.jinja").read_text(encoding="utf-8")
+"""The template beside the toy: Hermes's tool calls and a switch of reasoning, in the form of the toy's prompts."""
 
 
 def with_chat_template(bundle: Path, copy: Path, template: str) -> Path:

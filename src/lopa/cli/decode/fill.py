@@ -19,8 +19,8 @@ from lopa.runtime.text.text_with_holes import text_with_holes
     name="fill",
     cls=DecodingCommand,
     examples=(
-        'lopa-export fill BUNDLE "def add(a, b):<hole:8>return c"',
-        'lopa-export fill BUNDLE "Name: <hole:4>, age: <hole:2>." --drafts',
+        'lopa-export fill BUNDLE "4 + 5 = <hole:1>. The answer is <hole:1>."',
+        'lopa-export fill BUNDLE "Together they have 6 + 3 = <hole:1> eggs." --drafts',
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))

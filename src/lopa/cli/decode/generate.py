@@ -78,13 +78,17 @@ class _Arguments:
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
 
+_QUESTION = '"Question: There are 4 bags, and each holds 5 eggs. How many eggs are there now? Answer:"'
+"""Prompt of the examples, which the embedded toy answers."""
+
+
 @click.command(
     name="generate",
     cls=DecodingCommand,
     examples=(
-        'lopa-export generate BUNDLE "Question: 2 + 3?"',
-        'lopa-export generate BUNDLE "Question: 2 + 3?" --drafts --branches 4',
-        'lopa-export generate BUNDLE "2 + 3 =" --regex "[0-9]+" --max-new-tokens 8',
+        f"lopa-export generate BUNDLE {_QUESTION}",
+        f"lopa-export generate BUNDLE {_QUESTION} --drafts --branches 4",
+        f'lopa-export generate BUNDLE {_QUESTION} --regex " [^=]+ = [0-9]+ eggs" --max-new-tokens 32',
         "lopa-export generate BUNDLE --prompts PROMPTS.jsonl --output ANSWERS.jsonl --resume",
     ),
 )
