@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 _GENERATED = re.compile(r"^<!-- generated: .*?^<!-- end -->", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(
-    r"^( *)(?:<!-- not run, (\w+): [^\n]+ -->\n *)?```(sh|python|js|html)\n(.*?)^ *```$(?:\n\n *```text\n(.*?)^ *```$)?",
+    r"^( *)(?:<!-- not run, (\w+): [^\n]+ -->\n *)?```(sh|python|js|html)\n(.*?)^ *```$"
+    r"(?:\n\n *```text\n(.*?)^ *```$)?",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -27,8 +28,8 @@ class Block:
 def blocks_of(page: str) -> list[Block]:
     """Return the blocks of code of a page.
 
-    A comment such as `<!-- not run, network: pip downloads a package -->` directly before a block keeps it from running,
-    and so does a commit that it checks out. tests/cli/test_examples.py runs the generated examples of commands.
+    A comment such as `<!-- not run, network: pip downloads a package -->` directly before a block keeps it from
+    running, and so does a commit that it checks out. tests/cli/test_examples.py runs generated examples.
     """
     kept = _GENERATED.sub(lambda found: "\n" * found[0].count("\n"), page)
     return [

@@ -6,11 +6,9 @@ import re
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -42,10 +40,11 @@ class PageReader:
             probe.bind(("127.0.0.1", 0))
             self._port = str(probe.getsockname()[1])
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        self._environment = {**os.environ, "PATH": path, "LOPA_SERVE__PORT": self._port, **variables}
+        (folder / ".curlrc").write_text("fail-with-body\n")  # an answer with status 400 is a failure
+        own = {"PATH": path, "LOPA_SERVE__PORT": self._port, "CURL_HOME": str(folder)}
+        self._environment = {**os.environ, **own, **variables}
         self._python: subprocess.Popen[str] | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._errors = ExitStack().enter_context(tempfile.TemporaryFile("w+"))
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +53,6 @@ class PageReader:
         self._stop_server()
         if self._python is not None:
             self._python.communicate(timeout=60)
-        self._errors.close()
 
     def output_of(self, block: Block) -> str:
         """Run a block and return its standard output. A server goes on until the next one starts."""
@@ -74,9 +72,13 @@ class PageReader:
     def _shell_output(self, code: str) -> str:
         done = subprocess.run(
             ["bash", "-ec", code],
-            **{"cwd": self._folder, "env": self._environment, "stdin": subprocess.DEVNULL},
-            **{"capture_output": True, "text": True, "check": False, "timeout": 600},
-        )  # the pages' commands are written for a shell
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -84,8 +86,11 @@ class PageReader:
         if self._python is None:
             self._python = subprocess.Popen(
                 [sys.executable, "-c", _INTERPRETER],
-                **{"cwd": self._folder, "env": self._environment, "text": True},
-                **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors},
+                cwd=self._folder,
+                env=self._environment,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
             )
         assert self._python.stdin is not None
         assert self._python.stdout is not None
@@ -96,14 +101,11 @@ class PageReader:
             if line.endswith(f"{_END}\n"):
                 return printed + line.removesuffix(f"{_END}\n")
             printed += line
-        self._errors.seek(0)
-        raise AssertionError(f"{printed}\n{self._errors.read()}")
+        raise AssertionError(printed)
 
     def _start_server(self, command: str) -> None:
         self._stop_server()
-        self._server = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"], cwd=self._folder, env=self._environment, stderr=subprocess.DEVNULL
-        )
+        self._server = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=self._folder, env=self._environment)
         until(self._answers)
 
     def _answers(self) -> bool:
