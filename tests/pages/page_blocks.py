@@ -20,7 +20,7 @@ class Block:
     line: int
     """Its line in the page, from 1."""
     kept_from: str | None
-    """What running it needs and a test lacks; None if it runs."""
+    """Kind of need that a test lacks; None if the block runs."""
     shown: str | None
     """Output that the page shows directly below it."""
 
@@ -28,8 +28,8 @@ class Block:
 def blocks_of(page: str) -> list[Block]:
     """Return the blocks of code of a page.
 
-    A comment such as `<!-- not run, network: pip downloads a package -->` directly before a block keeps it from
-    running, and so does a commit that it checks out. tests/cli/test_examples.py runs generated examples.
+    A block does not run with a comment such as `<!-- not run, network: pip downloads a package -->` directly before it,
+    or if it checks out a commit. tests/cli/test_examples.py runs generated examples.
     """
     kept = _GENERATED.sub(lambda found: "\n" * found[0].count("\n"), page)
     return [
