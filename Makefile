@@ -46,7 +46,7 @@ quick: $(VENV)/test-ready ## style, types and the tests of the core: under a min
 
 # Everything that needs no hardware and no other environment. Three test processes keep two cores busy: many tests wait
 # for servers, signals and timeouts.
-test: $(VENV)/test-ready ## style, types and all tests that need no hardware and no other environment: 8 minutes
+test: $(VENV)/test-ready ## style, types and all tests but slow ones, most pages, and those that need hardware or other programs: 8 minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2

@@ -1,4 +1,4 @@
-"""The embedded tiny D2F-Dream checkpoint (2.4 million parameters), its adapter and its evaluation prompts.
+"""The embedded tiny D2F-Dream checkpoint (2.4 million parameters), its adapter, a chat template and evaluation prompts.
 
 Serves the demo, the tests and the benchmarks. Trained for this project on synthetic text.
 """
