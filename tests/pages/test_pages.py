@@ -1,5 +1,6 @@
 """Every command, Python block, curl and JavaScript block of README and docs runs, and prints what the page shows."""
 
+import json
 import shutil
 import sys
 from collections import Counter
@@ -34,8 +35,9 @@ def folder(tiny_bundle: Path, tmp_path: Path) -> Path:
         (tmp_path / name).symlink_to(target)
     (tmp_path / "node_modules").mkdir()  # as `npm install ./web` makes it
     (tmp_path / "node_modules" / "lopa-web").symlink_to(PROJECT / "web")
-    questions = EVAL.read_text(encoding="utf-8").splitlines(keepends=True)[:MIN_QUESTIONS]
-    (tmp_path / "EVAL.jsonl").write_text("".join(questions), encoding="utf-8")
+    questions = [json.loads(line) for line in EVAL.read_text(encoding="utf-8").splitlines()[:MIN_QUESTIONS]]
+    short = [json.dumps({**question, "max_new_tokens": 8}) for question in questions]
+    (tmp_path / "EVAL.jsonl").write_text("\n".join(short), encoding="utf-8")
     (tmp_path / "in.jsonl").write_text(
         '{"prompt": "Question: Sara has 4 candies. How many candies are there? Answer:"}\n'
     )
