@@ -36,7 +36,7 @@ Use = Callable[[Decoder, Values], Any]
 
 RIGHT: Values = {
     "preset": "none", "strategy": "threshold", "branches": 2, "temperature": 0.5, "top_k": 3, "seed": 7,
-    "stop": ("#",), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
+    "stop": ("#",), "stop_token_ids": (7,), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
     "choices": ("yes", (5, 6)), "strategy_options": {"gamma": 0.3}, "alignment": "absolute",
     "attention": "block_causal", "cache": "none", "max_new_tokens": 3, "editing_threshold": 1.0,
     "logit_bias": {"5": 0.5},
@@ -59,6 +59,7 @@ WRONG: Mapping[str, list[Any]] = {
     "branches": [True, 2.0, "many", "2", [2], np.array([1, 2]), 0, 65, -1],
     "preset": [True, 5, "", "No name", "A", "x" * 33, ["none"]],
     "strategy": [True, 5, "", "beam", ["lopa"], np.array(["lopa", "d2f"])],
+    "stop_token_ids": [True, 5, "7", (-1,), (2.5,), [7] * 65],
     "stop": [True, 5, "caf\udce9", ("",), ("a", 5), ["caf\udce9"], ["a"] * 65, ["a" * 1025]],
     "temperature": [True, np.True_, "1", [1], -1.0, math.nan, math.inf, 1e-300, 1e300, 10**400],
     "strategy_options": [True, 5, "gamma", [("gamma", 0.3)], {"gamma": None}, {3: 4}, {str(i): 1 for i in range(65)}],

@@ -42,7 +42,7 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"presence_penalty": 2, "repetition_penalty": 1.1}, {"presence_penalty": 2, "repetition_penalty": 1.1}),
     ({"logit_bias": {"5": -100}}, {"logit_bias": {"5": -100}}),
-    ({"skip_special_tokens": True, "stop_token_ids": [], "add_generation_prompt": True}, {}),
+    ({"skip_special_tokens": True, "stop_token_ids": [7], "add_generation_prompt": True}, {"stop_token_ids": [7]}),
 ]
 REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"repeat_penalty": 1.05}, "repeat_penalty"),

@@ -94,7 +94,7 @@ const ONLY_IN_PYTHON = [
   ...["entropy_threshold", "distance_penalty", "remask_threshold", "remask_limit", "editing_threshold"],
   ...["editing_limit", "json_schema", "regex", "grammar", "choices", "reasoning_budget", "logprobs", "top_logprobs"],
   ...["deduplicate_rows", "speculative", "eos_early_stop", "max_forwards", "anytime"],
-  ...["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"],
+  ...["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "stop_token_ids"],
 ];
 
 /** Values of these options that change nothing. */

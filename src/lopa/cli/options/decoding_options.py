@@ -271,6 +271,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "strategy": _StrategyName(),
     **dict.fromkeys(_PAIRS, _NameAndValue()),
     "branches": _NumberOrWord("auto"),
+    "stop_token_ids": click.INT,
     "seed": _NumberOrWord(_WORD_FOR_NONE),
     "json_schema": _TextOfFile(_grammar_from_file),
     "grammar": _TextOfFile(_grammar_from_file),

@@ -29,6 +29,7 @@ from lopa.runtime.options.option import (
     checked_preset,
     checked_schema,
     checked_stop,
+    checked_stop_token_ids,
     checked_strategy_options,
     option,
 )
@@ -69,6 +70,10 @@ class GenerationConfig(OptionFields[None]):
         check=checked_stop,
         help="Text that ends the answer, or a list of such texts. On the command line the option may be repeated.",
         command_help="Text that ends the answer. Repeatable.")
+    stop_token_ids: Sequence[int] | None = option(LENGTH, kind=Sequence[int], default=(), per_request=True,
+        check=checked_stop_token_ids,
+        help="Token ids that end the answer, which keeps the token. On the command line the option may be repeated.",
+        command_help="Token id that ends the answer. Repeatable.")
     logit_bias: Mapping[int, float] | Mapping[str, float] | None = option(LENGTH, check=checked_logit_bias,
         kind=Mapping[str, float],
         help="Numbers from -100 to 100 that are added to the logits of tokens, by token id. Needs a bundle with "

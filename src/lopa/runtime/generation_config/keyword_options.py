@@ -26,6 +26,7 @@ class GenerationOptions(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int | None
     special_tokens: bool
+    stop_token_ids: Sequence[int] | None
     logit_bias: Mapping[int, float] | Mapping[str, float] | None
     max_forwards: int | None
     preset: str | None

@@ -269,7 +269,11 @@ def _with_grammar(options: Options, strategy: Strategy) -> Iterator[Conflict]:
 
 
 def _with_choices_and_anytime(options: Options, strategy: Strategy) -> Iterator[Conflict]:  # noqa: ARG001
-    """Yield options with choices, which are scored, and with anytime, whose draft is no answer there."""
+    """Yield options with choices, which are scored, and options that need a plain answer."""
+    for other in [*grammars_given(options), *(name for name in ("reference", "choices") if options[name])]:
+        if options["stop_token_ids"]:
+            expected = "one of the two, since a grammar, a choice and published loops end by the model's own tokens"
+            yield f"cannot combine stop_token_ids with {other}", expected, _REMOVE
     others = [*grammars_given(options), *(["reference"] if options["reference"] else [])]
     choices = options["choices"] is not None
     for other in [*others, *names_of_changed_logits(options)] if choices else ():

@@ -114,6 +114,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         branches=branches,
         auto_branches=auto_branches,
         stop=options["stop"],
+        stop_token_ids=options["stop_token_ids"],
         logit_bias=_given_or(options["logit_bias"], FrozenOptions(NOTHING)),
         edits=edits(options),
         positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Never
 
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.options.option import FrozenOptions, SharedRows, names_of_changed_logits
+from lopa.runtime.options.option import SharedRows, names_of_changed_logits
 from lopa.runtime.options.option_fields import OptionFields
 
 
@@ -30,7 +30,8 @@ class DecodingParams(OptionFields[Never]):
     auto_branches: bool
     """True if every step chooses the number of branches from the device's cost table."""
     stop: tuple[str, ...]
-    logit_bias: FrozenOptions
+    stop_token_ids: tuple[int, ...]
+    logit_bias: Mapping[str, float]
     """Biases by token id, as decimal text."""
     edits: bool
     """True if unmasked tokens of open blocks may be replaced."""

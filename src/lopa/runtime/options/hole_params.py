@@ -54,6 +54,7 @@ def _check_params(params: DecodingParams, holes: int, lengths: int, *, grows: bo
             ("holes", "reasoning_budget", params.reasoning_budget != math.inf),
             ("ranges of lengths", "a grammar", params.has_grammar and lengths > 1),
             ("holes", "reference", params.reference),
+            ("holes", "stop_token_ids", bool(params.stop_token_ids)),
             ("holes", "remasking", params.remasks),
             ("holes", "editing_threshold", params.edits),
             ("holes", "cache 'sub_block'", params.cache == "sub_block"),

@@ -257,6 +257,13 @@ def names_of_changed_logits(options: Mapping[str, Any]) -> list[str]:
     return [*found, *(["logit_bias"] if any((options["logit_bias"] or {}).values()) else [])]
 
 
+def checked_stop_token_ids(ids: Any) -> tuple[int, ...]:
+    """Return the ids of tokens that end an answer, each once."""
+    if not isinstance(ids, (list, tuple)) or len(ids) > MAX_STOPS:
+        raise invalid_value("stop_token_ids", ids, f"a list of at most {MAX_STOPS} token ids", "correct stop_token_ids")
+    return tuple(dict.fromkeys(check_int("stop_token_ids", each, min=0, max=MAX_POSITIONS) for each in ids))
+
+
 def checked_stop(stop: Any) -> tuple[str, ...]:
     """Return the texts that end an answer, given as one text or a list."""
     stop = [stop] if isinstance(stop, str) else stop

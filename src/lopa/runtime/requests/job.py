@@ -294,14 +294,13 @@ class RequestPreparation:
         manifest = self.bundle.manifest
         if params.needs_logits and not params.has_choices and not manifest.with_logits:
             raise missing_logits(params)
-        token, size = max(map(int, params.logit_bias), default=-1), manifest.dimensions.vocab_size
-        if token >= size:
-            raise FieldError(
-                "logit_bias",
-                f"logit_bias for the token {token}",
-                expected=f"ids below {size}",
-                remedy="remove the bias",
-            )
+        size = manifest.dimensions.vocab_size
+        for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            token = max(map(int, ids), default=-1)
+            if token >= size:
+                raise FieldError(
+                    name, f"{name} with the token {token}", expected=f"ids below {size}", remedy="remove this token"
+                )
         if params.slides and manifest.prediction_shift:
             raise FieldError(
                 "alignment",

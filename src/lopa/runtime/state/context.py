@@ -18,7 +18,7 @@ class Context:
     strategy: Strategy
     mask_token: int
     ends: tuple[int, ...]
-    """Tokens that end the decode; empty with stop_at_eos off."""
+    """Tokens that end the decode: those of the request, and with stop_at_eos the model's."""
     prediction_shift: int
     vocab_size: int
     expand_token: int | None = None
@@ -49,7 +49,7 @@ def context_from_model(params: DecodingParams, model: Manifest) -> Context:
         params,
         checked_strategy(strategy_from_name(params.strategy), model.dimensions.vocab_size),
         tokens.mask,
-        tokens.ends if params.stop_at_eos else (),
+        (*(tokens.ends if params.stop_at_eos else ()), *params.stop_token_ids),
         model.prediction_shift,
         model.dimensions.vocab_size,
         expand_token=tokens.expand,

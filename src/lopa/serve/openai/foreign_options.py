@@ -109,7 +109,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("return_tokens_as_token_ids", "return_token_ids", "return_full_text"), (False,)),
     **dict.fromkeys(("skip_special_tokens", "add_generation_prompt"), (True,)),
     **dict.fromkeys(("enable_thinking", "include_reasoning", "separate_reasoning"), (True,)),
-    **dict.fromkeys(("tools", "functions", "documents", "logits_processors", "lora", "stop_token_ids"), ([],)),
+    **dict.fromkeys(("tools", "functions", "documents", "logits_processors", "lora"), ([],)),
     **dict.fromkeys(("allowed_token_ids", "bad_words", "bad_words_ids", "logprob_token_ids"), ([],)),
     **dict.fromkeys(("chat_template_kwargs", "reasoning", "vllm_xargs", "custom_params", "options"), ({},)),
     **dict.fromkeys(("suffix", "format", "system_prompt"), ("",)),
@@ -133,7 +133,6 @@ HINTS = {
     "best_of": "set it to n, since all answers that are decoded are returned",
     "prompt_logprobs": "use /v1/score",
     "repeat_penalty": "use repetition_penalty, which counts the whole prompt and answer",
-    "stop_token_ids": "use stop with the text of these tokens",
     "format": "use response_format",
 }
 """Remedies by the name of a field that is refused."""
@@ -218,6 +217,7 @@ MAPPED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "top_k": _top_k,
     **{name: option_reader(name) for name in ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")},
     "logit_bias": lambda value: {"logit_bias": {} if value == [] else value},
+    "stop_token_ids": option_reader("stop_token_ids"),
     "ignore_eos": _ignore_eos,
     "n_predict": _length,
     "guided_json": option_reader("json_schema"),
