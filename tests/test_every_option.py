@@ -36,7 +36,8 @@ Use = Callable[[Decoder, Values], Any]
 
 RIGHT: Values = {
     "preset": "none", "strategy": "threshold", "branches": 2, "temperature": 0.5, "top_k": 3, "seed": 7,
-    "stop": ("#",), "stop_token_ids": (7,), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
+    "stop_token_ids": (7,),
+    "stop": ("#",), "json_schema": '{"type": "object"}', "regex": "[0-9]+", "grammar": "start: /a/",
     "choices": ("yes", (5, 6)), "strategy_options": {"gamma": 0.3}, "alignment": "absolute",
     "attention": "block_causal", "cache": "none", "max_new_tokens": 3, "editing_threshold": 1.0,
     "logit_bias": {"5": 0.5},
@@ -279,9 +280,10 @@ def test_every_option_is_read_from_text(use: Callable[..., GenerationConfig], tm
 
 
 def test_only_requests_set_some_options(decoder: Decoder) -> None:
-    of_requests = "seed json_schema regex grammar choices logprobs top_logprobs special_tokens reference eos_early_stop"
-    assert set(OPTIONS) - set(DEFAULT_OPTIONS) == set(of_requests.split())
-    for name in of_requests.split():
+    of_requests = ["seed", "stop_token_ids", "json_schema", "regex", "grammar", "choices", "logprobs", "top_logprobs"]
+    of_requests += ["special_tokens", "reference", "eos_early_stop"]
+    assert set(OPTIONS) - set(DEFAULT_OPTIONS) == set(of_requests)
+    for name in of_requests:
         with pytest.raises(BadInputError, match=f"'{name}', which only requests can set"):
             edit_bundle(decoder.bundle, defaults={name: right_value(OPTION_TABLE[name])})
         with pytest.raises(BadInputError, match=name):
