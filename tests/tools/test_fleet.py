@@ -44,7 +44,7 @@ def scenario(tmp_path: Path) -> dict[str, Any]:
 
 def test_the_example_in_the_documentation_is_valid(scenario: dict[str, Any], tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "measure.md").read_text()
-    example = page.partition("```json\n")[2].partition("```")[0]
+    example = page.partition("scenario.json << 'END'\n")[2].partition("\nEND\n")[0]
     msgspec.json.decode(example, type=Scenario)
     named = {field for row in page.split("\n") if row.startswith("| `") for field in row.split("|")[1].split("`")[1::2]}
     assert named >= set(Scenario.__struct_fields__) - {"decodes"}

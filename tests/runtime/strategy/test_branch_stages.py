@@ -37,8 +37,10 @@ def steps_with(decoder: Decoder, prompt: tuple[int, ...], strategy: Strategy) ->
 def test_the_example_of_the_page(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     """Each branch has the confidence of its least confident position, and lookaheads are 4 apart."""
     [code] = [each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "far_apart" in each]
-    values: dict[str, Any] = {"decoder": decoder}
+    code = code.replace('"out/bundle"', repr(str(decoder.bundle.path)))
+    values: dict[str, Any] = {}
     exec(code, values)
+    values["decoder"].close()
     assert values["result"].text
     steps = steps_with(decoder, prompt, installed.strategy_from_name("cautious"))
     usual = steps_with(decoder, prompt, LOPA)
