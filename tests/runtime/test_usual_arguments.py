@@ -50,6 +50,11 @@ def test_messages_are_one_chat(chat_decoder: Decoder) -> None:
     for arguments in ((), (None,)):
         with pytest.raises(BadInputError, match="no prompt"):
             chat_decoder.generate(*arguments)
+    for several in (lambda: chat_decoder.stream(["a", "b"]), lambda: chat_decoder.prepare(["a", "b"])):  # type: ignore[list-item]
+        with pytest.raises(BadInputError, match="2 texts as one prompt"):
+            several()
+    with pytest.raises(BadInputError, match="chat_template of type PosixPath"):
+        Decoder.open(chat_decoder.bundle.path, chat_template=Path("t.jinja"))  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="a prompt and messages"):
         chat_decoder.generate("text", messages=MESSAGES)  # type: ignore[call-overload]
 

@@ -19,6 +19,7 @@ from lopa.runtime.decoding.step import Step
 from lopa.runtime.devices import devices_from_arguments, session_from_devices
 from lopa.runtime.errors import (
     REQUEST_ERRORS,
+    BadInputError,
     EngineFailedError,
     LopaError,
     errors_as_bad_input,
@@ -126,6 +127,12 @@ class Decoder:
         the last device fails.
         """
         devices = devices_from_arguments(devices, device)
+        if not isinstance(chat_template, str | None):
+            raise BadInputError(
+                f"chat_template of type {type(chat_template).__name__}",
+                expected="the text of a template, or None",
+                remedy="read the file, e.g. Path(..).read_text()",
+            )
         folder, held = folder_of_bundle(path), None
         with ExitStack() as named:
             checked = CheckedFolder({}, {})

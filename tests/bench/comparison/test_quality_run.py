@@ -102,8 +102,9 @@ def test_own_strategies_are_swept_over_a_grid(decoder: Decoder, items: list[Eval
         variants_from_text("agrement")
     grid = variants_from_text("agreement,top_n,speculative-d2f", {"branches": (3,), "agreement": (2, 3)})
     assert [(each.name, each.curve) for each in grid[:2]] == [
-        (f"agreement branches=3 agreement={votes}", "agreement branches=3") for votes in (2, 3)
+        (f"agreement branches=3 agreement={votes}", "agreement") for votes in (2, 3)
     ]
+    assert variants_from_text("agreement", {"agreement": (2, 3), "branches": (3,)}) == grid[:2], "in any order"
     assert [each.name for each in grid[2:]] == [
         "top_n 1",
         "top_n 2",

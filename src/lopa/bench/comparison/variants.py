@@ -66,17 +66,19 @@ class Sweep:
         """Return one configuration per value, named after the curve and the value.
 
         `swept` has values of options by name. Those that the strategy reads replace the values of the sweep, in all
-        combinations. The points of a curve differ in the last option.
+        combinations. The points of a curve differ in the last option that has several values.
         """
         read = {name: values for name, values in (swept or {}).items() if self._reads(name, swept or {})}
         fixed = [each for each in self.options if each[0] not in read]
+        read = dict(sorted(read.items(), key=lambda each: len(each[1]) > 1))
         varied = read or ({self.control: self.values} if self.values else {})
         found = []
         for values in product(*varied.values()):
             texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
             words = [curve, *(f"{name}={text}" if read else text for name, text in zip(varied, texts, strict=True))]
-            options, line = (*fixed, *zip(varied, values, strict=True)), " ".join(words[:-1])
-            found.append(Variant(" ".join(words), self.strategy, options=options, curve=line or curve))
+            options = (*fixed, *zip(varied, values, strict=True))
+            told = (word for word, each in zip(words[1:-1], varied.values(), strict=False) if len(each) > 1)
+            found.append(Variant(" ".join(words), self.strategy, options=options, curve=" ".join([curve, *told])))
         return tuple(found)
 
     def _reads(self, name: str, swept: Container[str]) -> bool:

@@ -57,7 +57,7 @@ def prompt_or_messages(prompt: Any, messages: Messages | None) -> Any:
         raise BadInputError(
             "no prompt: prompts and messages are None" if prompt is None else "a prompt and messages",
             expected="a prompt: text, token IDs, a Chat or a list of messages; or the keyword messages",
-            remedy='e.g. "2 + 2 =", or messages=[{"role": "user", "content": "2 + 2?"}]',
+            remedy='pass it as the first argument, e.g. "2 + 2 =", or messages=[{"role": "user", "content": "2 + 2?"}]',
         )
     return prompt if messages is None else Chat(messages)
 

@@ -26,6 +26,12 @@ def ids_from_prompt(prompt: Any, params: DecodingParams, tokenizer: Tokenizer, m
             prompt, add_bos=manifest.decoding.add_bos, special_tokens=params.special_tokens
         )
     else:
+        if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], str):
+            raise BadInputError(
+                f"{len(prompt)} texts as one prompt",
+                expected="one prompt: a text, token IDs or a Chat",
+                remedy="pass one text, or several to generate or submit_many",
+            )
         ids = _check_form(prompt)
     if not len(ids):
         raise BadInputError(
