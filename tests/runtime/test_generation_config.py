@@ -100,6 +100,12 @@ def test_numpy_numbers_become_python_numbers() -> None:
     assert type((config.stop or (None,))[0]) is str
 
 
+def test_params_are_a_key() -> None:
+    """Equal requests are decoded once, whatever their options."""
+    biased = [resolve(GenerationConfig(logit_bias=biases)) for biases in ({23: -1.0}, {"23": -1}, {})]
+    assert len({*biased}) == 2
+
+
 def test_sampled_answers_without_a_seed_draw_one() -> None:
     assert len({resolve(GenerationConfig(temperature=0.5)).seed for _ in range(4)}) == 4
     assert resolve(GenerationConfig()).seed == 0

@@ -238,6 +238,9 @@ def test_a_large_top_k_is_answered_by_the_nearest_one_and_named(server: Server) 
     ]
     assert [each["lopa"].get("top_k") for each in answers] == [8, 8, 8, None]
     assert answers[0]["text"] == answers[1]["text"] != answers[2]["text"]
+    all_candidates = server.http.post("/v1/completions", json={**fields, "top_k": -1}).json()["choices"][0]
+    assert (all_candidates["lopa"]["top_k"], all_candidates["text"]) == (8, answers[1]["text"])
+    assert server.http.post("/v1/completions", json={**fields, "temperature": 0, "logit_bias": {}}).status_code == 200
     for own, param in (
         ({"lopa": {"top_k": 50}}, "lopa.top_k"),
         ({"presence_penalty": 0.5}, "presence_penalty"),

@@ -96,3 +96,10 @@ def test_echo_begins_the_answer_with_its_prompt(server: Server, library: tokeniz
     assert streamed == expected
     for other in ({"logprobs": 1}, {"suffix": "x"}):
         assert refused(server, "/v1/completions", {**fields, **other, "echo": True})["param"] == "echo"
+
+
+@pytest.mark.parametrize("body", [{"prompt": [1, 2]}, {"prompt": "a", "messages": []}, {}], ids=str)
+def test_one_text_or_one_chat_is_tokenized(server: Server, body: dict[str, object]) -> None:
+    refused = server.http.post("/tokenize", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+    assert "a text as prompt, or messages" in refused.json()["error"]["message"]

@@ -31,7 +31,7 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"response_format": {"type": "text", "json_schema": None}}, {}),
     ({"ebnf": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
     ({"top_k": 5}, {"top_k": 5}),
-    ({"top_k": -1}, {}),
+    ({"top_k": -1}, {"top_k": 0}),
     ({"ignore_eos": True}, {"stop_at_eos": False}),
     ({"n_predict": -1}, {}),
     ({"n_predict": 7, "max_tokens": 7}, {"max_new_tokens": 7}),

@@ -33,7 +33,7 @@ class Candidate:
 
     def config(self, decoder: Decoder) -> GenerationConfig:
         """Return these options with all defaults filled in. Raises BadInputError if the bundle forbids them."""
-        config = decoder.config(**{"preset": NO_PRESET, **self.options})
+        config = decoder.config(**{"preset": NO_PRESET, "seed": 0, **self.options})
         return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 

@@ -40,7 +40,7 @@ def variant_config(decoder: Decoder, variant: Variant) -> GenerationConfig:
 
     The complete options identify an outcome. Raises BadInputError for options that the bundle forbids.
     """
-    config = decoder.config(**{"max_new_tokens": MAX_NEW_TOKENS, **variant.requested})
+    config = decoder.config(**{"max_new_tokens": MAX_NEW_TOKENS, "seed": 0, **variant.requested})
     return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 

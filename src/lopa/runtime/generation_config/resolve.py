@@ -115,7 +115,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         auto_branches=auto_branches,
         stop=options["stop"],
         stop_token_ids=options["stop_token_ids"],
-        logit_bias=_given_or(options["logit_bias"], FrozenOptions(NOTHING)),
+        logit_bias=FrozenOptions(_given_or(options["logit_bias"], NOTHING)),
         edits=edits(options),
         positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),

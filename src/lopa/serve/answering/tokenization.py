@@ -27,13 +27,14 @@ def count_tokens(service: Service, body: _Body) -> dict[str, Any]:
 def tokenize(service: Service, body: _Body) -> dict[str, Any]:
     """Return the token ids of a text or chat, as answers are given to them. Raises FieldError."""
     decoder, is_chat = service.engine.decoder, body.get("messages") is not None
+    prompt = body.get("prompt")
+    if is_chat != (prompt is None) or not isinstance(prompt, str | None):
+        wrong = "prompt beside messages" if is_chat else wrong_type("prompt", prompt, "a text")
+        raise FieldError("prompt", wrong, expected="a text as prompt, or messages", remedy="send one of the two")
     fields = {"model": service.name, **{name: value for name, value in body.items() if value is not None}}
     with_texts = _switch(fields, "return_token_strs", default=False)
     add_bos = is_chat or _switch(fields, "add_special_tokens", default=True)  # a chat's template adds its own
     requested = read_request(service, CHATS if is_chat else COMPLETIONS, fields)
-    if not is_chat and list(requested.prompts) != [body.get("prompt")]:
-        wrong = wrong_type("prompt", body.get("prompt"), "a text")
-        raise FieldError("prompt", wrong, expected="a text", remedy="send one text, or messages")
     ids = prompt_ids(service, requested, add_bos=add_bos)
     return {
         "count": len(ids),

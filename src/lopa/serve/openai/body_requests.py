@@ -42,12 +42,12 @@ Resolve = Callable[[GenerationConfig], ResolvedOptions]
 def options_of_body(resolve: Resolve, options: BodyOptions, *, with_logits: bool = True) -> ResolvedOptions:
     """Return the options of a body. Raises FieldError for an invalid value.
 
-    Without logits, a field top_k above the number of candidates becomes this number, which the reply names. Chat
-    clients send 40 or 50 with each request.
+    Without logits, a field top_k for all candidates or more than there are becomes their number, which the reply
+    names. Chat clients send 40 or 50 with each request.
     """
     values = options.values
     if not with_logits and options.params.get("top_k") == "top_k":
-        values = {**values, "top_k": min(values["top_k"], TOP_K)}
+        values = {**values, "top_k": min(values["top_k"] or TOP_K, TOP_K)}
     with option_errors(resolve, options):
         return resolve(GenerationConfig.from_mapping(values))
 

@@ -149,9 +149,9 @@ def _kind(value: object) -> type:
 
 
 def _top_k(value: Any) -> dict[str, Any]:
-    """Return the option top_k; -1 and 0 mean no limit."""
+    """Return the option top_k; -1 and 0 mean all candidates."""
     number = check_int("top_k", value, min=-1, max=MAX_TOP_K)
-    return {"top_k": number} if number > 0 else {}
+    return {"top_k": max(number, 0)}
 
 
 def _length(value: Any) -> dict[str, Any]:
