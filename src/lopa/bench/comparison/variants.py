@@ -70,15 +70,16 @@ class Sweep:
         """
         read = {name: values for name, values in (swept or {}).items() if self._reads(name, swept or {})}
         fixed = [each for each in self.options if each[0] not in read]
-        read = dict(sorted(read.items(), key=lambda each: len(each[1]) > 1))
-        varied = read or ({self.control: self.values} if self.values else {})
+        varied = dict(sorted(read.items(), key=lambda each: len(each[1]) > 1))  # single values first
+        varied = varied or ({self.control: self.values} if self.values else {})
+        singles = sum(len(each) == 1 for each in varied.values())
         found = []
         for values in product(*varied.values()):
             texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
             words = [curve, *(f"{name}={text}" if read else text for name, text in zip(varied, texts, strict=True))]
             options = (*fixed, *zip(varied, values, strict=True))
-            told = (word for word, each in zip(words[1:-1], varied.values(), strict=False) if len(each) > 1)
-            found.append(Variant(" ".join(words), self.strategy, options=options, curve=" ".join([curve, *told])))
+            line = " ".join([curve, *words[1 + singles : -1]])
+            found.append(Variant(" ".join(words), self.strategy, options=options, curve=line))
         return tuple(found)
 
     def _reads(self, name: str, swept: Container[str]) -> bool:

@@ -106,7 +106,9 @@ class LineReader:
                     return RequestLine(line, self._requests(found), answer_format)
                 answer_format = PlainAnswerFormat(line, id_of_line(value), prompt_ids=self.prompt_ids)
                 prompt, options = parse_plain_line(value)
-                config = GenerationConfig.from_mapping(self._options(options)) if options else self.resolved.config
+                config = self.resolved.config
+                if options:
+                    config = GenerationConfig.from_mapping(options_of_prompt(self.options, options))
                 return RequestLine(line, [Request(self.prompt(prompt), config)], answer_format)
         except REQUEST_ERRORS as error:
             return RequestLine(line, [error], answer_format)
@@ -123,13 +125,9 @@ class LineReader:
             remedy="replace prompt_ids, or omit --chat",
         )
 
-    def _options(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a line that has its `own` ones."""
-        return options_of_prompt(self.options, own)
-
     def _requests(self, requested: AnswerRequest) -> list[Request]:
         """Return the requests of a line of OpenAI's format."""
-        options = BodyOptions(self._options(requested.options.values), requested.options.params)
+        options = BodyOptions(options_of_prompt(self.options, requested.options.values), requested.options.params)
         resolve, with_logits = self.decoder.resolve, self.decoder.bundle.manifest.with_logits
         with renamed_fields(requested.names), body_errors(requested):
             found = requests_from_body(requested, options_of_body(resolve, options, with_logits=with_logits))

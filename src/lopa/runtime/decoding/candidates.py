@@ -133,8 +133,7 @@ def filter_vocabulary(logits: Float32, params: DecodingParams, *, without: tuple
     """
     tempered = (logits / np.float32(params.temperature or 1.0)).astype(np.float32)
     tempered[..., list(without)] = -np.inf
-    best = tempered.max(axis=-1, keepdims=True)
-    logprobs: Float32 = tempered - best - np.log(np.exp(tempered - best).sum(axis=-1, keepdims=True))
+    logprobs = log_softmax(tempered)
     if not params.top_k and params.top_p >= 1 and not params.min_p:
         return logprobs
     order = np.argsort(-logprobs, axis=-1, kind="stable")
@@ -142,6 +141,13 @@ def filter_vocabulary(logits: Float32, params: DecodingParams, *, without: tuple
     result = np.empty_like(logprobs)
     np.put_along_axis(result, order, sorted_logprobs, -1)
     return result
+
+
+def log_softmax(logits: Float32) -> Float32:
+    """Return the log-probabilities [..., V] of `logits` [..., V]."""
+    relative = logits - logits.max(axis=-1, keepdims=True)
+    logprobs: Float32 = relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))
+    return logprobs
 
 
 def draw_candidates(logprobs: Float32, params: DecodingParams, *, step: int, positions: Int64) -> Int64:

@@ -9,6 +9,7 @@ import numpy as np
 
 from lopa.runtime.contract import TOP_K, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.candidates import log_softmax
 from lopa.runtime.decoding.extension import LoopState
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import Branch
@@ -48,9 +49,7 @@ def change_logits(logits: Float32, positions: Int64, branch: Branch, params: Dec
 
 def statistics_from_logits(logits: Float32, temperature: float) -> RowStatistics:
     """Return the statistics [n] of `logits` [n, V] divided by `temperature`, with equal candidates by lower id."""
-    tempered = logits / np.float32(temperature)
-    shifted = tempered - tempered.max(axis=-1, keepdims=True)
-    logprobs: Float32 = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    logprobs = log_softmax(logits / np.float32(temperature))
     # Sorting whole rows of 150,000 ids would take eight times as long.
     least = np.partition(logprobs, -TOP_K, axis=-1)[:, -TOP_K]
     near = [np.flatnonzero(row >= limit) for row, limit in zip(logprobs, least, strict=True)]

@@ -270,16 +270,16 @@ def _with_grammar(options: Options, strategy: Strategy) -> Iterator[Conflict]:
 
 def _with_choices_and_anytime(options: Options, strategy: Strategy) -> Iterator[Conflict]:  # noqa: ARG001
     """Yield options with choices, which are scored, and options that need a plain answer."""
-    for other in [*grammars_given(options), *(name for name in ("reference", "choices") if options[name])]:
-        if options["stop_token_ids"]:
-            expected = "one of the two, since a grammar, a choice and published loops end by the model's own tokens"
-            yield f"cannot combine stop_token_ids with {other}", expected, _REMOVE
     others = [*grammars_given(options), *(["reference"] if options["reference"] else [])]
     choices = options["choices"] is not None
+    decoded_otherwise = [*others, *(["choices"] if choices else [])]
+    for other in decoded_otherwise if options["stop_token_ids"] else ():
+        expected = "one of the two, since a grammar, a choice and published loops end by the model's own tokens"
+        yield f"cannot combine stop_token_ids with {other}", expected, _REMOVE
     for other in [*others, *names_of_changed_logits(options)] if choices else ():
         expected = "one of the two, since choices are scored instead of decoded"
         yield f"cannot combine choices with {other}", expected, _REMOVE
-    for other in [*others, *(["choices"] if choices else [])] if options["anytime"] else ():
+    for other in decoded_otherwise if options["anytime"] else ():
         yield (
             f"cannot combine anytime with {other}",
             "one of the two, since a draft need not satisfy a grammar, and choices and published loops have no drafts",

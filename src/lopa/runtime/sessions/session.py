@@ -112,9 +112,9 @@ def next_request_number() -> int:
 def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> Session:
     """Open `bundle` on `device`: "cpu", "cuda:0", or a pipeline such as "cuda:0+cuda:1".
 
-    Raises BadInputError for an unknown device, and for
-    a bundle that changed since it was opened. Raises MissingBackendError if its library or the device is missing, and
-    EngineFailedError if the device fails in another way. OSError and MemoryError pass unchanged.
+    Raises BadInputError for an unknown device, and for a bundle that changed since it was opened. Raises
+    MissingBackendError if its library or the device is missing, and EngineFailedError if the device fails in another
+    way. OSError and MemoryError pass unchanged.
     """
     device = full_device_name(device)
     with converted_device_errors(device, "opening", unchanged=(OSError, MemoryError)):

@@ -26,12 +26,6 @@ def ids_from_prompt(prompt: Any, params: DecodingParams, tokenizer: Tokenizer, m
             prompt, add_bos=manifest.decoding.add_bos, special_tokens=params.special_tokens
         )
     else:
-        if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], str):
-            raise BadInputError(
-                f"{len(prompt)} texts as one prompt",
-                expected="one prompt: a text, token IDs or a Chat",
-                remedy="pass one text, or several to generate or submit_many",
-            )
         ids = _check_form(prompt)
     if not len(ids):
         raise BadInputError(
@@ -73,6 +67,12 @@ def check_length(length: int, params: DecodingParams, manifest: Manifest) -> Non
 
 def _check_form(prompt: Any) -> Sequence[Any]:
     """Return a prompt that may be token IDs. Raises BadInputError for any other type."""
+    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], str):
+        raise BadInputError(
+            f"{len(prompt)} texts as one prompt",
+            expected="one prompt: a text, token IDs or a Chat",
+            remedy="pass one text, or several to generate or submit_many",
+        )
     if isinstance(prompt, np.ndarray) and prompt.ndim == 1 and prompt.dtype.kind in "iu":
         return list(prompt)
     if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray, memoryview)):
