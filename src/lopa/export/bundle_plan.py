@@ -120,6 +120,7 @@ def plan_from_checkpoint(
         decoding,
         positions=source.config.dimensions.max_positions,
         with_logits=choices.with_logits,
+        vocab_size=source.config.dimensions.vocab_size,
         prediction_shift=source.config.architecture.prediction_shift,
     )
     return BundlePlan(destination, overwrite, choices, source, weights, records, graphs, decoding)

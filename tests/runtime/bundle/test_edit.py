@@ -110,6 +110,8 @@ def test_chat_template_replaces_the_exported_one(bundle: Path) -> None:
         ({"defaults": {"gamma": 0.2}}, "gamma 0.2 with strategy 'lopa'"),
         ({"defaults": {"max_new_tokens": 2048}}, "max_new_tokens 2048"),
         ({"defaults": {"editing_threshold": 0.5}}, "editing_threshold 0.5"),
+        ({"defaults": {"top_k": 50}}, "top_k 50"),
+        ({"defaults": {"preset": "none", "top_k": 0}}, "top_k 0"),
         ({"defaults": {"alignment": "sliding", "attention": "causal"}}, "alignment 'sliding'"),
         ({"unset": ["branches"]}, "cannot unset 'branches'"),
     ],
@@ -120,6 +122,14 @@ def test_unusable_edits_raise_and_change_nothing(bundle: Path, changes: dict[str
         edit(bundle, **changes)
     assert named in caught.value.received
     assert digests(bundle) == before
+
+
+def test_an_older_bundle_with_an_unusable_default_can_be_edited(bundle: Path) -> None:
+    path = bundle / MANIFEST_NAME
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "defaults": {"top_k": 50}}))
+    with pytest.raises(BadInputError, match="top_k 50 by default"):
+        edit(bundle, defaults={"branches": 2})
+    assert edit(bundle, unset=["top_k"]).manifest.defaults == {}
 
 
 @pytest.mark.parametrize(

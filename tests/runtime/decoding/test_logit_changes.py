@@ -119,3 +119,6 @@ def test_they_are_refused_by_name_where_they_cannot_work(name: str, decoder: Dec
             with_logits.config(**dict([other]), **given)
     with pytest.raises(BadInputError, match="logit_bias with the token 999999"):
         with_logits.prepare(PROMPT, logit_bias={"999999": 1.0})
+    with pytest.raises(BadInputError, match=r"logit_bias \{'999999': 1.0\} by default"):
+        edit_bundle(with_logits.bundle, defaults={"logit_bias": {"999999": 1.0}})
+    assert edit_bundle(with_logits.bundle, defaults={"top_k": 50}).manifest.defaults == {"top_k": 50}

@@ -57,7 +57,7 @@ def edit_bundle(
         chat_template=template if chat_template is None else chat_template,
         presets=dict(presets),
     )
-    check_defaults(edited)
+    check_defaults(edited, is_new=True)
     return replace(bundle, manifest=edited)
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle.record import Reasons, Record, record_from_json
+from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import TILE, TOP_K
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import families_of_devices
@@ -533,8 +534,8 @@ def _find_token_errors(manifest: Manifest) -> Reasons:
     return reasons_against_tokens(manifest.special_tokens, manifest.dimensions.vocab_size)
 
 
-def check_defaults(manifest: Manifest) -> None:
-    """Raise BadInputError for defaults and presets that make every request fail."""
+def check_defaults(manifest: Manifest, *, is_new: bool = False) -> None:
+    """Raise BadInputError for defaults and presets that requests cannot use (`is_new`: see check_default_options)."""
     for name, preset in manifest.presets.items():
         if name == NO_PRESET or "preset" in preset.options:
             raise BadInputError(
@@ -550,19 +551,30 @@ def check_defaults(manifest: Manifest) -> None:
                 manifest.decoding,
                 positions=manifest.dimensions.max_positions,
                 with_logits=manifest.with_logits,
+                vocab_size=manifest.dimensions.vocab_size,
                 prediction_shift=manifest.prediction_shift,
+                is_new=is_new,
             )
 
 
 def check_default_options(
-    defaults: Mapping[str, Any], decoding: DecodingDefaults, *, positions: int, with_logits: bool, prediction_shift: int
+    defaults: Mapping[str, Any],
+    decoding: DecodingDefaults,
+    *,
+    positions: int,
+    with_logits: bool,
+    vocab_size: int,
+    prediction_shift: int,
+    is_new: bool = True,
 ) -> None:
     """Raise BadInputError for `defaults` that conflict with these properties of a bundle. `positions` is the model's
-    maximum.
+    maximum. New ones may not need logits that only requests with a temperature use, or have tokens that the model
+    lacks. Older bundles with such defaults can be opened, to change them.
     """
     checked_defaults(defaults)
     # Resolve the defaults as if requested: a request may override a default, but another default must not.
     params = resolve(GenerationConfig.from_mapping(options_from_defaults(defaults)), own=decoding.options())
+    draws_from_logits = "top_k" in defaults and not 1 <= params.top_k <= TOP_K
     for wrong, received, expected in (
         (
             "max_new_tokens" in defaults and params.max_new_tokens >= positions,
@@ -570,9 +582,14 @@ def check_default_options(
             f"fewer than the model's {positions} positions",
         ),
         (
-            params.needs_logits and not with_logits,
+            (params.needs_logits or (is_new and draws_from_logits)) and not with_logits,
             next(iter(params.logit_changes), f"top_k {params.top_k}"),
             f"top_k 1 to {TOP_K} without penalties, or a bundle exported with --with-logits",
+        ),
+        (
+            is_new and max(map(int, params.logit_bias), default=0) >= vocab_size,
+            f"logit_bias {shown(dict(params.logit_bias))}",
+            f"token ids below {vocab_size}",
         ),
         (
             params.slides and prediction_shift != 0,
