@@ -121,14 +121,16 @@ def test_own_strategies_are_swept_over_a_grid(decoder: Decoder, items: list[Eval
 
 @pytest.mark.usefixtures("agreement")
 def test_values_to_sweep_are_read_like_options() -> None:
-    texts = ["agreement=2,3,2", "--skip-threshold=0.9,.8", "branches=2,auto"]
-    expected = {"agreement": (2, 3), "skip_threshold": (0.9, 0.8), "branches": (2, "auto")}
+    texts = ["agreement=2,3,2", "--skip-threshold=0.9,.8", "branches=2,auto", "seed=1,2"]
+    expected = {"seed": (1, 2), "agreement": (2, 3), "skip_threshold": (0.9, 0.8), "branches": (2, "auto")}
     assert sweeps_from_texts(texts, ["agreement"]) == expected
     for text, strategies, message in (
         ("threshold=0.7,0.8", ["d2f"], r"did you mean skip_threshold=0.7,0.8\?"),
         ("agrement=2", ["agreement"], r"did you mean agreement=2\?"),
         ("skip_threshold=0.7,x", ["d2f"], "'x' is not a valid float"),
-        ("strategy=d2f", ["d2f"], "expected: NAME=VALUE"),
+        ("strategy=d2f", ["d2f"], "name strategies in --strategies"),
+        ("stop=x", ["d2f"], "edit BUNDLE --default stop=VALUE"),
+        ("stop_token_ids=5", ["d2f"], "stop_token_ids can only be set by a request"),
     ):
         with pytest.raises(BadInputError, match=message):
             sweeps_from_texts([text], strategies)

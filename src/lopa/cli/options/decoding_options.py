@@ -10,7 +10,13 @@ import click
 from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS, check_effects, did_you_mean
+from lopa.runtime.generation_config import (
+    DEFAULT_OPTIONS,
+    OPTION_TABLE,
+    OPTIONS,
+    check_effects,
+    did_you_mean,
+)
 from lopa.runtime.options.option import MAX_GRAMMAR_CHARACTERS, QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
 from lopa.runtime.text.chat_template import template_from_file
@@ -114,7 +120,7 @@ def sweeps_from_texts(texts: Sequence[str], strategies: Collection[str]) -> dict
     The option is a common one, or an option of one of `strategies`. Raises BadInputError for another name and for a bad
     value.
     """
-    names = [name for name in DEFAULT_OPTIONS if name not in ("strategy", "preset")]
+    names = ["seed", *(name for name in DEFAULT_OPTIONS if name not in ("strategy", "preset"))]
     flags = {name: flag for name, flag in option_flags().items() if name in names and not flag.multiple}
     own = {each.name: name for name in strategies for each in strategy_from_name(name).options}
     found = dict[str, tuple[Any, ...]]()
@@ -135,6 +141,13 @@ def _name_and_text(flag: str, text: str, known: Collection[str], expected: str) 
     name = option_name(name)
     if not value or name not in known:
         remedy = did_you_mean(name, known, form=f"NAME={value or 'VALUE'}", otherwise=f"e.g. {flag} branches=4")
+        if name in OPTIONS and name not in DEFAULT_OPTIONS:
+            expected, remedy = f"{expected}; {name} can only be set by a request", "remove it, or send it with requests"
+        elif name in ("strategy", "preset") and name not in known:
+            expected, remedy = f"{expected}; {name} has no values to sweep", "name strategies in --strategies"
+        elif name in OPTIONS and name not in known:
+            expected = f"{expected}; the value of {name} is a list"
+            remedy = f"set one value as default: lopa-export edit BUNDLE --default {name}=VALUE"
         expected = f"NAME=VALUE with {expected} (docs/reference/commands.md)"
         raise BadInputError(f"{flag} {text!r:.120}", expected=expected, remedy=remedy)
     return name, value
