@@ -11,9 +11,12 @@ from tests.serve.test_answers import QUESTIONS
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.decoding.candidates import missing_logits
+from lopa.runtime.errors import BadInputError, FieldError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.serve.http.api_error import api_error_from
 from lopa.serve.openai.body_options import COMPLETIONS, BodyOptions
-from lopa.serve.openai.body_requests import options_of_body
+from lopa.serve.openai.body_requests import body_errors, options_of_body
 from lopa.serve.openai.request import apply_limits, request_from_body
 from lopa.serve.serve_limits import ServeLimits
 
@@ -86,6 +89,20 @@ def test_default_lengths_stay_within_the_limit() -> None:
     for branches in (3, "auto"):
         with pytest.raises(BadInputError, match="default branches"):
             few.check_defaults({"branches": branches})
+
+
+def test_errors_about_a_default_of_the_server_say_so_and_bugs_stay_bugs(tiny_bundle: Path) -> None:
+    params = Bundle.open(tiny_bundle).manifest.params(GenerationConfig(temperature=1.0, top_k=50))
+    for sent in ({}, {"lopa": {"top_k": 50}}):
+        requested = request_from_body({"model": "m", "prompt": "x", **sent}, COMPLETIONS, ServeLimits())
+        with pytest.raises(FieldError) as caught, body_errors(requested):
+            raise missing_logits(params)
+        assert ("this server's default" in str(caught.value), caught.value.param) == (
+            (False, "lopa.top_k") if sent else (True, "top_k")
+        )
+    with pytest.raises(KeyError), body_errors(requested):
+        raise KeyError("a bug")
+    assert [api_error_from(error).status for error in (KeyError("a bug"), MemoryError())] == [500, 503]
 
 
 def test_default_sampling_has_random_seeds(tiny_bundle: Path) -> None:

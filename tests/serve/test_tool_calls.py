@@ -104,11 +104,13 @@ def test_an_answer_that_is_cut_never_has_half_a_call(either_server: Server, stre
             assert (finish == "tool_calls") is bool(calls)
 
 
-def test_too_few_tokens_for_a_call_are_an_error_of_the_tools(tool_server: Server) -> None:
+def test_too_few_tokens_for_a_call_are_an_error_of_the_client_s_length(tool_server: Server) -> None:
     body = {"model": "tiny", "messages": CHAT, "max_tokens": 5, "tools": TOOLS, "tool_choice": "required"}
     answer = tool_server.http.post("/v1/chat/completions", json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
-    assert "max_new_tokens" in answer.json()["error"]["message"]
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tokens")
+    assert "max_tokens is 5" in (message := answer.json()["error"]["message"])
+    assert "thinking_token_budget" in message
+    assert "max_new_tokens" not in message
 
 
 def test_a_call_or_a_structured_answer(tool_server: Server) -> None:
@@ -227,7 +229,11 @@ def test_hostile_schemas_are_bounded_and_others_are_served_meanwhile(reasoning_s
         assert answer.status_code in (200, 400), answer.text[:300]
         if answer.status_code == 400:
             error = answer.json()["error"]
-            assert (error["param"], error["code"]) in (("tools", None), ("messages", "context_length_exceeded"))
+            assert (error["param"], error["code"]) in (
+                ("tools", None),
+                ("max_tokens", None),
+                ("messages", "context_length_exceeded"),
+            )
     assert _whole(reasoning_server)["message"]["content"]
 
 

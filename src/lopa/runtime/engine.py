@@ -549,8 +549,9 @@ class Engine:
             has_places = reservation is not None and count <= reservation.places
             if not has_places and unfinished + reserved + count > self._max_num_seqs + self._queue_limit:
                 reservations = f" and {reserved} reserved" if reserved else ""
+                more = f", {count} more submitted" if count > 1 else ""  # a reservation of one may stand for several
                 raise QueueFullError(
-                    f"queue full: {unfinished} unfinished{reservations} requests, {count} more submitted",
+                    f"queue full: {unfinished} unfinished{reservations} requests{more}",
                     expected=f"at most {self._max_num_seqs} running and {self._queue_limit} waiting requests",
                     remedy="retry later, or open the engine with a larger queue_limit",
                 )

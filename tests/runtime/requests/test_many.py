@@ -143,9 +143,9 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
         assert engine.status.waiting == 0
         handles = engine.submit_many([*different[:3], *different[:3]], config)  # copies take no place in the queue
         assert engine.status.waiting == 3
-        with pytest.raises(QueueFullError, match="4 unfinished requests, 1 more submitted"):
+        with pytest.raises(QueueFullError, match="4 unfinished requests\n"):
             engine.submit_many([""])  # rejected before it is read
-        with pytest.raises(QueueFullError, match="4 unfinished requests, 1 more submitted"):
+        with pytest.raises(QueueFullError, match="4 unfinished requests\n"):
             engine.submit("")
         gate.open()
         assert all(handle.result(WAIT).tokens for handle in (*handles, running))
@@ -168,7 +168,7 @@ def test_reserved_places_are_used_and_count_once(decoder: Decoder, prompt: tuple
             other = engine.submit(different[0], config)
             with pytest.raises(QueueFullError), engine.reserved(1):
                 pass
-            with pytest.raises(QueueFullError, match="1 more submitted"):
+            with pytest.raises(QueueFullError, match=r"\d reserved requests\n"):
                 engine.submit(different[1], config)
             with pytest.raises(QueueFullError, match="2 unfinished requests, 3 more submitted"):
                 engine.submit_many(different[2:], config, reservation=places)

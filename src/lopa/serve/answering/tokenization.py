@@ -60,5 +60,5 @@ def detokenize(service: Service, body: _Body) -> dict[str, Any]:
     vocabulary = decoder.bundle.manifest.dimensions.vocab_size
     wanted = f"a list of integers from 0 to {vocabulary - 1}"
     if not isinstance(ids, list) or not all(is_token_id(each, vocabulary) for each in ids):
-        raise FieldError("tokens", wrong_type("tokens", ids, wanted), expected=wanted, remedy="correct the list")
+        raise FieldError("tokens", wrong_type("tokens", ids, wanted), expected=wanted, remedy=f"send {wanted}")
     return {"prompt": decoder.tokenizer.decode(ids, special_tokens=True)}

@@ -69,7 +69,7 @@ def api_error_from(error: Exception) -> ApiError:
         has_failed = isinstance(error, EngineFailedError) or error.__cause__ is not None
         received = FAILED if has_failed else "server is shutting down and accepts no new requests"
         return unavailable(received, "engine_failed" if has_failed else "not_ready", operator=str(error))
-    if isinstance(error, ResourceExhaustedError):
+    if isinstance(error, ResourceExhaustedError | MemoryError):
         received = "the server has no memory, files or threads left; retry later"
         return unavailable(received, "not_ready", operator=str(error))
     if isinstance(error, GrammarUnsupportedError):

@@ -19,9 +19,8 @@ from lopa.runtime.errors import (
     PromptTooLongError,
     QueueFullError,
     ResourceExhaustedError,
-    errors_as_bad_input,
 )
-from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
+from lopa.runtime.generation_config import OPTIONS, GenerationConfig, ResolvedOptions
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.requests.request import Request
 from lopa.serve.openai.body_options import LENGTH, LOPA_FIELD, BodyOptions, replace_words
@@ -121,10 +120,7 @@ def body_errors(requested: AnswerRequest) -> Iterator[None]:
     A missing grammar library becomes GrammarUnsupportedError.
     """
     try:
-        with errors_as_bad_input(
-            "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
-        ):
-            yield
+        yield
     except (QueueFullError, EngineClosedError, ResourceExhaustedError, NonFiniteAnswerError):
         raise
     except BadInputError as error:
@@ -157,13 +153,21 @@ def _field_error(requested: AnswerRequest, error: BadInputError) -> FieldError:
     params, param = requested.options.params, requested.param
     if isinstance(error, FieldError):
         param = {**params, REASONING: requested.reasoning_param}.get(error.param, error.param)
+        if error.param in OPTIONS and error.param not in params:  # the client did not send it
+            changed = error.with_received(f"this server's default: {error.received}")
+            return changed.with_remedy(f"send another {error.param}").of_field(param, code=error.code)
         return error.of_field(param, code=error.code)
     if isinstance(error, PromptTooLongError):
         param = requested.length_param if error.answer_too_long else param
         names = {LENGTH: requested.length_param}
         return error.of_field(param, lambda text: replace_words(text, names), code="context_length_exceeded")
+    if isinstance(error, GrammarRefusedError) and LENGTH in error.remedy:  # the answer is too short for it
+        names = {LENGTH: requested.length_param}
+        if requested.chat is not None:
+            error = error.with_remedy(f"{error.remedy}; reasoning counts too, and thinking_token_budget limits it")
+        return error.of_field(requested.length_param, lambda text: replace_words(text, names))
     if isinstance(error, GrammarRefusedError) and requested.chat is not None and requested.chat.may_call:
-        error = error.with_remedy("simplify the schemas of the tools, or raise the number of tokens")
+        error = error.with_remedy("simplify the schemas of the tools")
         return error.of_field("tools", received=f"the grammar of the tools is not usable: {error.received}")
     if isinstance(error, GrammarRefusedError):
         param = next((params[name] for name in GRAMMARS if name in params), LOPA_FIELD)

@@ -10,7 +10,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.request import Prompt
 from lopa.runtime.text.chat_template import text_from_content
 
-_REMEDY = "correct the field"
+_REMEDY = "send the field in this form"
 _REASONING = ("reasoning_content", "reasoning")
 """Names of the reasoning in an assistant's message."""
 

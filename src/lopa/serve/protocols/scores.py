@@ -45,7 +45,9 @@ def score_request_from_body(
     rest = {name: value for name, value in body.items() if name != _CHOICES}
     answered = {**rest, LOPA_FIELD: {**ours, _CHOICES: body[_CHOICES]}}
     requested = request_from_body(answered, given[0], limits, defaults)
-    requested.options.params[_CHOICES] = _CHOICES
+    # The choices come first, since errors about two options that exclude each other name the last one.
+    others = {name: param for name, param in requested.options.params.items() if name != _CHOICES}
+    requested.options.params = {_CHOICES: _CHOICES, **others}
     for field, is_wrong in (
         ("prompt", len(requested.prompts) > 1),
         ("n", requested.copies > 1),
