@@ -1,7 +1,7 @@
 """Serve many asyncio tasks from one engine, each with a deadline: python examples/asyncio_service.py BUNDLE"""
 
+import argparse
 import asyncio
-import sys
 
 from lopa import Engine, GenerationResult, QueueFullError
 
@@ -30,4 +30,6 @@ async def main(bundle: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -3,6 +3,7 @@
 The command keeps every finished answer. When it is run again with --resume, it answers only the missing prompts.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -36,4 +37,7 @@ def main(bundle: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    parser.add_argument("folder")
+    main(**vars(parser.parse_args()))

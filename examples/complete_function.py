@@ -5,7 +5,7 @@ needs LLaDA, or Dream and DiffuCoder exported without an adapter. The embedded b
 src/lopa/tiny/base -o out/base` exports, shows how it works but writes broken code.
 """
 
-import sys
+import argparse
 
 from lopa import Decoder, Hole
 
@@ -16,14 +16,17 @@ BEFORE = '''def solve_count_even(nums):
 AFTER = "\n    return out\n"
 
 
-def main(bundle: str, tokens: str = "24") -> None:
+def main(bundle: str, tokens: int) -> None:
     """Print the function and the number of forwards."""
     with Decoder.open(bundle) as decoder:
         # The hole may be longer than the code: an end of text in it ends it earlier.
-        result = decoder.fill([BEFORE, Hole(int(tokens)), AFTER])
+        result = decoder.fill([BEFORE, Hole(tokens), AFTER])
     print(result.filled_text)  # BEFORE and AFTER are unchanged
     print(f"{result.tokens} tokens in {result.steps} forwards")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    parser.add_argument("tokens", nargs="?", type=int, default=24)
+    main(**vars(parser.parse_args()))

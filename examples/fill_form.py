@@ -5,7 +5,7 @@ without an adapter, such as the embedded base: `lopa-export onnx src/lopa/tiny/b
 more than such arithmetic.
 """
 
-import sys
+import argparse
 
 from lopa import Decoder, Hole
 
@@ -34,4 +34,6 @@ def main(bundle: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    main(**vars(parser.parse_args()))

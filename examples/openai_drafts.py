@@ -4,14 +4,14 @@ Start a server first: lopa-export serve BUNDLE. Every chunk has either committed
 in which masked positions are drawn as blocks.
 """
 
-import sys
+import argparse
 
 from openai import OpenAI
 
 QUESTION = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 
 
-def main(url: str, prompt: str = QUESTION) -> None:
+def main(url: str, prompt: str) -> None:
     """Print the drafts and the answer of one streamed completion."""
     client = OpenAI(base_url=f"{url}/v1", api_key="none")
     model = client.models.list().data[0].id
@@ -32,4 +32,7 @@ def main(url: str, prompt: str = QUESTION) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("prompt", nargs="?", default=QUESTION)
+    main(**vars(parser.parse_args()))

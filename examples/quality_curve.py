@@ -4,8 +4,8 @@ It needs lopa-export[plot]. A lower threshold unmasks more tokens per step, and 
 `lopa-export bench quality` draws the same curve for every strategy, with confidence intervals.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -15,9 +15,9 @@ from lopa import Decoder
 THRESHOLDS = (0.95, 0.8, 0.6, 0.4, 0.2)
 
 
-def main(bundle: str, eval_set: str, png: str, limit: str = "20") -> None:
+def main(bundle: str, eval_set: str, png: str, limit: int) -> None:
     """Decode the first `limit` items at every threshold, print the points and draw the curve."""
-    items = [json.loads(line) for line in Path(eval_set).read_text().splitlines()[: int(limit)]]
+    items = [json.loads(line) for line in Path(eval_set).read_text().splitlines()[:limit]]
     points = []
     with Decoder.open(bundle) as decoder:
         for threshold in THRESHOLDS:
@@ -35,4 +35,8 @@ def main(bundle: str, eval_set: str, png: str, limit: str = "20") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("bundle", "eval_set", "png"):
+        parser.add_argument(name)
+    parser.add_argument("limit", nargs="?", type=int, default=20)
+    main(**vars(parser.parse_args()))

@@ -3,8 +3,8 @@
 Usage: python examples/run_plain_lopa.py BUNDLE [PROMPT]
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ def forward_of_bundle(bundle: Path) -> Forward:
     return forward
 
 
-def main(bundle: Path, prompt: str = QUESTION) -> None:
+def main(bundle: Path, prompt: str) -> None:
     """Print the rounds and the answer."""
     manifest = json.loads((bundle / "manifest.json").read_text())
     special = manifest["special_tokens"]
@@ -60,4 +60,7 @@ def main(bundle: Path, prompt: str = QUESTION) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("prompt", nargs="?", default=QUESTION)
+    main(**vars(parser.parse_args()))

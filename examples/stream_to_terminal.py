@@ -1,13 +1,13 @@
 """Stream an answer to the terminal, and print its speed: python examples/stream_to_terminal.py BUNDLE [PROMPT]"""
 
-import sys
+import argparse
 
 from lopa import Decoder, DoneEvent, TextEvent
 
 QUESTION = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 
 
-def main(bundle: str, prompt: str = QUESTION) -> None:
+def main(bundle: str, prompt: str) -> None:
     """Print the answer while it is decoded."""
     with Decoder.open(bundle) as decoder:
         for event in decoder.stream(prompt, branches=4, max_new_tokens=128):
@@ -19,4 +19,7 @@ def main(bundle: str, prompt: str = QUESTION) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    parser.add_argument("prompt", nargs="?", default=QUESTION)
+    main(**vars(parser.parse_args()))

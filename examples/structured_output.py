@@ -1,7 +1,7 @@
 """Get answers that satisfy a JSON schema: python examples/structured_output.py BUNDLE (needs lopa-export[grammar])"""
 
+import argparse
 import json
-import sys
 
 from lopa import Decoder
 
@@ -24,4 +24,6 @@ def main(bundle: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    main(**vars(parser.parse_args()))

@@ -37,6 +37,15 @@ def test_every_example_has_a_test_and_a_line_of_purpose() -> None:
         assert re.match(rf'"""[A-Z].*python examples/{name} ', (EXAMPLES / name).read_text()), name
 
 
+def test_examples_without_arguments_show_their_usage() -> None:
+    names = sorted(path.name for path in EXAMPLES.glob("*.py") if "argparse" in path.read_text())
+    started = [subprocess.Popen([sys.executable, EXAMPLES / name], stderr=subprocess.PIPE, text=True) for name in names]
+    for name, process in zip(names, started, strict=True):
+        assert process.communicate()[1].startswith(f"usage: {name} "), name
+        assert process.returncode == 2
+    assert len(names) == 9
+
+
 def test_stream_to_terminal(tiny_bundle: Path) -> None:
     *answer, speed = output_of("stream_to_terminal.py", tiny_bundle).splitlines()
     assert answer[-1].startswith("#### ")
