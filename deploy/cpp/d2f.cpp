@@ -121,7 +121,7 @@ int main(int count, char** words) try {
   const std::filesystem::path bundle = words[1];
   std::ifstream file(bundle / "manifest.json");
   const std::string json(std::istreambuf_iterator<char>(file), {});
-  check(!json.empty(), bundle.string() + " has no manifest.json, expected a bundle of lopa-export onnx");
+  check(!json.empty(), bundle.string() + (exists(bundle) ? " has no manifest.json" : " does not exist: give a bundle"));
   const std::regex others("\"decoding\"[^}]*\"(attention|alignment|cache|confidence)\"|\"stops\"");
   check(!std::regex_search(json, others), "expected a bundle whose rows all attend to each other, as Dream's");
   Ids ids;

@@ -73,7 +73,8 @@ def test_answers_equal_generate(program: Path, tiny_bundle: Path, tmp_path: Path
     ("words", "message"),
     [
         (("BUNDLE", 8), "expected the arguments"),
-        (("missing", 8, 5), "missing has no manifest.json"),
+        (("missing", 8, 5), "missing does not exist"),
+        (("/", 8, 5), "/ has no manifest.json"),
         (("BUNDLE", 2047, 5, 6), "MAX_NEW_TOKENS '2047' is no number from 0 to 2046"),
         (("BUNDLE", 8, 1024), "ID '1024' is no number from 0 to 1023"),
         (("BUNDLE", 8, 5, "-1"), "ID '-1' is no number"),
