@@ -56,12 +56,12 @@ NEEDED: Mapping[str, Values] = {
 """Options without which another one is refused."""
 OBJECTS: list[Any] = [{"a": 1}, object()]
 WRONG: Mapping[str, list[Any]] = {
-    "seed": [True, 1.0, np.float64(1), "7", [7], -1, 2**63],
+    "seed": [True, 1.0, np.float64(1), "7", [7], -2, 2**63],
     "branches": [True, 2.0, "many", "2", [2], np.array([1, 2]), 0, 65, -1],
     "preset": [True, 5, "", "No name", "A", "x" * 33, ["none"]],
-    "strategy": [True, 5, "", "beam", ["lopa"], np.array(["lopa", "d2f"])],
+    "strategy": [True, 5, 10**9000, "", "beam", ["lopa"], np.array(["lopa", "d2f"])],
     "stop_token_ids": [True, 5, "7", (-1,), (2.5,), [7] * 65],
-    "stop": [True, 5, "caf\udce9", ("",), ("a", 5), ["caf\udce9"], ["a"] * 65, ["a" * 1025]],
+    "stop": [True, 5, "caf\udce9", ("a", 5), ["caf\udce9"], ["a"] * 65, ["a" * 1025]],
     "temperature": [True, np.True_, "1", [1], -1.0, math.nan, math.inf, 1e-300, 1e300, 10**400],
     "strategy_options": [True, 5, "gamma", [("gamma", 0.3)], {"gamma": None}, {3: 4}, {str(i): 1 for i in range(65)}],
     "json_schema": [True, 5, "", "{oops", "[1]", [], {"a": math.nan}],
@@ -112,12 +112,12 @@ def keywords(decoder: Decoder, options: Values) -> Any:
 
 def http_body(decoder: Decoder, options: Values) -> Any:
     given = options_from_body({"messages": [], "lopa": options}, CHATS)
-    return options_of_body(decoder.resolve, given).config
+    return options_of_body(decoder, given).config
 
 
 def triton_parameters(decoder: Decoder, options: Values) -> Any:
     request = request_from_inputs({"text_input": "1"}, options, ServeLimits(), {})
-    return options_of_body(decoder.resolve, request.options).config
+    return options_of_body(decoder, request.options).config
 
 
 def line_of_prompts(decoder: Decoder, options: Values) -> Any:
@@ -201,6 +201,20 @@ BOUNDS: tuple[tuple[float, float, str], ...] = (
 """The smallest and the largest value of each number."""
 
 
+@pytest.mark.parametrize("use", FRONT_ENDS[:-1])  # a bundle has no seed
+def test_a_random_seed_and_no_stop_are_written_alike_everywhere(use: Use, decoder: Decoder) -> None:
+    for values in ({"seed": -1, "stop": ""}, {"seed": "random", "stop": ["", ""]}):
+        config = use(decoder, values)
+        assert (config.seed, config.stop) == (None, ())
+    with pytest.raises((BadInputError, FieldError), match="-1 or random"):
+        use(decoder, {"seed": "dice"})
+
+
+def test_arrays_are_lists_of_tokens() -> None:
+    config = GenerationConfig.from_mapping({"stop_token_ids": np.array([23, 18]), "choices": [np.array([5]), range(2)]})
+    assert (config.stop_token_ids, config.choices) == ((23, 18), ((5,), (0, 1)))
+
+
 def test_numbers_have_these_bounds() -> None:
     numbers = {each.name for each in OPTION_TABLE.values() if each.kind in (int, float)}
     assert numbers | {"branches"} == {name for *_, names in BOUNDS for name in names.split()}
@@ -208,7 +222,7 @@ def test_numbers_have_these_bounds() -> None:
         for name in names.split():
             assert [getattr(GenerationConfig(**{name: value}), name) for value in (low, high)] == [low, high]
             outside = (
-                (low - 1, high + 1)
+                (low - 1 - (name == "seed"), high + 1)
                 if isinstance(low, int)
                 else (math.nextafter(low, -1e999), math.nextafter(high, 1e999))
             )
@@ -271,7 +285,8 @@ def test_every_option_is_read_from_text(use: Callable[..., GenerationConfig], tm
         each, value = OPTION_TABLE[name], right_value(OPTION_TABLE[name])
         value = value[:1] if name == "choices" else value
         assert getattr(use(name, text_of(name, value, tmp_path)), name) == value, name
-        wrong = ["", "No name"] if name == "preset" else [""] if name in ("stop", "choices", "regex") else ["", "beam"]
+        texts = {"preset": ["", "No name"], "stop": ["\udce9"], "choices": [""], "regex": [""]}
+        wrong = texts.get(name, ["", "beam"])
         for text in wrong if use is server_default or each.kind is not bool else []:
             with pytest.raises((BadInputError, click.UsageError)) as caught:
                 use(name, text)

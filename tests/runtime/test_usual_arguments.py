@@ -34,8 +34,6 @@ def test_one_stop_text_is_a_list_of_one(decoder: Decoder) -> None:
     assert GenerationConfig(stop="####") == GenerationConfig(stop=["####"])
     stopped = decoder.generate(PROMPT, stop="####", max_new_tokens=64)
     assert (stopped.stop_reason, stopped.stop_string) == ("stop_string", "####")
-    with pytest.raises(BadInputError, match="invalid stop"):
-        GenerationConfig(stop="")
 
 
 def test_messages_are_one_chat(chat_decoder: Decoder) -> None:
@@ -80,6 +78,17 @@ def test_an_unknown_option_gets_the_name_that_is_meant(name: str, meant: str, de
             call()
         assert raised.value.remedy == f"did you mean {meant}?"
         assert len(str(raised.value)) < 200, "no list of all options"
+
+
+def test_an_unknown_argument_gets_the_name_that_is_meant(decoder: Decoder, tiny_bundle: Path) -> None:
+    usual: Any = decoder
+    for method, arguments, meant in (
+        (usual.generate, {"prompt": PROMPT}, "prompts"),
+        (usual.stream_text, {"prompts": PROMPT, "max_seqs": 2}, "prompt"),
+        (Engine.open, {"path": tiny_bundle, "max_seqs": 2}, "max_num_seqs"),
+    ):
+        with pytest.raises(BadInputError, match=rf"did you mean {meant}\?"):
+            method(**arguments)
 
 
 def test_a_config_can_be_copied_and_pickled() -> None:

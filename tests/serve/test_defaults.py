@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,10 +108,11 @@ def test_errors_about_a_default_of_the_server_say_so_and_bugs_stay_bugs(tiny_bun
 
 def test_default_sampling_has_random_seeds(tiny_bundle: Path) -> None:
     """Check that repeated requests get different answers, as with a temperature in the request."""
-    resolve = edit_bundle(Bundle.open(tiny_bundle), defaults={"temperature": 0.7}).manifest.resolve
+    bundle = edit_bundle(Bundle.open(tiny_bundle), defaults={"temperature": 0.7})
+    decoder: Any = SimpleNamespace(bundle=bundle, resolve=bundle.manifest.resolve)
 
     def seed(**values: Any) -> int | None:
-        return options_of_body(resolve, BodyOptions(values=values)).params.seed
+        return options_of_body(decoder, BodyOptions(values=values)).params.seed
 
     assert len({seed() for _ in range(4)}) == 4
     assert seed(seed=5) == 5

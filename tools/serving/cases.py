@@ -208,7 +208,7 @@ def _body_of_protocol(path: str, fields: dict[str, Any]) -> dict[str, Any]:
 def _case(decoder: Decoder, path: str, body: dict[str, Any]) -> ServingCase:
     """Return the case of a chat in the body of any protocol."""
     requested = ENDPOINTS[path].request({"model": "", **body}, ServeLimits(), {})
-    config = options_of_body(decoder.resolve, requested.options).config
+    config = options_of_body(decoder, requested.options).config
     alone = _decode_alone(decoder, requested.prompts, config, requested.copies)
     return ServingCase(path, body, alone)
 

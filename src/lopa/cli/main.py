@@ -177,11 +177,13 @@ def _report_usage(error: click.ClickException) -> None:
         return
     path = "lopa-export COMMAND" if context is None else context.command_path
     usage = f"{path} [OPTIONS]" if context is None else context.get_usage()
+    flag = getattr(error, "param", None)
+    several = "" if flag is None or not flag.multiple else f"; repeat {flag.opts[0]} for several values"
     received, _, hint = " ".join(message.split()).partition("Did you mean ")
     _report_error(
         received[:1].lower() + received[1:].rstrip(" (."),
         " ".join(usage.split()).removeprefix("Usage: "),
-        f"did you mean {hint.rstrip(')')}" if hint else f"see {path} --help",
+        f"did you mean {hint.rstrip(')')}" if hint else f"see {path} --help{several}",
     )
 
 

@@ -62,8 +62,8 @@ def check_float(name: str, value: Any, *, min: float, max: float = math.inf, abo
     """
     number = _float_from(value)
     if number is None or not min <= number <= max or (above and number == min):
-        low = f"above {min:g}" if above else f"at least {min:g}"
-        span = low if math.isinf(max) else f"{low}, at most {max:g}"
+        low, high = f"above {min:g}" if above else f"from {min:g}", f" and at most {max:g}" if above else f" to {max:g}"
+        span = f"{low}{'' if math.isinf(max) else high}"
         raise invalid_value(name, value, f"a number {span}")
     return number
 
@@ -86,6 +86,11 @@ def check_choice(name: str, value: Any, words: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in words:
         raise invalid_value(name, value, "one of " + ", ".join(words), f"set {name} to one of these")
     return str(value)
+
+
+def is_list(value: object) -> bool:
+    """Return True for a list, tuple, range and array of one dimension."""
+    return isinstance(value, (list, tuple, range)) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
 def is_unicode(text: str) -> bool:

@@ -27,6 +27,7 @@ from lopa.runtime.errors import (
 )
 from lopa.runtime.files.stamp import HeldFolder
 from lopa.runtime.generation_config import DEFAULT_DEVICES, GenerationConfig, GenerationOptions, ResolvedOptions
+from lopa.runtime.generation_config.config import with_known_arguments
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
@@ -93,6 +94,7 @@ class Decoder:
         """The folder that was checked, which the session may read until its end."""
 
     @classmethod
+    @with_known_arguments
     def open(
         cls,
         path: Path | str,
@@ -247,6 +249,7 @@ class Decoder:
         **options: Unpack[GenerationOptions],
     ) -> list[GenerationResult]: ...
 
+    @with_known_arguments
     def generate(
         self,
         prompts: Prompt | Request | Iterable[Prompt | Request] | None = None,
@@ -376,6 +379,7 @@ class Decoder:
         finally:
             pool.close()
 
+    @with_known_arguments
     def stream(
         self,
         prompt: Prompt | Request | PreparedRequest | None = None,

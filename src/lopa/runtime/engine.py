@@ -33,6 +33,7 @@ from lopa.runtime.errors import (
     stopped_preparation,
 )
 from lopa.runtime.generation_config import DEFAULT_DEVICES, GenerationConfig, GenerationOptions
+from lopa.runtime.generation_config.config import with_known_arguments
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission, EngineStatus, Reservation
@@ -77,6 +78,7 @@ class Engine:
     _ended = True
     """True if the worker does not run."""
 
+    @with_known_arguments
     def __init__(
         self,
         decoder: Decoder,
@@ -147,6 +149,7 @@ class Engine:
         left_by_fork.add(self)
 
     @classmethod
+    @with_known_arguments
     def open(
         cls,
         path: Path | str,
@@ -244,6 +247,7 @@ class Engine:
         finally:
             cancelled.set()
 
+    @with_known_arguments
     def submit(
         self,
         prompt: Prompt | Request | PreparedRequest | None = None,

@@ -36,7 +36,6 @@ def test_flags_with_other_names() -> None:
 
 def test_omitted_options_keep_their_defaults() -> None:
     assert overrides() == {}
-    assert overrides("--seed", "random") == {"seed": None}
     assert overrides("--no-stop-at-eos", "--stop", "a", "--reference", "--branches", "auto") == {
         "stop_at_eos": False, "stop": ("a",), "reference": True, "branches": "auto",
     }  # fmt: skip

@@ -24,9 +24,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.job import Job, RequestPreparation
 from lopa.runtime.requests.request import Prompt, Request
 from lopa.runtime.text.text_with_holes import TextWithHoles, text_with_holes
-from lopa.serve.openai.body_options import options_from_body
 from lopa.serve.serve_limits import ServeLimits
-from lopa.serve.triton.triton_request import request_from_inputs
 
 pytest.importorskip("llguidance")
 QUESTION = "There are 9 baskets, and each holds 6 candies. <think>How many?</think>"
@@ -424,15 +422,6 @@ def test_a_prompts_own_grammar_or_choices_replace_the_runs(
     assert bench.seen() == line
     by_python(bench, Case(Chat(MESSAGES), by_python_options))
     assert bench.seen() == line
-
-
-def test_an_empty_stop_stops_nothing() -> None:
-    for stop, expected in (("", []), (["a", ""], ["a"]), ("a", ["a"])):
-        inputs = {"text_input": "x", "options": json.dumps({"stop": stop})}
-        made = request_from_inputs(inputs, {}, ServeLimits(), {}).options.values
-        by_parameter = request_from_inputs({"text_input": "x"}, {"stop": stop}, ServeLimits(), {}).options.values
-        assert options_from_body({"stop": stop}, "/v1/completions").values["stop"] == expected
-        assert made["stop"] == by_parameter["stop"] == expected
 
 
 def test_a_missing_seed_of_a_row_is_the_runs(bench: Bench) -> None:

@@ -8,11 +8,14 @@ import dataclasses
 import re
 from typing import Any, Literal
 
+import click
 import pytest
 from tests.runtime.strategy.agreement import params_with, steps_of, strategy_of_example
 
-from lopa.runtime import BadInputError, Decoder, StrategyFailedError
+from lopa.cli.options.decoding_options import DecodingCommand, config_options, defaults_from_texts
+from lopa.runtime import BadInputError, Decoder, GenerationConfig, StrategyFailedError
 from lopa.runtime.decoding.step import Step
+from lopa.runtime.generation_config import resolve
 from lopa.runtime.strategy import (
     STRATEGIES,
     Option,
@@ -22,6 +25,7 @@ from lopa.runtime.strategy import (
     strategy_from_name,
     strategy_names,
 )
+from lopa.serve.openai.body_options import CHATS, options_from_body
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +111,21 @@ def test_an_unknown_name_lists_all(agreement: Strategy, name: Any) -> None:
         strategy_from_name(name)
     assert "strategy " in str(caught.value)
     assert all(known in str(caught.value) for known in (*STRATEGIES, "agreement"))
+
+
+def test_an_option_in_a_wrong_place_is_pointed_to_its_strategy(agreement: Strategy) -> None:
+    register_strategy(agreement)
+    command = click.command(cls=DecodingCommand)(config_options(lambda **_: None))
+    calls = (
+        ("did you mean strategy_options", lambda: GenerationConfig.from_mapping({"agreement": 3})),
+        ('"lopa": {"strategy_options"', lambda: options_from_body({"agreement": 3}, CHATS)),
+        ("did you mean strategy_options=agreement=3", lambda: defaults_from_texts(["agreement=3"])),
+        ("--strategy-option agreement=VALUE", lambda: command.main(["--agreement", "3"], standalone_mode=False)),
+        ("use strategy agreement", lambda: resolve(GenerationConfig(strategy_options={"agreement": 3}))),
+    )
+    for message, call in calls:
+        with pytest.raises((BadInputError, click.UsageError), match=message):
+            call()
 
 
 def with_option(strategy: Strategy, **properties: Any) -> Strategy:

@@ -72,7 +72,7 @@ def random_tool(rng: random.Random, place: int) -> dict[str, Any]:
 def decoded(decoder: Decoder, body: dict[str, Any], call_format: CallFormat) -> tuple[dict[str, Any], Choice]:
     """Return the tools' schemas by name, and the answer. Raises BadInputError for a refused request."""
     requested = request_from_body(body, CHATS, ServeLimits())
-    resolved = options_of_body(decoder.resolve, requested.options)
+    resolved = options_of_body(decoder, requested.options)
     (request,) = requests_from_body(requested, resolved, call_format)
     assert requested.chat is not None
     tools = requested_tools(requested.chat)

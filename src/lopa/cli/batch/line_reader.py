@@ -128,9 +128,8 @@ class LineReader:
     def _requests(self, requested: AnswerRequest) -> list[Request]:
         """Return the requests of a line of OpenAI's format."""
         options = BodyOptions(options_of_prompt(self.options, requested.options.values), requested.options.params)
-        resolve, with_logits = self.decoder.resolve, self.decoder.bundle.manifest.with_logits
         with renamed_fields(requested.names), body_errors(requested):
-            found = requests_from_body(requested, options_of_body(resolve, options, with_logits=with_logits))
+            found = requests_from_body(requested, options_of_body(self.decoder, options))
         shortens = requested.shortens and LENGTH not in self.options
         return [replace(each, shortens=shortens) for each in found]
 

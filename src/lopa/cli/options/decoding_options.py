@@ -10,25 +10,33 @@ import click
 from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.generation_config import (
-    DEFAULT_OPTIONS,
-    OPTION_TABLE,
-    OPTIONS,
-    check_effects,
-    did_you_mean,
-)
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS, check_effects, did_you_mean
+from lopa.runtime.generation_config.config import OTHER_NAMES
 from lopa.runtime.options.option import MAX_GRAMMAR_CHARACTERS, QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
+from lopa.runtime.strategy.installed import strategy_with_option
 from lopa.runtime.text.chat_template import template_from_file
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_STRATEGY_OPTIONS, _WORD_FOR_NONE = "strategy_options", "random"
+_STRATEGY_OPTIONS = "strategy_options"
 _PAIRS = {_STRATEGY_OPTIONS: "--strategy-option", "logit_bias": "--logit-bias"}
 """Options of names and values, with their flags, which may be repeated."""
 
 
 class DecodingCommand(GroupedCommand):
     """A command with the options of decoding. --help-all also lists the options of installed strategies."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. An option of an installed strategy is given by --strategy-option."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = option_name(error.option_name)
+            meant = OTHER_NAMES.get(name, "").replace("_", "-")
+            meant = f"strategy-option {name}=VALUE" if strategy_with_option(name) else meant
+            if not meant:
+                raise
+            raise click.UsageError(f"No such option {error.option_name!r}. (Did you mean --{meant}?)", ctx) from error
 
     def format_more_options(self, formatter: click.HelpFormatter) -> None:
         """Write the options of installed strategies. A package that cannot be imported is skipped."""
@@ -78,7 +86,7 @@ def _given_options(values: dict[str, Any]) -> dict[str, Any]:
             name: text if is_own and _takes_text(name, given.get("strategy")) else _value_from_text(text)
             for name, text in given[option_of_pairs]
         }
-    return given | ({"seed": None} if given.get("seed") == _WORD_FOR_NONE else {})
+    return given
 
 
 def option_flags() -> dict[str, click.Option]:
@@ -200,12 +208,10 @@ class _StrategyName(click.Choice[str]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002
         return "NAME"  # the help text lists the names
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in STRATEGIES or value in strategy_names():
-            return value
-        names = strategy_names()
-        hint = did_you_mean(value, names, otherwise="install the package that registers it")
-        return self.fail(f"{value!r} is not one of {', '.join(names)}: {hint}", param, ctx)
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        if value not in strategy_names():
+            strategy_from_name(value)  # raises the error
+        return value
 
 
 class _NameAndValue(click.ParamType[tuple[str, str]]):
@@ -285,7 +291,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     **dict.fromkeys(_PAIRS, _NameAndValue()),
     "branches": _NumberOrWord("auto"),
     "stop_token_ids": click.INT,
-    "seed": _NumberOrWord(_WORD_FOR_NONE),
+    "seed": _NumberOrWord("random"),
     "json_schema": _TextOfFile(_grammar_from_file),
     "grammar": _TextOfFile(_grammar_from_file),
 }

@@ -66,11 +66,12 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
 def missing_logits(params: DecodingParams) -> FieldError:
     """Return the error for a parameters that needs logits, for a bundle without logits."""
     name = next(iter(params.logit_changes), "top_k")
+    without = f"top_k from 1 to {TOP_K}" if name == "top_k" else f"no {name}"
     return FieldError(
         name,
         f"{name} {shown(getattr(params, name))} with a bundle that returns only the {TOP_K} best candidates",
-        expected=f"top_k from 1 to {TOP_K} without penalties and biases, or a bundle that returns logits",
-        remedy=f"{'lower' if name == 'top_k' else 'remove'} {name}",
+        expected=f"{without}, or a bundle that was exported with logits",
+        remedy=f"use top_k {TOP_K}" if name == "top_k" else f"remove {name}",
         operator="export the checkpoint with --with-logits",
     )
 

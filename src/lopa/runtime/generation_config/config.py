@@ -1,12 +1,13 @@
 """The decoding options of one request, as requested, and the table of all options."""
 
 import inspect
+import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, Literal, Self, TypeVar, Union, get_args
+from functools import partial, wraps
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, get_args
 
 from lopa.runtime.checked_values import invalid_value, shown
 from lopa.runtime.errors import BadInputError
@@ -35,6 +36,10 @@ from lopa.runtime.options.option import (
 )
 from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name
+from lopa.runtime.strategy.installed import strategy_with_option
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def _checked_strategy(name: Any) -> str:
@@ -202,9 +207,31 @@ def did_you_mean(
     name: object, known: Collection[str] = OPTIONS, *, form: str = "NAME", otherwise: str = "correct or remove it"
 ) -> str:
     """Return the remedy for an unknown name: the closest one of `known` in `form`, or `otherwise` if none is close."""
+    owner = strategy_with_option(name) if "strategy_options" in known else None
+    if owner is not None:
+        form = re.sub("NAME([ =])", rf"strategy_options\1{name}=", form, count=1).replace("NAME", "strategy_options")
+        return f"did you mean {form}? Strategy {owner} has the option {name}"
     meant = OTHER_NAMES.get(str(name))
     near = [meant] if meant is not None and meant in known else get_close_matches(str(name)[:80], known, n=1)
     return f"did you mean {form.replace('NAME', near[0], 1)}?" if near else otherwise
+
+
+def with_known_arguments(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return `function` with a BadInputError for an unknown keyword argument, with the nearest name."""
+    own = tuple(inspect.signature(function).parameters)[1:]
+    names = (*own[:-1], *OPTIONS) if own[-1] == "options" else own
+
+    @wraps(function)
+    def checked(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        for name in options:
+            if name not in names:
+                expected = f"one of {', '.join(own)} (docs/reference/python.md)"
+                raise BadInputError(
+                    f"unknown option {shown(name)}", expected=expected, remedy=did_you_mean(name, names)
+                )
+        return function(*arguments, **options)
+
+    return checked
 
 
 def check_names(options: Mapping[str, Any]) -> None:

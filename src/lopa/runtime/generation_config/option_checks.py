@@ -9,6 +9,7 @@ from lopa.runtime.generation_config.config import OPTIONS, OWN_OPTIONS, did_you_
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
 from lopa.runtime.options.option import names_of_changed_logits
 from lopa.runtime.strategy import STRATEGIES, Strategy
+from lopa.runtime.strategy.installed import strategy_with_option
 
 Options = Mapping[str, Any]
 Conflict = tuple[str, str, str]
@@ -100,6 +101,7 @@ def _with_strategy(options: Options, strategy: Strategy) -> Iterator[Conflict]:
         if name not in own:
             expected = "one of " + ", ".join(own) if own else "no options of this strategy"
             received = f"strategy_options with {shown(name)}, unknown to strategy {strategy.name!r}"
+            remedy = f"use strategy {owner}, or {remedy}" if (owner := strategy_with_option(name)) else remedy
             yield received, expected, did_you_mean(name, own, otherwise=remedy)
         elif name in OWN_OPTIONS and options[name] is not None:
             yield f"strategy_options with {shown(name)}, which is also given as an option", "one value", remedy

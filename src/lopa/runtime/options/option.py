@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -18,10 +19,11 @@ from lopa.runtime.checked_values import (
     check_float,
     check_int,
     invalid_value,
+    is_list,
     is_unicode,
     shown,
 )
-from lopa.runtime.errors import errors_as_bad_input
+from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 StrategyName = (
     Literal[
@@ -67,6 +69,7 @@ MAX_ENTROPY = 1e3
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 """Limits of positive temperatures. Lower ones overflow float32; higher ones make all tokens equally likely."""
 MAX_TOP_K = 2**24
+MAX_SEED = 2**63 - 1
 MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1024
 MAX_BIASES, MAX_BIAS = 4096, 100.0
 """Limits of the option `logit_bias`: its tokens, and the size of each bias (OpenAI's)."""
@@ -215,11 +218,22 @@ def checked_branches(branches: Any) -> int | str:
 
 def checked_temperature(temperature: Any) -> float:
     """Return 0, or a temperature within the bounds."""
-    given = check_float("temperature", temperature, min=0.0, max=MAX_TEMPERATURE)
-    if 0.0 < given < MIN_TEMPERATURE:
-        expected = f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
-        raise invalid_value("temperature", temperature, expected, "use 0, which decodes greedily")
-    return given
+    with suppress(BadInputError):
+        given = check_float("temperature", temperature, min=0.0, max=MAX_TEMPERATURE)
+        if not 0.0 < given < MIN_TEMPERATURE:
+            return given
+    expected = f"0, or a number from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
+    raise invalid_value("temperature", temperature, expected, "use 0 to decode greedily, and e.g. 0.7 to draw")
+
+
+def checked_seed(seed: Any) -> int | None:
+    """Return a seed, or None for a random one, as which -1 (as in vLLM and llama.cpp) and "random" count."""
+    if isinstance(seed, str) and seed == "random":
+        return None
+    with suppress(BadInputError):
+        number = check_int("seed", seed, min=-1, max=MAX_SEED)
+        return None if number == -1 else number
+    raise invalid_value("seed", seed, f"a whole number from 0 to {MAX_SEED}", "use -1 or random for a random seed")
 
 
 def checked_strategy_options(options: Any) -> FrozenOptions:
@@ -259,21 +273,24 @@ def names_of_changed_logits(options: Mapping[str, Any]) -> list[str]:
 
 def checked_stop_token_ids(ids: Any) -> tuple[int, ...]:
     """Return the ids of tokens that end an answer, each once."""
-    if not isinstance(ids, (list, tuple)) or len(ids) > MAX_STOPS:
-        raise invalid_value("stop_token_ids", ids, f"a list of at most {MAX_STOPS} token ids", "correct stop_token_ids")
+    if not is_list(ids) or len(ids) > MAX_STOPS:
+        raise invalid_value("stop_token_ids", ids, f"a list of at most {MAX_STOPS} token ids", "e.g. [18, 23]")
     return tuple(dict.fromkeys(check_int("stop_token_ids", each, min=0, max=MAX_POSITIONS) for each in ids))
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:
-    """Return the texts that end an answer, given as one text or a list."""
+    """Return the texts that end an answer, given as one text or a list.
+
+    Empty texts, which many clients send, stop nothing, as in llama.cpp.
+    """
     stop = [stop] if isinstance(stop, str) else stop
-    texts = tuple(stop[: MAX_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
-    if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
-        raise invalid_value("stop", stop, "a non-empty Unicode string, or a list of them", "correct stop")
+    texts = list(stop[: MAX_STOPS + 1]) if is_list(stop) else None
+    if texts is None or not all(isinstance(text, str) and is_unicode(text) for text in texts):
+        raise invalid_value("stop", stop if texts is None else texts, "a Unicode string, or a list of them")
     if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_CHARACTERS:
         expected = f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters"
-        raise invalid_value("stop", stop, expected, "use fewer or shorter strings")
-    return tuple(map(str, texts))
+        raise invalid_value("stop", texts, expected, "use fewer or shorter strings")
+    return tuple(str(text) for text in texts if text)
 
 
 def checked_schema(value: Any) -> str:
@@ -295,7 +312,7 @@ def check_grammar(name: str, value: Any) -> str:
 
 def checked_choices(choices: Any) -> tuple[str | tuple[int, ...], ...]:
     """Return the answers to choose from: texts, and token IDs whose range the bundle determines."""
-    given = choices[: MAX_CHOICES + 1] if isinstance(choices, (list, tuple)) else ()
+    given = choices[: MAX_CHOICES + 1] if is_list(choices) else ()
     if not 1 <= len(given) <= MAX_CHOICES:
         expected = f"a list of 1 to {MAX_CHOICES} texts or lists of token IDs"
         raise invalid_value("choices", choices, expected, 'e.g. ["yes", "no"]')
@@ -304,7 +321,7 @@ def checked_choices(choices: Any) -> tuple[str | tuple[int, ...], ...]:
 
 def _checked_choice(choice: Any) -> str | tuple[int, ...]:
     is_text = isinstance(choice, str)
-    if (is_text or isinstance(choice, (list, tuple))) and 0 < len(choice) <= MAX_CHOICE_LENGTH:
+    if (is_text or is_list(choice)) and 0 < len(choice) <= MAX_CHOICE_LENGTH:
         if is_text and is_unicode(choice):
             return str(choice)
         if not is_text:

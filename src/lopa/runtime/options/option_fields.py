@@ -20,6 +20,7 @@ from lopa.runtime.options.option import (
     Attention,
     Cache,
     Confidence,
+    checked_seed,
     checked_temperature,
     option,
 )
@@ -39,9 +40,9 @@ class OptionFields(Generic[Unset]):
         help="Temperature of random draws; 0 decodes greedily.")
     top_p: float | Unset = option(LENGTH, advanced=False, default=1.0, conditional=True, max=1.0, above=True,
         help="Draw from the most probable candidates whose probabilities sum to this.")
-    seed: int | Unset = option(LENGTH, advanced=False, per_request=True, max=2**63 - 1,
+    seed: int | Unset = option(LENGTH, advanced=False, per_request=True, check=checked_seed,
         documented_default="random for each answer with a temperature, otherwise 0",
-        help="Seed of random draws. Results have the seed in effect.")
+        help="Seed of random draws; -1 or random for a random one. Results have the seed in effect.")
     top_k: int | Unset = option(LENGTH, default=TOP_K, conditional=True, max=MAX_TOP_K,
         help="Number of candidates to draw from. 0 (all) and more than 8 need a bundle with logits.")
     min_p: float | Unset = option(LENGTH, default=0.0, conditional=True, max=1.0,

@@ -4,8 +4,9 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
@@ -37,6 +38,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _registered: dict[str, Strategy] = {}
 _MAX_LOGPROB = 0.05
 """Largest log-probability that rounding of float16 may produce."""
+_INSTALL = "use one of these, or install the package that has it and restart the program or server"
 _REMEDY = "correct the package of this strategy, or choose another strategy"
 _WHOLE = frozenset({bool, int, *(np.dtype(code).type for code in np.typecodes["AllInteger"])})
 _REAL = _WHOLE | {float, *(np.dtype(code).type for code in np.typecodes["Float"])}
@@ -297,11 +299,21 @@ def strategy_from_name(name: object) -> Strategy:
                 origin = _origin(_entry_points()[name])
                 raise error.with_received(f"strategy {name}: {origin}: {error.received}") from error
             return strategy
+    near = get_close_matches(name[:80] if isinstance(name, str) else "", strategy_names(), n=1)
     raise BadInputError(
         f"unknown strategy {shown(name)}",
         expected="one of " + ", ".join(strategy_names()),
-        remedy="use one of these strategies",
+        remedy=f"did you mean {near[0]}?" if near else _INSTALL,
     )
+
+
+def strategy_with_option(name: object) -> str | None:
+    """Return an installed strategy with an option `name`, or None. Packages that cannot be imported are skipped."""
+    for each in strategy_names():
+        with suppress(LopaError):
+            if each not in STRATEGIES and any(own.name == name for own in strategy_from_name(each).options):
+                return each
+    return None
 
 
 @cache
@@ -318,7 +330,7 @@ def _loaded(entry_point: EntryPoint) -> Strategy:
         raise BadInputError(
             f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
             expected="a package that can be imported",
-            remedy="update or uninstall that package, or choose another strategy",
+            remedy="restart this program or server if it was just installed; update it, or choose another strategy",
         ) from error
     if not isinstance(strategy, Strategy) or strategy.name != entry_point.name:
         raise BadInputError(

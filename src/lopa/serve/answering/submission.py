@@ -35,8 +35,7 @@ async def submit_request(
     EngineClosedError before any prompt is read, ApiError for too many choices, and the BadInputErrors of submit_many.
     """
     engine, chat = service.engine, requested.chat
-    with_logits = engine.decoder.bundle.manifest.with_logits
-    resolved = options_of_body(engine.decoder.resolve, requested.options, with_logits=with_logits)
+    resolved = options_of_body(engine.decoder, requested.options)
     trace_request(requested, resolved.config, service.name)
     decoded_once = not resolved.params.temperature and on_step is None
     distinct = len({(type(each), repr(each)) for each in requested.prompts})
@@ -101,7 +100,7 @@ def prompt_ids(service: Service, requested: AnswerRequest, *, add_bos: bool = Tr
     """Return the tokens of a chat or of the first text. It takes time, so it runs on a thread."""
     decoder, (prompt, *_) = service.engine.decoder, requested.prompts
     with body_errors(requested):
-        config = options_of_body(decoder.resolve, requested.options).config
+        config = options_of_body(decoder, requested.options).config
         if isinstance(prompt, Chat):
             return ids_from_chat(decoder.tokenizer, prompt, config)
         assert isinstance(prompt, str)

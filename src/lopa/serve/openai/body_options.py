@@ -14,6 +14,7 @@ from lopa.runtime.checked_values import check_int, shown, wrong_type
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.generation_config import OPTIONS, did_you_mean
+from lopa.runtime.strategy.installed import strategy_with_option
 from lopa.serve.openai.foreign_options import (
     HINTS,
     IGNORED,
@@ -148,7 +149,7 @@ def check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None
 def _unknown_field(name: str, known: Collection[str]) -> FieldError:
     """Return the error of a field that is not read, with the nearest name among `known` fields or options."""
     own = did_you_mean(name, form=f'"{LOPA_FIELD}": {{"NAME": ...}}', otherwise="remove it")
-    near = "" if name in OPTIONS else did_you_mean(name, known, otherwise="")
+    near = "" if name in OPTIONS or strategy_with_option(name) else did_you_mean(name, known, otherwise="")
     return FieldError(
         name[:80],
         f"unknown field {name[:80]!r}",
@@ -169,32 +170,20 @@ def _check_top_logprobs(options: BodyOptions) -> None:
         )
 
 
-def stop_texts(stop: Any) -> Any:
-    """Return the list of a text or a list of stops. Empty texts, which many clients send, stop nothing."""
-    texts = [stop] if isinstance(stop, str) else stop
-    return [each for each in texts if each != ""] if isinstance(texts, list) else texts
-
-
-def _seed(value: Any) -> dict[str, Any]:
-    """Return the option of a seed; -1 means a random one, as in vLLM and llama.cpp."""
-    return {"seed": None if type(value) is int and value == -1 else value}
-
-
 def _logprobs_of_completion(value: Any) -> dict[str, Any]:
     """Return the options of a number of candidates. 0 requests the log-probabilities of the tokens alone."""
     number = check_int("logprobs", value, min=0, max=TOP_K)
     return {"logprobs": True, **({"top_logprobs": number} if number else {})}
 
 
-_READ_OTHERWISE = {"seed": _seed, "stop": lambda value: {"stop": stop_texts(value)}}
 _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     **{name: option_reader(option) for name, option in _OPTIONS.items()},
-    **_READ_OTHERWISE,
+    "stop": lambda value: {"stop": [value] if isinstance(value, str) else value},
     **MAPPED,
     "response_format": option_from_response_format,
 }
 """Functions from a field's value to options, by field."""
-TYPED_FIELDS = {name: option for name, option in _OPTIONS.items() if name not in (*_READ_OTHERWISE, "logprobs")}
+TYPED_FIELDS = {name: option for name, option in _OPTIONS.items() if name not in ("seed", "stop", "logprobs")}
 """Options by the fields that have their values in all bodies."""
 
 

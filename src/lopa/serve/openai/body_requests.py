@@ -8,6 +8,7 @@ from typing import Any
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.chat.chat import REASONING, Chat
 from lopa.runtime.contract import TOP_K
+from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import (
     BadInputError,
     ChoicesRefusedError,
@@ -38,17 +39,17 @@ Resolve = Callable[[GenerationConfig], ResolvedOptions]
 """Function such as Engine.resolve."""
 
 
-def options_of_body(resolve: Resolve, options: BodyOptions, *, with_logits: bool = True) -> ResolvedOptions:
+def options_of_body(decoder: Decoder, options: BodyOptions) -> ResolvedOptions:
     """Return the options of a body. Raises FieldError for an invalid value.
 
     Without logits, a field top_k for all candidates or more than there are becomes their number, which the reply
     names. Chat clients send 40 or 50 with each request.
     """
-    values = options.values
-    if not with_logits and options.params.get("top_k") == "top_k":
-        values = {**values, "top_k": min(values["top_k"] or TOP_K, TOP_K)}
-    with option_errors(resolve, options):
-        return resolve(GenerationConfig.from_mapping(values))
+    with option_errors(decoder.resolve, options):
+        config = GenerationConfig.from_mapping(options.values)
+        if not decoder.bundle.manifest.with_logits and options.params.get("top_k") == "top_k":
+            config = replace(config, top_k=min(config.top_k or TOP_K, TOP_K))
+        return decoder.resolve(config)
 
 
 @contextmanager

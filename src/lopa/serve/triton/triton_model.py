@@ -122,9 +122,7 @@ class TritonModel:
         try:
             self._open[sender] = reservation
             try:
-                decoder = self._engine.decoder
-                with_logits = decoder.bundle.manifest.with_logits
-                resolved = options_of_body(decoder.resolve, requested.options, with_logits=with_logits)
+                resolved = options_of_body(self._engine.decoder, requested.options)
                 threads = self._grammar_threads if resolved.config.has_grammar else self._threads
                 with cleanup:
                     handle = await self._loop.run_in_executor(threads, self._submit, requested, resolved, reservation)

@@ -8,7 +8,7 @@ from lopa.runtime.checked_values import check_bool
 from lopa.runtime.errors import FieldError, errors_as_bad_input, field_errors
 from lopa.runtime.files.untrusted_input import object_from_json, value_from_json
 from lopa.runtime.requests.request import Prompt
-from lopa.serve.openai.body_options import BodyOptions, stop_texts
+from lopa.serve.openai.body_options import BodyOptions
 from lopa.serve.openai.prompts import messages_from_field
 from lopa.serve.openai.request import AnswerRequest, StreamOptions, apply_limits, check_deadline
 from lopa.serve.serve_limits import ServeLimits
@@ -47,8 +47,7 @@ def request_from_inputs(
     for source, values in ((f"{OPTIONS}.", given), ("", extra)):
         if values.get(_DEADLINE) is not None:
             deadline = check_deadline(values[_DEADLINE], limits, f"{source}{_DEADLINE}")
-        stop = {"stop": stop_texts(values["stop"])} if "stop" in values else {}
-        options.put_all({**values, **stop}, source, beside=(_DEADLINE,))
+        options.put_all(values, source, beside=(_DEADLINE,))
     apply_limits(options, limits, defaults)
     prompt: Prompt
     prompt, param = (_chat(chat or ""), MESSAGES) if text is None else (text, TEXT)
