@@ -38,7 +38,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _registered: dict[str, Strategy] = {}
 _MAX_LOGPROB = 0.05
 """Largest log-probability that rounding of float16 may produce."""
-_INSTALL = "use one of these, or install the package that has it and restart the program or server"
 _REMEDY = "correct the package of this strategy, or choose another strategy"
 _WHOLE = frozenset({bool, int, *(np.dtype(code).type for code in np.typecodes["AllInteger"])})
 _REAL = _WHOLE | {float, *(np.dtype(code).type for code in np.typecodes["Float"])}
@@ -303,7 +302,8 @@ def strategy_from_name(name: object) -> Strategy:
     raise BadInputError(
         f"unknown strategy {shown(name)}",
         expected="one of " + ", ".join(strategy_names()),
-        remedy=f"did you mean {near[0]}?" if near else _INSTALL,
+        remedy=f"did you mean {near[0]}?" if near else "use one of these",
+        operator="" if near else "install the package that has it and restart the program or server",
     )
 
 
