@@ -1,18 +1,22 @@
 """Reports: JSON that decodes to the same values, tables, the plot, and atomic files."""
 
+import math
 import struct
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
-from lopa.bench.comparison.paired_statistics import ScoreDifference, pareto_front
+from lopa.bench.comparison.paired_statistics import Interval, ScoreDifference, pareto_front
 from lopa.bench.comparison.quality_figures import Comparison, rows_from_outcomes
 from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
-from lopa.bench.comparison.score_plot import panels_of_quality, plot_from_panels
+from lopa.bench.comparison.score_plot import Panel, Point, draw_labels, draw_panel, panels_of_quality, plot_from_panels
 from lopa.bench.comparison.variants import VARIANTS
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now
@@ -116,6 +120,32 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
     named = {row.curve for row in every if row.measure.score}
     assert len(named) > 20
     assert all(drawn.count(f">{name}<") == 1 for name in (*named, "Pareto front")), "the legend has every strategy"
+
+
+def test_labels_of_a_plot_do_not_overlap() -> None:
+    speeds = (8.0, 8.0, 8.01, 6.0, 6.02, 9.0)  # the first two have the same score, as careful and lopa in the docs
+    points = [
+        Point(speed, None, score, Interval(score - 0.05, score + 0.05), number == 5, f"branches={number}", "lopa")
+        for number, (speed, score) in enumerate(zip(speeds, (0.83, 0.83, 0.83, 0.7, 0.701, 0.9), strict=True))
+    ]
+    figure = Figure()
+    axes = figure.add_subplot()
+    panel, styles = Panel("title", "speed", "score", tuple(points)), {"lopa": ((0.0, 0.0, 1.0), "o")}
+    draw_panel(axes, panel, styles)
+    figure.draw_without_rendering()
+    draw_labels(axes, panel, styles)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(points)
+    assert not [pair for pair in combinations(boxes, 2) if Bbox.intersection(*pair) is not None]
+    for box, own in zip(boxes, points, strict=True):
+        assert axes.bbox.contains(*box.min)
+        assert axes.bbox.contains(*box.max)
+        center = (box.min + box.max) / 2
+        gaps = [math.dist(center, axes.transData.transform((each.speed, 100 * each.score))) for each in points]
+        assert min(gaps) < 60
+        assert gaps[points.index(own)] < min(gaps) + 10, "a label is nearest to its point"
+    (band,) = [line for line in axes.lines if line.get_color() == "0.8"]
+    assert band.get_marker() == "o", "a front of one point has a band too"
 
 
 def test_unwritable_paths_are_rejected(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
     assert len(report["rows"]) == 16
     assert report["run"]["threads"] == 1
     assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md", "quality.outcomes.jsonl"]
+    assert done.stderr.splitlines()[-4:] == [f"wrote {path}" for path in (*sorted(output.iterdir()), plot)]
 
 
 def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

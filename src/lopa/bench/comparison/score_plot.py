@@ -6,7 +6,10 @@ They are PNG, SVG or PDF files. Every strategy has its colour, marker and name. 
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
+
+import numpy as np
 
 from lopa.bench.comparison.candidates import CONTROL
 from lopa.bench.comparison.paired_statistics import Interval, pareto_front
@@ -38,6 +41,8 @@ only the Pareto front has labels, whole names.
 """
 _FEW_COLORS, _MARKERS = 10, "osD^vP<>X"
 _LEGEND_ROWS = 26
+_SIDES = tuple(product((7, 16, 28), ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))))
+"""Places of a label around its point: distance in points, and the side in x and y. The first is the best."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,16 @@ def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:
     columns, few = min(2, len(panels)), len(panels[0].points) <= _MAX_NAMES
     rows, (width, height) = len(panels) // columns, (7.2, 4.8) if few else (9.6, 6.4)
     figure = Figure(figsize=(width * columns + 2, height * rows), layout="constrained")
-    for number, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, columns, number)
+    drawn = [figure.add_subplot(rows, columns, number + 1) for number in range(len(panels))]
+    for axes, panel in zip(drawn, panels, strict=True):
         draw_panel(axes, panel, styles)
     legend = {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     legend |= {name: axes.plot([], [], marker, color=color)[0] for name, (color, marker) in styles.items()}
     number = -(-len(legend) // _LEGEND_ROWS)
     figure.legend(legend.values(), legend.keys(), loc="outside right upper", fontsize=8, ncols=number)
+    figure.draw_without_rendering()  # places of labels depend on the layout
+    for axes, panel in zip(drawn, panels, strict=True):
+        draw_labels(axes, panel, styles)
     file = io.BytesIO()
     with matplotlib.rc_context(_FONTS):
         figure.savefig(file, format=form, dpi=150)
@@ -130,33 +138,58 @@ def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:
 
 
 def draw_panel(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) -> None:
-    """Draw the points of each strategy with intervals in its colour and marker, and the Pareto front as a grey band."""
+    """Draw the points of each strategy with intervals in its colour and marker, and the Pareto front as circles on a grey band."""
     by_speed = sorted(panel.points, key=lambda point: point.speed)
     for name, (color, marker) in styles.items():
         points = [point for point in by_speed if point.curve == name]
         _draw_points(axes, points, color, marker + "-" if panel.has_lines else marker)
     front = [point for point in by_speed if point.on_front]
     places = [point.speed for point in front], [100 * point.score for point in front]
-    axes.plot(*places, "-", color="0.8", linewidth=7, zorder=1)
+    axes.plot(*places, "o-", color="0.8", linewidth=7, markersize=14, zorder=1)
     axes.plot(*places, "o", color="black", markersize=10, markerfacecolor="none", zorder=3, label="Pareto front")
-    for point in panel.points:
-        axes.annotate(
-            point.label,
-            (point.speed, 100 * point.score),
-            xytext=(6, 6),
-            textcoords="offset points",
-            fontsize=8,
-            fontweight="bold" if point.on_front else "normal",
-            color="black" if point.on_front else styles[point.curve][0],
-            rotation=0 if len(panel.points) <= _MAX_NAMES else 35,
-            rotation_mode="anchor",
-            zorder=4,
-        )
     axes.margins(x=0.08, y=0.1)
     axes.set_xlabel(panel.speed)
     axes.set_ylabel(panel.score)
     axes.set_title(panel.title)
     axes.grid(alpha=0.3)
+
+
+def draw_labels(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) -> None:
+    """Draw each label beside its point, over no other label and over few lines and intervals."""
+    drawn = [(line, line.get_path()) for line in axes.lines]
+    drawn += [(bars, path) for bars in axes.collections for path in bars.get_paths()]
+    lines = [each.get_transform().transform_path(path).interpolated(40).vertices for each, path in drawn]
+    hidden = np.concatenate([line for line in lines if len(line)])
+    centers = axes.transData.transform([(point.speed, 100 * point.score) for point in panel.points])
+    taken: list[tuple[Any, Any]] = []
+    for number, point in enumerate(panel.points):
+        text = axes.annotate(
+            point.label,
+            (point.speed, 100 * point.score),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=8,
+            fontweight="bold" if point.on_front else "normal",
+            color=styles[point.curve][0],
+            zorder=4,
+            in_layout=False,
+        )
+        (left, bottom), (right, top) = text.get_window_extent().get_points()
+        places = []
+        for distance, side in _SIDES if point.label else ():
+            from_corner = (np.array(side) - 1) / 2 * (right - left, top - bottom)
+            shift = distance * axes.figure.dpi / 72 * np.array(side) + from_corner
+            low, high = shift + (left, bottom), shift + (right, top)
+            gaps = np.linalg.norm(np.maximum(0, np.maximum(low - centers, centers - high)), axis=1)
+            wrong = np.sum(gaps < gaps[number] - 0.5)  # points to which the label seems to belong
+            wrong += sum(np.all((low < other_high) & (high > other_low)) for other_low, other_high in taken)
+            wrong += not (axes.bbox.contains(*low) and axes.bbox.contains(*high))
+            covered = np.sum(np.all((low < hidden) & (hidden < high), axis=1))
+            places.append((wrong, distance + 4 * covered, len(places), shift, (low, high)))
+        if places:
+            *_, shift, box = min(places)
+            text.xyann = tuple(shift * 72 / axes.figure.dpi)
+            taken.append(box)
 
 
 def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:

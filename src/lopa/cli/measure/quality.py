@@ -92,5 +92,6 @@ def command(
         settings = shared_settings(decoder, variants)
     if kept is not None and output is not None and has_samples:
         write_samples(output, items, {name: kept.texts(items, name, config) for name, config in configs.items()})
+        note(f"wrote {sample_file(output, '*')}")
     report = QualityReport(_NAME, run, file, settings, rows)
     files.write(_NAME, report, tables_from_quality(report), lambda: panels_of_quality(report))

@@ -86,13 +86,18 @@ class ReportOutput:
     def write(
         self, name: str, report: Any, tables: Sequence[Table], panels: Callable[[], Sequence[Panel]] | None = None
     ) -> None:
-        """Print the tables and write the files."""
+        """Print the tables, write the files and name them."""
         for table in tables:
             show_table(table)
+        files: list[Path] = []
         if self.folder is not None:
             write_report(self.folder, name, report, tables)
+            files += sorted(self.folder.glob(f"{name}.*"))
         if self.plot is not None and panels is not None:
             write_atomically(self.plot, plot_from_panels(panels(), _plot_format(self.plot)))
+            files.append(self.plot)
+        for path in files:
+            note(f"wrote {path}")
 
 
 def _plot_format(path: Path) -> str:
