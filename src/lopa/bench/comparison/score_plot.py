@@ -138,7 +138,7 @@ def plot_from_panels(panels: Sequence[Panel], form: str) -> bytes:
 
 
 def draw_panel(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) -> None:
-    """Draw the points of each strategy with intervals in its colour and marker, and the Pareto front as circles on a grey band."""
+    """Draw each strategy's points and intervals in its colour and marker, and the front as circles on a grey band."""
     by_speed = sorted(panel.points, key=lambda point: point.speed)
     for name, (color, marker) in styles.items():
         points = [point for point in by_speed if point.curve == name]
@@ -161,7 +161,7 @@ def draw_labels(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) 
     lines = [each.get_transform().transform_path(path).interpolated(40).vertices for each, path in drawn]
     hidden = np.concatenate([line for line in lines if len(line)])
     centers = axes.transData.transform([(point.speed, 100 * point.score) for point in panel.points])
-    taken: list[tuple[Any, Any]] = []
+    pixels, taken = axes.figure.dpi / 72, []
     for number, point in enumerate(panel.points):
         text = axes.annotate(
             point.label,
@@ -174,21 +174,20 @@ def draw_labels(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) 
             zorder=4,
             in_layout=False,
         )
-        (left, bottom), (right, top) = text.get_window_extent().get_points()
-        places = []
+        corners = text.get_window_extent().get_points()
+        places: list[tuple[Any, ...]] = []
         for distance, side in _SIDES if point.label else ():
-            from_corner = (np.array(side) - 1) / 2 * (right - left, top - bottom)
-            shift = distance * axes.figure.dpi / 72 * np.array(side) + from_corner
-            low, high = shift + (left, bottom), shift + (right, top)
-            gaps = np.linalg.norm(np.maximum(0, np.maximum(low - centers, centers - high)), axis=1)
-            wrong = np.sum(gaps < gaps[number] - 0.5)  # points to which the label seems to belong
-            wrong += sum(np.all((low < other_high) & (high > other_low)) for other_low, other_high in taken)
+            shift = distance * pixels * np.array(side) + (np.array(side) - 1) / 2 * (corners[1] - corners[0])
+            low, high = corners + shift
+            wrong = sum(bool(np.all((low < other[1]) & (high > other[0]))) for other in taken)
             wrong += not (axes.bbox.contains(*low) and axes.bbox.contains(*high))
+            gaps = np.linalg.norm(np.maximum(0, np.maximum(low - centers, centers - high)), axis=1)
+            misplaced = np.sum(gaps < gaps[number] - 0.5)  # points to which the label seems to belong
             covered = np.sum(np.all((low < hidden) & (hidden < high), axis=1))
-            places.append((wrong, distance + 4 * covered, len(places), shift, (low, high)))
+            places.append((wrong, misplaced, distance + 4 * covered, len(places), shift, (low, high)))
         if places:
             *_, shift, box = min(places)
-            text.xyann = tuple(shift * 72 / axes.figure.dpi)
+            text.xyann = tuple(shift / pixels)
             taken.append(box)
 
 
@@ -203,7 +202,11 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
             score=score.share,
             score_interval=Interval(score.low, score.high),
             on_front=number in front,
-            label=row.config.removeprefix(row.curve if few else "").lstrip(" -") if few or number in front else "",
+            label=row.config.removeprefix(row.curve).lstrip(" -").rpartition(" ")[2]
+            if few
+            else row.config
+            if number in front
+            else "",
             curve=row.curve,
         )
         for number, row in enumerate(rows)
