@@ -161,7 +161,8 @@ def draw_labels(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) 
     lines = [each.get_transform().transform_path(path).interpolated(40).vertices for each, path in drawn]
     hidden = np.concatenate([line for line in lines if len(line)])
     centers = axes.transData.transform([(point.speed, 100 * point.score) for point in panel.points])
-    pixels, taken = axes.figure.dpi / 72, []
+    pixels = axes.figure.dpi / 72
+    taken: list[tuple[Any, Any]] = []
     for number, point in enumerate(panel.points):
         text = axes.annotate(
             point.label,
