@@ -28,7 +28,7 @@ def shown(value: object) -> str:
     try:
         if isinstance(value, list | tuple):  # cuts a long list before its repr is computed
             value = list(islice(value, _MAX_SHOWN_CHARACTERS)) if len(value) > _MAX_SHOWN_CHARACTERS else value
-        text = json.dumps(value, ensure_ascii=False) if VALUES_IN_JSON.get() else repr(value)
+        text = json.dumps(value, ensure_ascii=False, default=dict) if VALUES_IN_JSON.get() else repr(value)
         text = text.encode("utf-8", "backslashreplace").decode()
     except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"

@@ -85,6 +85,7 @@ def test_an_unknown_model_type_names_the_families(model_type: Any) -> None:
     message = _refusal(_config(model_type))
     assert f"model_type {model_type!r}" in message
     assert _refusal(_config(model_type, *FAMILIES["dream"].classes), "dream").startswith(message[:20])
+    assert ("set its model_type to 'Dream'" in _refusal(_config(model_type), "dream")) == (model_type is None)
     for name, family in FAMILIES.items():
         assert f"{name} ({family.model_names})" in message
     assert "--family" not in message

@@ -40,7 +40,7 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
         remedy = "use another --family, or none"
         if others:
             remedy = f"drop --family, or use --family {others.pop()}"
-        elif named:  # its class names the requested family
+        elif named or model_type is None:  # nothing names another family
             remedy = f"copy config.json from the published checkpoint, or set its model_type to {fits}"
         raise BadInputError(
             f"{_entries(config)}, but family {requested} was requested",
