@@ -164,17 +164,9 @@ def draw_labels(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) 
     pixels = axes.figure.dpi / 72
     taken: list[tuple[Any, Any]] = []
     for number, point in enumerate(panel.points):
-        text = axes.annotate(
-            point.label,
-            (point.speed, 100 * point.score),
-            xytext=(0, 0),
-            textcoords="offset points",
-            fontsize=8,
-            fontweight="bold" if point.on_front else "normal",
-            color=styles[point.curve][0],
-            zorder=4,
-            in_layout=False,
-        )
+        place = point.speed, 100 * point.score
+        text = axes.annotate(point.label, place, (0, 0), textcoords="offset points", in_layout=False, zorder=4)
+        text.set(fontsize=8, fontweight="bold" if point.on_front else "normal", color=styles[point.curve][0])
         corners = text.get_window_extent().get_points()
         places: list[tuple[Any, ...]] = []
         for distance, side in _SIDES if point.label else ():
@@ -203,16 +195,17 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
             score=score.share,
             score_interval=Interval(score.low, score.high),
             on_front=number in front,
-            label=row.config.removeprefix(row.curve).lstrip(" -").rpartition(" ")[2]
-            if few
-            else row.config
-            if number in front
-            else "",
+            label=_value_of_curve(row) if few else row.config if number in front else "",
             curve=row.curve,
         )
         for number, row in enumerate(rows)
         if (score := row.measure.score) is not None
     )
+
+
+def _value_of_curve(row: Row) -> str:
+    """Return the part of a configuration's name in which the points of its curve differ."""
+    return row.config.removeprefix(row.curve).lstrip(" -").rpartition(" ")[2]
 
 
 def _draw_points(axes: Any, points: Sequence[Point], color: Any, form: str) -> None:
