@@ -105,10 +105,10 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
         front = set(pareto_front([(point.speed, point.score) for point in panel.points]))
         assert {number for number, point in enumerate(panel.points) if point.on_front} == front
         assert 0 < len(front) < len(math)
-    rows = [replace(row, config=f"{row.curve} branches=4 distance=1 share={row.measure.steps}") for row in math]
-    swept = replace(report, rows=tuple(replace(row, curve=f"{row.curve} distance=1") for row in rows))
-    labels = [point.label for point in panels_of_quality(swept)[0].points]
-    assert labels == [f"share={row.measure.steps}" for row in math], "the option in which points of a curve differ"
+    swept = replace(math[0], config="careful branches=4 distance=1 share=0.5", curve="careful distance=1")
+    assert panels_of_quality(replace(report, rows=(swept,)))[0].points[0].label == "share=0.5", (
+        "the legend has distance"
+    )
     data = plot_from_panels(panels, "png")
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", data[16:24]) == (2460, 720)
@@ -128,11 +128,8 @@ def test_a_plot_has_a_panel_for_both_speeds(report: QualityReport) -> None:
 
 
 def test_labels_of_a_plot_do_not_overlap() -> None:
-    speeds = (8.0, 8.0, 8.1, 6.0, 6.1, 9.0)  # the first two have the same score, as careful and lopa in the docs
-    points = [
-        Point(speed, None, score, Interval(score - 0.05, score + 0.05), number == 5, f"branches={number}", "lopa")
-        for number, (speed, score) in enumerate(zip(speeds, (0.83, 0.83, 0.83, 0.7, 0.701, 0.9), strict=True))
-    ]
+    places = ((8.0, 0.83), (8.0, 0.83), (8.1, 0.83), (6.0, 0.7), (6.1, 0.701), (9.0, 0.9))  # the first two are equal
+    points = [Point(x, None, y, Interval(y - 0.05, y + 0.05), y == 0.9, f"branch={x:g}", "lopa") for x, y in places]
     axes = Figure().add_subplot()
     panel, styles = Panel("title", "speed", "score", tuple(points)), {"lopa": ((0.0, 0.0, 1.0), "o")}
     draw_panel(axes, panel, styles)
@@ -140,11 +137,11 @@ def test_labels_of_a_plot_do_not_overlap() -> None:
     draw_labels(axes, panel, styles)
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not [pair for pair in combinations(boxes, 2) if Bbox.intersection(*pair) is not None]
-    for box, own in zip(boxes, points, strict=True):
+    centers = axes.transData.transform([(speed, 100 * score) for speed, score in places])
+    for box, own in zip(boxes, centers, strict=True):
         assert axes.bbox.count_contains([box.min, box.max]) == 2
-        places = [axes.transData.transform((each.speed, 100 * each.score)) for each in points]
-        gaps = [math.dist(place, np.clip(place, box.min, box.max)) for place in places]
-        assert gaps[points.index(own)] < min(gaps) + 0.5, "no other point is nearer to a label"
+        near, *others = (math.dist(each, np.clip(each, box.min, box.max)) for each in (own, *centers))
+        assert near < min(others) + 0.5, "no other point is nearer to a label"
     (band,) = [line for line in axes.lines if line.get_color() == "0.8"]
     assert band.get_marker() == "o", "a front of one point has a band too"
 

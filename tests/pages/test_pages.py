@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -50,7 +51,12 @@ def parameters() -> list[object]:
 
 
 @pytest.mark.parametrize("name", parameters())
-def test_every_block_runs(name: str, folder: Path, kept_traces_of_processes: dict[str, str]) -> None:
+def test_every_block_runs(
+    name: str, folder: Path, kept_traces_of_processes: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    if "pip install -e examples/careful_strategy" in PAGES[name]:
+        remove = [sys.executable, "-m", "pip", "uninstall", "-qy", "lopa-careful-strategy"]
+        request.addfinalizer(lambda: subprocess.run(remove, check=True))
     if name == "README.md":
         shutil.rmtree(folder / "out" / "bundle")  # it makes this bundle
     if "npm run" in PAGES[name] and not (PROJECT / "web" / "node_modules" / "ready").is_file():

@@ -98,7 +98,7 @@ def agreement(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_own_strategies_are_swept_over_a_grid(decoder: Decoder, items: list[EvalItem]) -> None:
     """An option applies to the strategies that read it. The points of a curve differ in the last one."""
     assert [each.name for each in variants_from_text("agreement,d2f")[:2]] == ["agreement", "d2f 0.95"]
-    with pytest.raises(BadInputError, match=r"among .*, agreement\n.*did you mean agreement\?"):
+    with pytest.raises(BadInputError, match=r"among .*, agreement.*\n.*did you mean agreement\?"):
         variants_from_text("agrement")
     grid = variants_from_text("agreement,top_n,speculative-d2f", {"branches": (3,), "agreement": (2, 3)})
     assert [(each.name, each.curve) for each in grid[:2]] == [

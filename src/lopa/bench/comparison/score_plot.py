@@ -160,12 +160,11 @@ def draw_labels(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) 
     drawn += [(bars, path) for bars in axes.collections for path in bars.get_paths()]
     lines = [each.get_transform().transform_path(path).interpolated(40).vertices for each, path in drawn]
     hidden = np.concatenate([line for line in lines if len(line)])
-    centers = axes.transData.transform([(point.speed, 100 * point.score) for point in panel.points])
-    pixels = axes.figure.dpi / 72
+    spots = [(point.speed, 100 * point.score) for point in panel.points]
+    centers, pixels = axes.transData.transform(spots), axes.figure.dpi / 72
     taken: list[tuple[Any, Any]] = []
     for number, point in enumerate(panel.points):
-        place = point.speed, 100 * point.score
-        text = axes.annotate(point.label, place, (0, 0), textcoords="offset points", in_layout=False, zorder=4)
+        text = axes.annotate(point.label, spots[number], (0, 0), textcoords="offset points", in_layout=False, zorder=4)
         text.set(fontsize=8, fontweight="bold" if point.on_front else "normal", color=styles[point.curve][0])
         corners = text.get_window_extent().get_points()
         places: list[tuple[Any, ...]] = []
@@ -188,6 +187,8 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
     """Return the points of scored rows. `speed` names the field of Measure."""
     values = [(getattr(row.measure, speed), row.measure.score.share) for row in rows if row.measure.score is not None]
     front, few = pareto_front(values), len(rows) <= _MAX_NAMES
+    # The last word of a name is the value in which the points of a curve differ.
+    labels = [row.config.removeprefix(row.curve).lstrip(" -").rpartition(" ")[2] if few else row.config for row in rows]
     return tuple(
         Point(
             speed=getattr(row.measure, speed),
@@ -195,17 +196,12 @@ def _points_of_rows(rows: Sequence[Row], speed: str) -> tuple[Point, ...]:
             score=score.share,
             score_interval=Interval(score.low, score.high),
             on_front=number in front,
-            label=_value_of_curve(row) if few else row.config if number in front else "",
+            label=labels[number] if few or number in front else "",
             curve=row.curve,
         )
         for number, row in enumerate(rows)
         if (score := row.measure.score) is not None
     )
-
-
-def _value_of_curve(row: Row) -> str:
-    """Return the part of a configuration's name in which the points of its curve differ."""
-    return row.config.removeprefix(row.curve).lstrip(" -").rpartition(" ")[2]
 
 
 def _draw_points(axes: Any, points: Sequence[Point], color: Any, form: str) -> None:
