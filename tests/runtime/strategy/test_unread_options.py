@@ -1,13 +1,17 @@
-"""Options that a strategy does not read: no value changes the answer, and the command line refuses them."""
+"""Options that a strategy does not read: no value changes the answer, and requests with them are refused."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.runtime import Decoder
+from lopa.batch.plain_line import options_of_prompt
+from lopa.runtime import BadInputError, Decoder, GenerationConfig
 from lopa.runtime.strategy import STRATEGIES
+from lopa.serve.openai.body_options import BodyOptions
+from lopa.serve.openai.body_requests import options_of_body
 
 PROMPT = "Question: Ida has 4 pens and buys 3 more. How many pens does Ida have?\nAnswer:"
 OTHER_VALUES: dict[str, Any] = {
@@ -24,7 +28,8 @@ UNREAD = {name: {each: OTHER_VALUES[each] for each in strategy.unread} for name,
 def test_no_value_of_an_unread_option_changes_the_answer(strategy: str, decoder: Decoder) -> None:
     expected = decoder.generate(PROMPT, strategy=strategy, max_new_tokens=24)
     for name, value in UNREAD[strategy].items():
-        found = decoder.generate(PROMPT, strategy=strategy, max_new_tokens=24, **{name: value})
+        config = GenerationConfig(strategy=strategy, max_new_tokens=24, **{name: value})
+        found = decoder.generate(PROMPT, config=config)
         assert (found.text, found.steps) == (expected.text, expected.steps), name
 
 
@@ -39,8 +44,19 @@ def test_other_strategies_read_these_options(decoder: Decoder) -> None:
     ("strategy", "option"),
     [("vanilla", "skip_threshold"), ("threshold", "block_add_threshold"), ("dream", "block_size")],
 )
-def test_the_command_line_refuses_an_unread_option(strategy: str, option: str, tiny_bundle: Path) -> None:
+def test_a_request_with_an_unread_option_is_refused(
+    strategy: str, option: str, decoder: Decoder, tiny_bundle: Path
+) -> None:
     flag = f"--{option.replace('_', '-')}"
     done = lopa_export("generate", tiny_bundle, "x", "--strategy", strategy, flag, OTHER_VALUES[option])
     assert done.returncode == 2
-    assert f"cannot combine {option} {OTHER_VALUES[option]} with strategy '{strategy}'" in done.stderr
+    expected = f"cannot combine {option} {OTHER_VALUES[option]} with strategy '{strategy}'"
+    assert expected in done.stderr
+    given: dict[str, Any] = {"strategy": strategy, option: OTHER_VALUES[option]}
+    for take in (
+        lambda: decoder.generate("x", **given),
+        lambda: options_of_prompt({}, given),
+        lambda: options_of_body(decoder, BodyOptions(values=given)),
+    ):
+        with pytest.raises(BadInputError, match=re.escape(expected)):
+            take()

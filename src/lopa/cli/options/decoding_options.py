@@ -69,8 +69,7 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
     Raises BadInputError for an option that the given strategy does not read.
     """
     given = _given_options(values)
-    if "strategy" in given:
-        check_effects(given, strategy_from_name(given["strategy"]))
+    check_effects(given)
     return given
 
 

@@ -8,7 +8,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.config import OPTIONS, OWN_OPTIONS, did_you_mean
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
 from lopa.runtime.options.option import names_of_changed_logits
-from lopa.runtime.strategy import STRATEGIES, Strategy
+from lopa.runtime.strategy import STRATEGIES, Strategy, strategy_from_name
 from lopa.runtime.strategy.installed import strategy_with_option
 
 Options = Mapping[str, Any]
@@ -49,12 +49,13 @@ def edits(options: Options) -> bool:
     return threshold is not None and (threshold < 1 or options["reference"])
 
 
-def check_effects(given: Options, strategy: Strategy) -> None:
-    """Raise BadInputError for a given option that has no effect with the strategy.
+def check_effects(given: Options) -> None:
+    """Raise BadInputError for an option that has no effect with the strategy that was given beside it.
 
-    The command line checks this. Programs may set it: configurations of published code state all their options.
+    A GenerationConfig may have such options: configurations of published code state all of theirs.
     """
-    for name in strategy.unread:
+    strategy = strategy_from_name(given["strategy"]) if given.get("strategy") is not None else None
+    for name in strategy.unread if strategy is not None else ():
         if given.get(name) is not None:
             having = [each.name for each in STRATEGIES.values() if name not in each.unread]
             raise BadInputError(

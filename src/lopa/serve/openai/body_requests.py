@@ -21,7 +21,7 @@ from lopa.runtime.errors import (
     QueueFullError,
     ResourceExhaustedError,
 )
-from lopa.runtime.generation_config import OPTIONS, GenerationConfig, ResolvedOptions
+from lopa.runtime.generation_config import OPTIONS, GenerationConfig, ResolvedOptions, check_effects
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.requests.request import Request
 from lopa.serve.openai.body_options import LENGTH, LOPA_FIELD, BodyOptions, replace_words
@@ -47,6 +47,7 @@ def options_of_body(decoder: Decoder, options: BodyOptions) -> ResolvedOptions:
     """
     with option_errors(decoder.resolve, options):
         config = GenerationConfig.from_mapping(options.values)
+        check_effects(options.values)
         if not decoder.bundle.manifest.with_logits and options.params.get("top_k") == "top_k":
             config = replace(config, top_k=min(config.top_k or TOP_K, TOP_K))
         return decoder.resolve(config)
