@@ -50,7 +50,7 @@ def edits(options: Options) -> bool:
 
 
 def check_effects(given: Options) -> None:
-    """Raise BadInputError for an option that has no effect with the strategy that was given beside it.
+    """Raise BadInputError for an option that has no effect with the strategy given with it.
 
     A GenerationConfig may have such options: configurations of published code state all of theirs.
     """
