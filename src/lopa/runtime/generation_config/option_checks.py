@@ -54,8 +54,10 @@ def check_effects(given: Options) -> None:
 
     A GenerationConfig may have such options: configurations of published code state all of theirs.
     """
-    strategy = strategy_from_name(given["strategy"]) if given.get("strategy") is not None else None
-    for name in strategy.unread if strategy is not None else ():
+    if given.get("strategy") is None:
+        return
+    strategy = strategy_from_name(given["strategy"])
+    for name in strategy.unread:
         if given.get(name) is not None:
             having = [each.name for each in STRATEGIES.values() if name not in each.unread]
             raise BadInputError(
