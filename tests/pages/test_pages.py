@@ -34,7 +34,7 @@ def folder(tiny_bundle: Path, tmp_path: Path) -> Path:
     bundle = shutil.copytree(tiny_bundle, tmp_path / "out" / "bundle")
     for name, target in (("BUNDLE", bundle), ("CHECKPOINT", CHECKPOINT), ("ADAPTER", ADAPTER)):
         (tmp_path / name).symlink_to(target)
-    (tmp_path / "node_modules").mkdir()  # as `npm install ./web` makes it
+    (tmp_path / "node_modules").mkdir()  # in place of what `npm install` makes
     (tmp_path / "node_modules" / "lopa-web").symlink_to(PROJECT / "web")
     questions = [json.loads(line) for line in EVAL.read_text(encoding="utf-8").splitlines()[:MIN_QUESTIONS]]
     short = [json.dumps({**question, "max_new_tokens": 8}) for question in questions]
@@ -59,7 +59,7 @@ def test_every_block_runs(
         request.addfinalizer(lambda: subprocess.run(remove, check=True))
     if name == "README.md":
         shutil.rmtree(folder / "out" / "bundle")  # it makes this bundle
-    if "npm run" in PAGES[name] and not (PROJECT / "web" / "node_modules" / "ready").is_file():
+    if "npm pack" in PAGES[name] and not (PROJECT / "web" / "node_modules" / "ready").is_file():
         pytest.skip("needs npm packages: make test-web")
     paths = python_path(PROJECT / "examples" / "agreement_strategy", kept_traces_of_processes["PYTHONPATH"])
     with PageReader(folder, {**kept_traces_of_processes, "PYTHONPATH": paths}) as reader:
