@@ -92,7 +92,7 @@ $(WEBGPU)/environment: $(VENV)/test-ready
 # on PATH is used; otherwise one is unpacked into a folder and not installed.
 test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready ## lopa-web in Node and Chromium
 	npm run --prefix $(WEB) --silent build
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web tests/interfaces
 
 $(CHROMIUM)/ready: $(VENV)/test-ready
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
@@ -111,10 +111,10 @@ test-qnn: $(VENV)/test-ready $(QNN)/ready ## engines in Qualcomm's emulator
 	PYTHONPATH=$(QNN) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m qnn tests/export/qnn
 
 # The C++ program in deploy/cpp, with headers unpacked into a folder and not installed (docs/how-to/deploy.md).
-test-cpp: $(VENV)/test-ready $(HEADERS)/include/onnxruntime_cxx_api.h ## the C++ program of deploy/cpp
-	ONNXRUNTIME_HEADERS=$(CURDIR)/$(HEADERS)/include OMP_NUM_THREADS=1 $(BIN)/pytest -m cpp tests/deploy
+test-cpp: $(VENV)/test-ready $(HEADERS)/include/nlohmann/json.hpp ## the C++ program of deploy/cpp
+	ONNXRUNTIME_HEADERS=$(CURDIR)/$(HEADERS)/include OMP_NUM_THREADS=1 $(BIN)/pytest -m cpp tests/deploy tests/interfaces
 
-$(HEADERS)/include/onnxruntime_cxx_api.h:
+$(HEADERS)/include/nlohmann/json.hpp:
 	$(BIN)/python -m tools.onnxruntime_headers $(HEADERS)
 
 # Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars

@@ -1,8 +1,9 @@
-"""Unpack ONNX Runtime's C++ headers into a folder, without installing anything.
+"""Unpack the C++ headers of ONNX Runtime and of nlohmann's JSON library into a folder, without installing anything.
 
 Usage: python -m tools.onnxruntime_headers FOLDER
 
-They come from Debian's package libonnxruntime-dev in sid, since Debian 12 has none. Python wheels have no headers.
+They come from Debian's packages libonnxruntime-dev and nlohmann-json3-dev in sid, since Debian 12 has no
+libonnxruntime-dev. Python wheels have no headers.
 """
 
 import shutil
@@ -26,13 +27,15 @@ def unpack_headers(folder: Path) -> Path:
         root = staged / "root"
         unpack_packages(
             root,
-            ["libonnxruntime-dev"],
+            ["libonnxruntime-dev", "nlohmann-json3-dev"],
             suite="sid",
-            contents="libonnxruntime-dev",
-            remedy="unpack ONNX Runtime's release archive and set ONNXRUNTIME_HEADERS to its include folder",
+            contents="libonnxruntime-dev and nlohmann-json3-dev",
+            remedy="put the headers of ONNX Runtime's release archive and nlohmann/json.hpp into a folder, and set"
+            " ONNXRUNTIME_HEADERS to it",
             with_dependencies=False,
         )
         (root / "usr" / "include" / "onnxruntime").rename(staged / "include")
+        (root / "usr" / "include" / "nlohmann").rename(staged / "include" / "nlohmann")
         shutil.rmtree(root)  # its links to the library lead nowhere
     return folder / "include"
 
