@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <valarray>
@@ -41,9 +42,6 @@ struct Manifest {  // what a decode needs of manifest.json, in the ranges of lop
     number<int64_t>("/schema", 2, 3), number<int64_t>("/contract", 1, 1);
     check_at("/architecture", value("/architecture").is_string(), "a name");
     check_at("/graph", value("/graph") == "model.onnx", "\"model.onnx\"");
-    check_at("/dimensions/head_size", size % 2 == 0, "an even number");
-    const int64_t tile = 2 * layers * heads * size * kTile * int64_t(sizeof(float));
-    check_at("/dimensions", tile <= 1 << 30, "caches of at most 1 GiB for 64 positions");
     for (const auto& [architecture, own] : {std::pair{"dream", 1}, {"llada", 0}, {"llada-moe", 0}})
       check_at("/prediction_shift", value("/architecture") != architecture || shift == own, std::to_string(own));
     const Json& stops = value("/special_tokens/stops");
@@ -51,18 +49,19 @@ struct Manifest {  // what a decode needs of manifest.json, in the ranges of lop
     for (size_t at = 0; at < stops.size(); ++at)
       ends.push_back(number<int64_t>("/special_tokens/stops/" + std::to_string(at), 0, vocabulary - 1));
     check_at("/special_tokens/mask", !std::ranges::count(ends, mask), "an id that does not end an answer");
-    // Options with the only value that this program has, and options that are read above, or that are given by its
-    // arguments or not read by D2F. Others would change the answer.
-    const Json fixed = {
+    // Any other option could change the answer. These have one form here, are read above, or concern other strategies.
+    const std::map<std::string, std::string> fixed{
         {"attention", "full"}, {"alignment", "prompt"}, {"cache", "blocks"}, {"confidence", "neg_entropy"}};
     const std::set<std::string> known{"block_size", "block_add_threshold", "decoded_token_threshold", "skip_threshold",
                                       "add_bos", "branches", "max_new_tokens", "preset", "strategy"};
-    for (const std::string object : {"/decoding", "/defaults"})
+    for (const std::string object : {"/decoding", "/defaults"}) {
+      check_at(object, value(object).is_null() || value(object).is_object(), "an object");
       for (const auto& [name, found] : value(object).items()) {
         const std::string path = (Json::json_pointer(object) / name).to_string();
-        if (fixed.contains(name)) check_at(path, found == fixed[name], fixed[name].dump());
+        if (fixed.contains(name)) check_at(path, found == fixed.at(name), Json(fixed.at(name)).dump());
         else check_at(path, found.is_null() || known.contains(name), "no such option");
       }
+    }
   }
   const Json& value(const std::string& path) const {  // null if there is none; no copy, which could nest too deeply
     static const Json none;
@@ -201,12 +200,12 @@ int main(int count, char** words) try {
   Ort::SessionOptions options;
   options.AddConfigEntry("session.qdq_matmulnbits_accuracy_level", "1");  // int4 matrices: do not round activations
   Ort::Session session(env, (bundle / "model.onnx").c_str(), options);
-  const auto input = session.GetInputTypeInfo(session.GetInputCount() - 1);
-  const auto cache = input.GetTensorTypeAndShapeInfo();  // compared before memory is taken for the caches
+  const int64_t inputs = session.GetInputCount();
+  const auto last_input = session.GetInputTypeInfo(inputs - 1);
+  const auto cache = last_input.GetTensorTypeAndShapeInfo();  // compared before memory is taken for the caches
   const auto shape = cache.GetShape();
-  check(cache.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && shape.size() == 4 &&
-            shape[1] == manifest.heads && shape[3] == manifest.size &&
-            int64_t(session.GetInputCount()) == 6 + 2 * manifest.layers,
+  check(cache.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && inputs == 6 + 2 * manifest.layers &&
+            shape.size() == 4 && shape[1] == manifest.heads && shape[3] == manifest.size,
         "model.onnx has other caches than manifest.json, expected a standard graph in float32");
   Decode decode{session, manifest, {ids.begin() + 1, ids.end()}, prompt + answer};
   Ids rows;

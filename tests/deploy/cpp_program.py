@@ -12,8 +12,8 @@ import pytest
 SOURCES = Path(__file__).resolve().parents[2] / "deploy" / "cpp"
 
 
-def built_program(folder: Path, flags: str) -> Path:
-    """Build the program in `folder` with the compiler's `flags`, or skip the test if something for it is missing."""
+def built_program(folder: Path, flags: str, kind: str = "Release") -> Path:
+    """Build the program in `folder` with the compiler's `flags` as a `kind` of CMake, or skip the test if something for it is missing."""
     for needed in ("cmake", "c++"):
         if shutil.which(needed) is None:
             pytest.skip(f"needs {needed}")
@@ -24,6 +24,7 @@ def built_program(folder: Path, flags: str) -> Path:
     if not libraries:
         pytest.skip("needs a wheel of ONNX Runtime for Linux")
     paths = [f"-DONNXRUNTIME_HEADERS={headers}", f"-DONNXRUNTIME_LIBRARY={libraries[0]}", f"-DCMAKE_CXX_FLAGS={flags}"]
+    paths.append(f"-DCMAKE_BUILD_TYPE={kind}")
     for command in (["cmake", "-S", str(SOURCES), "-B", str(folder), *paths], ["cmake", "--build", str(folder)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
