@@ -70,7 +70,7 @@ REFUSAL = re.compile(
     r"error: (?:"
     r"\S*/?manifest\.json has /\S* = .*, expected .+"
     r"|.*/manifest\.json is not JSON, expected that of lopa-export onnx"
-    r"|.* has no manifest\.json, expected a bundle of lopa-export onnx"
+    r"|.* has no manifest\.json"
     r"|expected the arguments BUNDLE MAX_NEW_TOKENS ID\.\.\."
     r"|(?:ID|MAX_NEW_TOKENS) '[^']*' is no number from 0 to -?\d+"
     r"|model\.onnx has other caches than manifest\.json, expected a standard graph in float32"
