@@ -13,7 +13,10 @@ SOURCES = Path(__file__).resolve().parents[2] / "deploy" / "cpp"
 
 
 def built_program(folder: Path, flags: str, kind: str = "Release") -> Path:
-    """Build the program in `folder` with the compiler's `flags` as a `kind` of CMake, or skip the test if something for it is missing."""
+    """Build the program in `folder` as a `kind` of CMake, with the compiler's `flags`.
+
+    Skip the test if something for it is missing.
+    """
     for needed in ("cmake", "c++"):
         if shutil.which(needed) is None:
             pytest.skip(f"needs {needed}")

@@ -34,6 +34,23 @@ READ = (
     *("decoding/skip_threshold", "decoding/attention", "decoding/sub_block", "decoding/block_steps"),
 )
 """Places of a manifest that the program reads."""
+LIMITS = {
+    "schema": (1, 4),
+    "contract": (0, 2),
+    "prediction_shift": (-1, 5),
+    "dimensions/max_positions": (0, 2**24 + 1),
+    "dimensions/vocab_size": (7, 2**24 + 1),
+    "dimensions/layers": (0, 4097),
+    "dimensions/kv_heads": (-5, 4097),
+    "dimensions/head_size": (0, 4097),
+    "special_tokens/mask": (-1, 1024),
+    "special_tokens/eos": (-1, 1024),
+    "decoding/block_size": (0, -5, 2**20 + 1),
+    "decoding/block_add_threshold": (-0.1, 1.1),
+    "decoding/decoded_token_threshold": (-0.1, 1.1),
+    "decoding/skip_threshold": (-0.1, 1.1),
+}
+"""Numbers just outside of the range of each number that the program reads."""
 NOT_READ = ("add_bos", "branches", "max_new_tokens", "preset", "strategy")
 """Options that its arguments replace, or that D2F does not read."""
 VALUES: tuple[Any, ...] = (
@@ -207,6 +224,17 @@ def test_mutated_values(
         mutate(manifest, chance)
         errors.append(check(program, bundle, json.dumps(manifest).encode(), words, original))
     assert COUNT // 8 < errors.count("") < COUNT * 9 // 10
+
+
+@pytest.mark.parametrize("path", LIMITS)
+def test_numbers_out_of_range_are_named(path: str, program: Path, bundle: Path, tiny_bundle: Path) -> None:
+    original = (tiny_bundle / "manifest.json").read_bytes()
+    for value in (*LIMITS[path], 2**70, "5", True, None, [1]):
+        manifest = json.loads(original)
+        holder, name = placed(manifest, path)
+        holder[name] = value
+        error = check(program, bundle, json.dumps(manifest).encode(), ["8", "5"], original)
+        assert error.startswith(f"error: manifest.json has /{path} = "), error
 
 
 def test_mutated_bytes(program: Path, bundle: Path, tiny_bundle: Path) -> None:
