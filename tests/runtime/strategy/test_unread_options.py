@@ -1,6 +1,7 @@
-"""Options that a strategy does not read: no value changes the answer, and requests with them are refused."""
+"""Options that a strategy does not read: no value changes the answer, and commands, files and servers refuse them."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.cli.command import lopa_export
 
 from lopa.batch.plain_line import options_of_prompt
-from lopa.runtime import BadInputError, Decoder, GenerationConfig
+from lopa.runtime import BadInputError, Decoder
 from lopa.runtime.strategy import STRATEGIES
 from lopa.serve.openai.body_options import BodyOptions
 from lopa.serve.openai.body_requests import options_of_body
@@ -28,8 +29,7 @@ UNREAD = {name: {each: OTHER_VALUES[each] for each in strategy.unread} for name,
 def test_no_value_of_an_unread_option_changes_the_answer(strategy: str, decoder: Decoder) -> None:
     expected = decoder.generate(PROMPT, strategy=strategy, max_new_tokens=24)
     for name, value in UNREAD[strategy].items():
-        config = GenerationConfig(strategy=strategy, max_new_tokens=24, **{name: value})
-        found = decoder.generate(PROMPT, config=config)
+        found = decoder.generate(PROMPT, strategy=strategy, max_new_tokens=24, **{name: value})
         assert (found.text, found.steps) == (expected.text, expected.steps), name
 
 
@@ -53,10 +53,6 @@ def test_a_request_with_an_unread_option_is_refused(
     expected = f"cannot combine {option} {OTHER_VALUES[option]} with strategy '{strategy}'"
     assert expected in done.stderr
     given: dict[str, Any] = {"strategy": strategy, option: OTHER_VALUES[option]}
-    for take in (
-        lambda: decoder.generate("x", **given),
-        lambda: options_of_prompt({}, given),
-        lambda: options_of_body(decoder, BodyOptions(values=given)),
-    ):
+    for take in (partial(options_of_prompt, {}), lambda values: options_of_body(decoder, BodyOptions(values=values))):
         with pytest.raises(BadInputError, match=re.escape(expected)):
-            take()
+            take(given)

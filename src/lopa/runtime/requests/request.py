@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, check_effects
+from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.text.text_with_holes import TextWithHoles
 
 Messages = Sequence[Mapping[str, Any]]
@@ -88,7 +88,6 @@ def changed_config(base: Any, options: GenerationOptions) -> GenerationConfig:
             remedy="make one with decoder.config(...)",
         )
     config = base or GenerationConfig()
-    check_effects(options)
     return GenerationConfig.from_mapping({**config.requested(), **options}) if options else config
 
 
