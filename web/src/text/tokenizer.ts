@@ -7,8 +7,8 @@ import { isObject, objectFromJson, type JsonObject } from "../bundle/record.js";
 import { BadInputError, PromptTooLongError, shown, withErrorsAsBadInput } from "../errors.js";
 import { isMarkup, templateOfSettings, textFromMessages, type Message } from "./chat_template.js";
 
-const TOKENIZER_NAME = "tokenizer.json";
-const TOKENIZER_CONFIG_NAME = "tokenizer_config.json";
+export const TOKENIZER_NAME = "tokenizer.json";
+export const TOKENIZER_CONFIG_NAME = "tokenizer_config.json";
 /** Characters of a text that fit into one position, at most: a longer text is rejected before it is encoded. */
 const MAX_CHARACTERS_PER_POSITION = 256;
 const EXPECTED = { expected: "the tokenizer files that lopa-export onnx wrote", remedy: "export the checkpoint again" };
