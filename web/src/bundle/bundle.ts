@@ -1,7 +1,7 @@
 /** A bundle in a folder or at a URL: its manifest and checked files. */
 
 import { BadInputError, CheckFailedError, DownloadFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
-import type { Loaders } from "../platform.js";
+import { IS_NODE, type Loaders } from "../platform.js";
 import { MANIFEST_NAME, manifestFromJson, type FileRecord, type GraphTwin, type Manifest } from "./manifest.js";
 import { MAX_JSON_BYTES } from "./record.js";
 
@@ -94,7 +94,8 @@ export class Bundle {
 
 async function filesAt(location: string | URL, loaders: Loaders | null, signal?: AbortSignal | null): Promise<Files> {
   const given = String(location);
-  if (loaders !== null && !/^https?:/.test(given)) return loaders.filesInFolder(location);
+  const filesInFolder = IS_NODE ? loaders?.filesInFolder : undefined;
+  if (filesInFolder !== undefined && !/^https?:/.test(given)) return filesInFolder(location);
   try {
     const base = new URL(given.endsWith("/") ? given : `${given}/`, globalThis.location?.href);
     if (base.protocol === "http:" || base.protocol === "https:") return filesAtUrl(base, signal);
@@ -102,7 +103,7 @@ async function filesAt(location: string | URL, loaders: Loaders | null, signal?:
     // reported below
   }
   throw new BadInputError(`the bundle location ${shown(given)}`, {
-    expected: `${loaders === null ? "" : "a folder, or "}an http or https address`,
+    expected: `${filesInFolder === undefined ? "" : "a folder, or "}an http or https address`,
     remedy: "check the location",
   });
 }
