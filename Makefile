@@ -11,6 +11,7 @@ QNN := .venv-qnn
 HEADERS := .onnxruntime-headers
 WEB := web
 CHROMIUM := .chromium
+BUNDLERS := .bundlers
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
@@ -90,7 +91,7 @@ $(WEBGPU)/environment: $(VENV)/test-ready
 
 # lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). Node and npm must be there. A Chromium
 # on PATH is used; otherwise one is unpacked into a folder and not installed.
-test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready ## lopa-web in Node and Chromium
+test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready $(BUNDLERS)/ready ## lopa-web in Node and Chromium
 	npm run --prefix $(WEB) --silent build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web tests/interfaces
 
@@ -98,6 +99,12 @@ $(CHROMIUM)/ready: $(VENV)/test-ready
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
 		echo "Unpacking Chromium into $(CHROMIUM): 0.4 GB."; $(BIN)/python -m tools.chromium $(CHROMIUM); }
 	mkdir -p $(CHROMIUM)
+	touch $@
+
+# Bundlers of pages that use lopa-web. Their versions are fixed, and they are no part of the package.
+$(BUNDLERS)/ready:
+	@echo "Installing esbuild, webpack and vite into $(BUNDLERS): 0.1 GB."
+	npm install --prefix $(BUNDLERS) --ignore-scripts --no-audit --no-fund --no-save esbuild@0.28.2 webpack@5.113.0 vite@8.4.0
 	touch $@
 
 # The packages' scripts do not run: that of onnxruntime-node would fetch CUDA libraries.
@@ -132,7 +139,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready ## schemas of Kuber
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean: ## remove everything that these targets installed or built
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(BUNDLERS) $(HEADERS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

@@ -16,10 +16,10 @@ export interface Files {
   readonly location: string;
   /** Return the content of a file of at most `max` bytes. */
   read(name: string, max: number, onBytes?: OnBytes): Promise<Uint8Array>;
-  /** Return the size of a file, or null if only reading it shows the size. */
-  size(name: string): Promise<number | null>;
-  /** Return the path of a file on this machine and its digest, or null if it has no path. */
-  onDisk(name: string): Promise<{ path: string; sha256: string } | null>;
+  /** Return the size of a file. Absent if only reading it shows the size. */
+  size?(name: string): Promise<number>;
+  /** Return the path of a file on this machine and its digest. Absent if it has no path. */
+  onDisk?(name: string): Promise<{ path: string; sha256: string }>;
 }
 
 /** An opened bundle: its files and checked manifest. */
@@ -43,8 +43,8 @@ export class Bundle {
     const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${files.location}/${MANIFEST_NAME}`);
     for (const file of manifest.files) {
       checkName(file.path, files.location);
-      const size = await files.size(file.path);
-      if (size !== null) checkSize(file, size, files.location);
+      const size = await files.size?.(file.path);
+      if (size !== undefined) checkSize(file, size, files.location);
     }
     return new Bundle(files, manifest, onBytes);
   }
@@ -66,9 +66,10 @@ export class Bundle {
 
   /** Return the path of a listed file whose digest is right, or null if the bundle is not on this machine. */
   async path(name: string): Promise<string | null> {
-    const found = await this.files.onDisk(name);
-    if (found !== null) checkDigest(this.#record(name), found.sha256, this.files.location);
-    return found === null ? null : found.path;
+    const found = await this.files.onDisk?.(name);
+    if (found === undefined) return null;
+    checkDigest(this.#record(name), found.sha256, this.files.location);
+    return found.path;
   }
 
   /** Return the name of the graph for a provider in place of the graph `source`: the twin that is faster there, if it was
@@ -127,12 +128,6 @@ function filesAtUrl(base: URL, signal?: AbortSignal | null): Files {
       }
       if (!ok || body === null) throw failed(`is not sent (HTTP status ${status})`);
       return contentOfStream(body, url.href, max, onError, onBytes);
-    },
-    async size() {
-      return null;
-    },
-    async onDisk() {
-      return null;
     },
   };
 }
