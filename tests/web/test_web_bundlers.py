@@ -111,7 +111,7 @@ def test_the_worker_of_the_docs_decodes_and_stops(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_errors_alone_are_small(name: str, tmp_path: Path) -> None:
-    """What a page does not import is not in its files, nor is anything of Node."""
+    """Bundlers leave out everything that a page does not import."""
     scripts = {"page.js": 'import { BadInputError } from "lopa-web";\nconsole.log(new BadInputError("a", {}));\n'}
     found = bundled(name, app_in(tmp_path, {**scripts, "worker.js": ""}))
     assert found["warnings"] == []

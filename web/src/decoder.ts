@@ -1,6 +1,6 @@
 /** Decode prompts with a bundle opened on a device. */
 
-import { Bundle } from "./bundle/bundle.js";
+import { Bundle, type OpenFolder } from "./bundle/bundle.js";
 import { int } from "./bundle/record.js";
 import { drawsFromLogits, missingLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
@@ -8,7 +8,7 @@ import type { Step } from "./decoding/step.js";
 import { BadInputError, MissingBackendError, shown } from "./errors.js";
 import type { GenerationOptions } from "./generation_config/config.js";
 import { paramsFromOptions } from "./generation_config/resolve.js";
-import { IS_NODE, nextTask, type Loaders } from "./platform.js";
+import { IS_NODE, nextTask } from "./platform.js";
 import type { DecodingParams } from "./options/decoding_params.js";
 import { Answer } from "./requests/answer.js";
 import type { Event, GenerationResult } from "./requests/result.js";
@@ -48,6 +48,13 @@ export interface StreamOptions extends GenerationOptions {
   on_step?: ((step: Step) => unknown) | null;
   /** Ends the request after the current step, with stop_reason "cancelled". */
   signal?: AbortSignal | null;
+}
+
+/** Parts that index.js has and browser.js lacks, because bundlers for browsers fail on their imports. */
+interface Loaders {
+  readonly openFolder: OpenFolder;
+  /** Return the ONNX Runtime module of a device by the name of its package. */
+  readonly importRuntime: (device: Device) => Promise<OnnxRuntime>;
 }
 
 /** A bundle opened on a device. Several requests may be decoded at once; their forwards take turns. */
@@ -162,7 +169,7 @@ export async function decoderOf<T>(
   let loaded = 0;
   let total = 0;
   const onBytes = (count: number): unknown => onProgress?.({ loaded: (loaded += count), total });
-  const bundle = await Bundle.open(location, loaders, signal, onBytes);
+  const bundle = await Bundle.open(location, loaders?.openFolder ?? null, signal, onBytes);
   total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
   const tokenizer = await Tokenizer.open(bundle);
   const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);

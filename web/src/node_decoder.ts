@@ -1,7 +1,7 @@
 /** A decoder that also opens folders, and imports ONNX Runtime by the name of its package. */
 
 import { Decoder as BrowserDecoder, decoderOf, type OpenOptions } from "./decoder.js";
-import { filesInFolder } from "./bundle/folder.js";
+import { openFolder } from "./bundle/folder.js";
 import { MissingBackendError, errorText } from "./errors.js";
 import type { Device, OnnxRuntime } from "./sessions/onnxruntime_session.js";
 
@@ -13,8 +13,7 @@ export class Decoder extends BrowserDecoder {
    * invalid bundle, DownloadFailedError for a failed download, and MissingBackendError for a device that this machine
    * lacks. */
   static override open(location: string | URL, options: OpenOptions = {}): Promise<Decoder> {
-    const loaders = { filesInFolder, importRuntime };
-    return decoderOf((...parts) => new Decoder(...parts), location, options, loaders);
+    return decoderOf((...parts) => new Decoder(...parts), location, options, { openFolder, importRuntime });
   }
 }
 

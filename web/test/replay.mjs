@@ -7,13 +7,13 @@
 import { createInterface } from "node:readline";
 
 import { Bundle } from "../dist/bundle/bundle.js";
-import { filesInFolder } from "../dist/bundle/folder.js";
+import { openFolder } from "../dist/bundle/folder.js";
 import { importRuntime } from "../dist/node_decoder.js";
 import { openSession } from "../dist/sessions/onnxruntime_session.js";
 import { decodeWithSteps } from "./decode_with_steps.mjs";
 
 const [folder, device] = process.argv.slice(2);
-const bundle = await Bundle.open(folder, { filesInFolder });
+const bundle = await Bundle.open(folder, openFolder);
 const session = await openSession(bundle, () => importRuntime(device), device, 1);
 for await (const line of createInterface({ input: process.stdin })) {
   console.log(JSON.stringify(await decodeWithSteps(session, bundle.manifest, JSON.parse(line))));

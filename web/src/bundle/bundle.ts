@@ -1,7 +1,7 @@
 /** A bundle in a folder or at a URL: its manifest and checked files. */
 
 import { BadInputError, CheckFailedError, DownloadFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
-import { IS_NODE, type Loaders } from "../platform.js";
+import { IS_NODE } from "../platform.js";
 import { MANIFEST_NAME, manifestFromJson, type FileRecord, type GraphTwin, type Manifest } from "./manifest.js";
 import { MAX_JSON_BYTES } from "./record.js";
 
@@ -22,6 +22,9 @@ export interface Files {
   onDisk?(name: string): Promise<{ path: string; sha256: string }>;
 }
 
+/** Function that returns the files of the bundle in a folder. */
+export type OpenFolder = (location: string | URL) => Promise<Files>;
+
 /** An opened bundle: its files and checked manifest. */
 export class Bundle {
   private constructor(
@@ -31,15 +34,15 @@ export class Bundle {
   ) {}
 
   /** Open the bundle in a folder (Node) or at a URL. Throws BadInputError if the manifest is missing or invalid, if a
-   * file of a folder is missing, or if the schema differs. Only `loaders` can open folders. `signal` cancels downloads.
+   * file of a folder is missing, or if the schema differs. Only `openFolder` can open folders. `signal` cancels downloads.
    * `onBytes` is for files that are downloaded later. */
   static async open(
     location: string | URL,
-    loaders: Loaders | null,
+    openFolder: OpenFolder | null,
     signal?: AbortSignal | null,
     onBytes?: OnBytes,
   ): Promise<Bundle> {
-    const files = await filesAt(location, loaders, signal);
+    const files = await filesAt(location, openFolder, signal);
     const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${files.location}/${MANIFEST_NAME}`);
     for (const file of manifest.files) {
       checkName(file.path, files.location);
@@ -93,10 +96,14 @@ export class Bundle {
   }
 }
 
-async function filesAt(location: string | URL, loaders: Loaders | null, signal?: AbortSignal | null): Promise<Files> {
+async function filesAt(
+  location: string | URL,
+  openFolder: OpenFolder | null,
+  signal?: AbortSignal | null,
+): Promise<Files> {
   const given = String(location);
-  const filesInFolder = IS_NODE ? loaders?.filesInFolder : undefined;
-  if (filesInFolder !== undefined && !/^https?:/.test(given)) return filesInFolder(location);
+  const hasFolders = IS_NODE && openFolder !== null;
+  if (hasFolders && !/^https?:/.test(given)) return openFolder(location);
   try {
     const base = new URL(given.endsWith("/") ? given : `${given}/`, globalThis.location?.href);
     if (base.protocol === "http:" || base.protocol === "https:") return filesAtUrl(base, signal);
@@ -104,7 +111,7 @@ async function filesAt(location: string | URL, loaders: Loaders | null, signal?:
     // reported below
   }
   throw new BadInputError(`the bundle location ${shown(given)}`, {
-    expected: `${filesInFolder === undefined ? "" : "a folder, or "}an http or https address`,
+    expected: `${hasFolders ? "a folder, or " : ""}an http or https address`,
     remedy: "check the location",
   });
 }

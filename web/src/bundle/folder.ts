@@ -4,7 +4,7 @@ import { BadInputError, errorText } from "../errors.js";
 import { REMEDY, checkLimit, type Files } from "./bundle.js";
 
 /** Return the files in a folder. Nothing outside it is read. */
-export async function filesInFolder(location: string | URL): Promise<Files> {
+export async function openFolder(location: string | URL): Promise<Files> {
   const [fs, paths, { fileURLToPath }, { createHash }] = await Promise.all([
     import("node:fs"),
     import("node:path"),
