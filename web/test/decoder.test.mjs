@@ -14,9 +14,11 @@ import {
   Decoder,
   DownloadFailedError,
   LopaError,
+  MissingBackendError,
   PromptTooLongError,
   SCHEMA_VERSION,
 } from "../dist/index.js";
+import { Decoder as BrowserDecoder } from "../dist/browser.js";
 import { TextStream } from "../dist/text/text_stream.js";
 
 const { BUNDLE, EXPECTED } = process.env;
@@ -326,6 +328,14 @@ test("a bundle is fetched from an address, and checked", async () => {
   const [fetched, local] = [await opened.generate(PROMPT, options), await decoder.generate(PROMPT, options)];
   assert.deepEqual(fetched.token_ids, local.token_ids);
   await opened.close();
+
+  // the file for bundlers
+  await assertFails(BrowserDecoder.open(BUNDLE), BadInputError, /location/, /check the location/);
+  await assertFails(BrowserDecoder.open(address), MissingBackendError, /without the option ort/, /pass it as ort/);
+  const bundled = await BrowserDecoder.open(address, { device: "wasm", ort: wasm });
+  assert.deepEqual((await bundled.generate(PROMPT, options)).token_ids, local.token_ids);
+  assert.ok(bundled instanceof BrowserDecoder && !(bundled instanceof Decoder) && opened instanceof Decoder);
+  await bundled.close();
 
   larger = "tokenizer.json";
   await assertFails(Decoder.open(address), BadInputError, /tokenizer.json has more than \d+ bytes/);
