@@ -315,6 +315,7 @@ test("a bundle is fetched from an address, and checked", async () => {
     }
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  server.unref();
   const address = `http://127.0.0.1:${server.address().port}`;
   wasm.env.wasm.numThreads = 1;
   const progress = [];
