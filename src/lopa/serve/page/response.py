@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CHARSET, _HEAD = '<meta charset="utf-8">\n', "</title>\n"
 """Ends of the lines behind which a page without a server gets its policy and its scripts."""
 _IMPORTS = {
-    "lopa-web": "./packages/lopa-web/index.js",
+    "lopa-web": "./packages/lopa-web/browser.js",
     "@huggingface/tokenizers": "./packages/@huggingface/tokenizers/dist/tokenizers.mjs",
     "@huggingface/jinja": "./packages/@huggingface/jinja/dist/index.js",
     "onnxruntime-web": "./packages/onnxruntime-web/dist/ort.wasm.min.mjs",

@@ -1,19 +1,27 @@
 /* Answers of a page without a server: lopa-web decodes the bundle beside the page, and the events have the form of the
    server's streams. index.html has the page. */
-import { Decoder } from "lopa-web";
+import { Decoder, MissingBackendError } from "lopa-web";
 import { TextStream } from "./packages/lopa-web/text/text_stream.js";
 
 const STRATEGIES = ["lopa", "d2f", "threshold", "vanilla", "sequential", "eb"];
 /* index.html?device=webgpu decodes on the GPU. */
 const device = new URLSearchParams(location.search).get("device") ?? "wasm";
+const ort = await import(device === "webgpu" ? "onnxruntime-web/webgpu" : "onnxruntime-web");
 /* Threads of WebAssembly need the headers that service_worker.js adds. */
 const threads = crossOriginIsolated ? navigator.hardwareConcurrency : 1;
-const painted = () => new Promise((done) => setTimeout(done, 0));
 const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
 
 export async function open(report) {
-  report("Loading the model ...");
-  const decoder = await Decoder.open(new URL("bundle", location.href), { device, threads });
+  const on_progress = ({ loaded, total }) =>
+    loaded < total
+      ? report(`Loading the model: ${megabytes(loaded)} of ${megabytes(total)} MB.`, loaded / total)
+      : report("Starting ONNX Runtime, which has 13 to 26 MB.");
+  const open = Decoder.open(new URL("bundle", location.href), { device, ort, threads, on_progress });
+  const decoder = await open.catch((error) => {
+    if (error instanceof MissingBackendError && device !== "wasm")
+      error.remedy = `open this page without ?device=${device}`;
+    throw error;
+  });
   const promptOf = ({ messages, prompt }) => (messages ? decoder.promptFromMessages(messages) : prompt);
   return {
     async model() {
@@ -44,7 +52,6 @@ export async function open(report) {
           const tokens = tokensOf(event, written, decoder.tokenizer);
           const counts = { unmasked, branch, branches: branches.length, positions: token_ids.length };
           yield { choices: [{ text: "", lopa: { step: number, ...counts, confidences, tokens } }] };
-          await painted();
         } else {
           signal.throwIfAborted();
           yield { choices: [{ text: "", finish_reason: event.result.stop_reason, lopa: event.result }] };

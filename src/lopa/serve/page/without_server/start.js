@@ -14,17 +14,41 @@ async function loadAgainOnce() {
 }
 
 /* Without a service worker, or without storage, the page works with one thread. */
-const ready = loadAgainOnce().catch(() => {});
+const whenReady = loadAgainOnce().catch(() => {});
 
-/* Return a promise of the source. It may be called again after a failure. `report` gets what is being loaded. */
-let tries = 0;
+/* Return a promise of the source. `report` gets what is being loaded. Browsers and ONNX Runtime keep a failure until the
+   page is loaded again, so the call after a failure loads it, with the prompt and the options in its address. */
+let openingFailed = false;
 globalThis.openLopaSource = async (report) => {
-  await ready;
-  report("Loading the page's modules ...");
-  const module = await import(`./source.js${tries++ ? `?${tries}` : ""}`).catch((error) => {
-    throw new UserError(`A module of this page cannot be loaded (${error.message}).
-Expected: all files that lopa-export page wrote, and a network.
-What to do: press Run again. If that fails too, reload the page, or write its folder again.`);
-  });
-  return module.open(report);
+  await whenReady;
+  try {
+    if (openingFailed) await loadAgainAndRun();
+    report("Loading the modules of this page.");
+    const module = await import("./source.js").catch((error) => {
+      throw new UserError(`A module of this page cannot be loaded (${error.message}).
+Expected: all files that lopa-export page wrote.
+What to do: check the network, and press Run again. If that fails too, write the page's folder again.`);
+    });
+    return await module.open(report);
+  } catch (error) {
+    openingFailed = true;
+    throw error;
+  }
 };
+
+async function loadAgainAndRun() {
+  await fetch("start.js", { cache: "no-store" }).catch(() => {
+    throw new UserError("The host of this page cannot be reached.\nWhat to do: check the network, and press Run again.");
+  });
+  putLink();
+  sessionStorage.runAgain = true;
+  location.reload();
+  await new Promise(() => {});
+}
+
+try {
+  if (sessionStorage.runAgain) addEventListener("load", () => byId("form").requestSubmit());
+  delete sessionStorage.runAgain;
+} catch {
+  // without storage the user presses Run once more
+}
