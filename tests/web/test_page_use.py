@@ -1,4 +1,4 @@
-"""What users do with the page in Chromium, as `serve` sends it and as `page` writes it: one page, the same tests."""
+"""Use of the page in Chromium, as `serve` sends it and as `page` writes it: one page, the same tests."""
 
 import json
 import time
