@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.serve.chromium import Browser, chromium
 from tests.web.static_host import hosted
+
 from tools.pictures import PROMPT
 
 WIDTH = 1000

@@ -291,6 +291,10 @@ def test_truncated_stream_is_an_error_and_html_stays_text(browser: Browser, serv
     assert browser.value(f"[...{answer}.querySelectorAll('*')].map((each) => each.localName)") == ["span"] * 7
     assert browser.value("runs[0].part('detail').textContent") == f"“{pieces[0]}”: step 4, anchor"
     assert browser.value("runs[0].part('detail').childElementCount") == 0
+    final = "finalTokens([{ text: 'ab', step: 1 }, null, { text: 'cd', step: 2 }], %r)"
+    assert browser.value(final % "abc") == [{"text": "ab", "step": 1}, {"text": "c", "step": 2}]
+    assert browser.value(final % "abcde") == [{"text": "ab", "step": 1}, {"text": "cd", "step": 2}, {"text": "e"}]
+    assert browser.value(final % "cd") == [{"text": "cd"}], "text without its reasoning has no colours"
     assert browser.value("runs[0].part('step').textContent") == (
         "Step 4 of 4: anchor won, 3 unmasked, with the steps before, which were not received-1.00"
     )
