@@ -187,12 +187,14 @@ def test_two_runs_side_by_side(browser: Browser, server: Server) -> None:
         assert texts[-1] == choice.text
         committed = [each["committed"] for each in drafts]
         assert committed == sorted(committed)
-        for each, step in zip(drafts, range(1, 1000), strict=False):
-            assert each["step"] == step
+        steps = [each["step"] for each in drafts]
+        assert steps == sorted(set(steps))
+        assert steps[-1] == lopa_fields["steps"]
+        for each in drafts:
             assert each["branch"] == each["confidences"].index(max(each["confidences"]))
         assert max(each["branches"] for each in drafts) == (4 if number == 0 else 1)
         winner = browser.value(f"runs[{number}].part('step').textContent")
-        assert re.match(rf"Step {len(drafts)} of {len(drafts)}: (anchor|lookahead \d) won, \d+ unmasked", winner)
+        assert re.match(rf"Step {steps[-1]} of {steps[-1]}: (anchor|lookahead \d) won, \d+ unmasked", winner)
     assert browser.complaints == []
     assert all(address.startswith((server.url, "data:")) for address in browser.requested), browser.requested
 

@@ -145,10 +145,11 @@ def test_tokens_have_the_step_branch_and_probability_of_python(
     open_page(browser, address)
     run_page(browser)
     for number, options in enumerate(OPTIONS):
-        shown = browser.value(f"runs[{number}].drafts.map((each) => each.tokens)")
+        shown = browser.value(f"runs[{number}].drafts.map((each) => [each.step, each.tokens])")
         expected = python_drafts(tiny_bundle, options)
-        assert len(shown) == len(expected) > 4
-        for tokens, known in zip(shown, expected, strict=True):
+        assert shown[-1][0] == len(expected) > 4
+        for number_of_step, tokens in shown:  # a slow reader of a server's stream may miss drafts
+            known = expected[number_of_step - 1]
             assert {index for index, token in enumerate(tokens) if token} == set(known)
             for index, (step, probability, branch) in known.items():
                 assert (tokens[index]["step"], tokens[index]["branch"]) == (step, branch)
@@ -162,7 +163,8 @@ def test_the_slider_shows_the_answer_after_each_step(browser: Browser, address: 
     run_page(browser)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         events = list(decoder.stream(PROMPT, max_new_tokens=128, drafts=True, **OPTIONS[0]))
-    drafts = [event for event in events if isinstance(event, DraftEvent)]
+    python = {event.step: event for event in events if isinstance(event, DraftEvent)}
+    drafts = [python[step] for step in browser.value("runs[0].drafts.map((each) => each.step)")]
     assert browser.value("runs[0].part('answer').textContent") == events[-1].result.text  # type: ignore[union-attr]
     browser.value("runs[0].slider.focus()")
     for place in range(len(drafts) - 1, 0, -1):
@@ -172,9 +174,11 @@ def test_the_slider_shows_the_answer_after_each_step(browser: Browser, address: 
         assert browser.value("runs[0].part('answer').textContent") == draft.text.replace("░", "·")
         assert browser.value("runs[0].part('answer').querySelectorAll('.masked').length") == draft.text.count("░")
         described = browser.value("runs[0].slider.getAttribute('aria-valuetext')")
-        assert described.startswith(f"Step {draft.step} of {len(drafts)}: ")
+        assert described.startswith(f"Step {draft.step} of {len(python)}: ")
         new = browser.value("[...runs[0].part('answer').querySelectorAll('.new')].map((each) => each.token.step)")
-        assert set(new) == {draft.step}
+        earlier = drafts[place - 2].step if place > 1 else 0
+        assert draft.step in new
+        assert set(new) <= set(range(earlier + 1, draft.step + 1))
     browser.press(*LEFT)
     assert set(browser.value("runs[0].part('answer').textContent")) == {"·"}
     browser.value("void runs[0].part('replay').click()")
