@@ -222,6 +222,14 @@ def test_a_phone_scrolls_down_only_and_cuts_no_name(width: int, browser: Browser
     set_width(browser, width)
     open_page(browser, address)
     run_page(browser, "Unbroken" * 40)
+    browser.value("""{
+        const long = 'w'.repeat(300);
+        report(new UserError(long));
+        runs[0].say(long, true);
+        runs[0].final = [{ text: long, step: 1, branch: null }];
+        runs[0].display();
+        runs[0].explain(runs[0].final[0]);
+    }""")
     assert browser.value("[document.documentElement.scrollWidth, innerWidth]") == [width, width]
     ends = "[...document.querySelectorAll('main *')].map((each) => each.getBoundingClientRect().right)"
     assert browser.value(f"Math.max(...{ends})") <= width
