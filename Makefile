@@ -17,7 +17,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web web-texts grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -94,6 +94,11 @@ $(WEBGPU)/environment: $(VENV)/test-ready
 test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready $(BUNDLERS)/ready ## lopa-web in Node and Chromium
 	npm run --prefix $(WEB) --silent build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web tests/interfaces
+
+# Token ids of 50,000 random texts with each tokenizer, compared with Python. `test-web` compares 300.
+web-texts: $(VENV)/test-ready $(WEB)/node_modules/ready ## 50,000 texts with each tokenizer in lopa-web
+	npm run --prefix $(WEB) --silent build
+	LOPA_WEB_TEXTS=50000 OMP_NUM_THREADS=1 $(BIN)/pytest -m web tests/web/test_web_token_ids.py
 
 $(CHROMIUM)/ready: $(VENV)/test-ready
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
