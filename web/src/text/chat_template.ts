@@ -39,9 +39,9 @@ export async function textFromMessages(
   }
   try {
     // Only chats need this package, which is as large as this one.
-    const { Template } = await import("@huggingface/jinja");
-    const parsed = new Template(template);
-    const render = (chat: readonly unknown[]): string => parsed.render({ ...names, messages: chat });
+    const { renderer } = await import("./python_template.js");
+    const rendered = renderer(template);
+    const render = (chat: readonly unknown[]): string => rendered({ ...names, messages: chat });
     const roles = new Set(messages.map((each) => each.role));
     const inParts = new Set([...roles].filter((role) => takesOnlyParts(render, role)));
     return render(messages.map((each) => (inParts.has(each.role) ? asParts(each) : each)));
