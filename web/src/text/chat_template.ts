@@ -1,4 +1,4 @@
-/** The prompt text of a chat, by the bundle's template and the package @huggingface/jinja. */
+/** The prompt text of a chat, by the bundle's template. */
 
 import type { JsonObject } from "../bundle/record.js";
 import { isObject } from "../bundle/record.js";
@@ -38,7 +38,7 @@ export async function textFromMessages(
     if (name.endsWith("_token") && typeof text === "string") names[name] = text;
   }
   try {
-    // Only chats need this package, which is as large as this one.
+    // Only chats need @huggingface/jinja, which is as large as this package.
     const { renderer } = await import("./python_template.js");
     const rendered = renderer(template);
     const render = (chat: readonly unknown[]): string => rendered({ ...names, messages: chat });

@@ -6,13 +6,17 @@
 
 import { Environment, Interpreter, parse, tokenize } from "@huggingface/jinja";
 
+import { shown } from "../errors.js";
+
 /** A node or a value, whose types are private to the package. */
 type Any = any; // eslint-disable-line @typescript-eslint/no-explicit-any
 
 const SPACE = /[\p{White_Space}\x1c-\x1f]/u;
 const SIDES: Readonly<Record<string, number>> = { lstrip: 1, rstrip: 2, strip: 3 };
-/** Methods and filters that differ. */
-const UNSUPPORTED = /^(title|capitalize|indent|int|float|unique)$/;
+/** Methods and filters that differ, and what none of them treats differently: roles, for example. */
+const DIFFERENT = /^(title|capitalize|int|float|unique|indent)$/;
+const SIMPLE = /^([a-z]*|\d{1,9})$/;
+const LINES = /^[^\r\v\f\x1c-\x1e\x85\u2028\u2029]*$/;
 const CONSTANTS = { true: true, false: false, none: null, True: true, False: false, None: null };
 
 /** Return a function that renders `template` with variables. */
@@ -51,7 +55,8 @@ class PythonInterpreter extends (Interpreter as unknown as new (scope: Environme
     const name = node.computed ? "" : node.property.value;
     const sides = SIDES[name];
     if (sides && of.type === "StringValue") return made((cut?: string) => stripped(of.value, sides, cut));
-    if (of.type === "UndefinedValue" || UNSUPPORTED.test(name)) reject(`.${name} of ${of.type}`);
+    if (of.type === "UndefinedValue") reject(`.${name} of ${of.type}`);
+    if (of.type === "StringValue") checkUse(of, name);
     return super.evaluateMemberExpression({ ...node, object: { type: "Value", of } }, scope);
   }
 
@@ -75,9 +80,15 @@ class PythonInterpreter extends (Interpreter as unknown as new (scope: Environme
     if (name === "string") return made(printed(of));
     if (isText && filter.value === "trim") return made(stripped(of.value, 3));
     if (isText && name === "length") return made([...of.value].length);
-    if (UNSUPPORTED.test(name)) reject(`the filter ${name}`);
+    checkUse(of, name);
     return super.applyFilter(name === "join" && of.value.map ? made(of.value.map(printed)) : of, filter, scope);
   }
+}
+
+/** Throw an Error if the method or filter `name` may treat a value differently. */
+function checkUse({ value }: Any, name: string): void {
+  const text = value?.join?.("") ?? String(value);
+  if (DIFFERENT.test(name) && !(name === "indent" ? LINES : SIMPLE).test(text)) reject(`${name} of ${shown(text)}`);
 }
 
 function reject(feature: string): never {

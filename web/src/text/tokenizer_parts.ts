@@ -14,7 +14,7 @@ interface Part {
 
 /** Parts by field, type, behavior, invert and text. The last Split is Gemma's, which finds no space to split at. */
 const SUPPORTED =
-  /^(normalizer (NFC|Replace|Prepend)|pre_tokenizer (ByteLevel|Digits|Split (Isolated false|Removed true|MergedWithPrevious false(?=  $)))|decoder (ByteLevel|Replace|ByteFallback|Fuse|Strip)|\w+ Sequence) /;
+  /^(normalizer (NFC|Replace|Prepend)|pre_tokenizer (ByteLevel|Digits|Split (Isolated false|Removed true|MergedWithPrevious false(?= {2}$)))|decoder (ByteLevel|Replace|ByteFallback|Fuse|Strip)|\w+ Sequence) /;
 const GPT_2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 /** Maximum characters that the parts of one field make of one. */
 const MAX_GROWTH = 16;
@@ -33,6 +33,7 @@ export function supportedParts(definition: JsonObject): JsonObject {
     ["dropout", "continuing_subword_prefix", "end_of_word_suffix"].find((name) => model[name]) ??
     (added_tokens.some((token) => token["single_word"]) ? "single_word" : model["type"]);
   if (unsupported !== "BPE") throw new Error(`${String(unsupported)} is not supported`);
+  if (!model["merges"]) throw new Error("a model without merges");
   const parts = ["normalizer", "pre_tokenizer", "decoder"].map((field) => [field, partsOf(definition, field)]);
   return { model, added_tokens, post_processor: null, ...(Object.fromEntries(parts) as JsonObject) };
 }
@@ -44,9 +45,9 @@ function partsOf(definition: JsonObject, field: string): unknown {
     if (key === "Regex") return translated(String(part));
     if (!part?.type) return part;
     const { type, pattern, behavior, invert } = part;
-    const name = `${field} ${type} ${String(behavior)} ${String(invert)} ${pattern?.String}`;
+    const name = [field, type, behavior, invert, pattern?.String].join(" ");
     growth *= Math.max(1, String(part["content"] ?? part["prepend"] ?? "").length / (pattern?.String?.length ?? 0.5));
-    if (!SUPPORTED.test(name) || !(growth <= MAX_GROWTH)) throw new Error(`${name} is not supported`);
+    if (!SUPPORTED.test(name) || !(growth <= MAX_GROWTH)) throw new Error(`${name.trim()} is not supported`);
     if (type === "Digits") return split(part["individual_digits"] ? "\\p{N}" : "\\p{N}+");
     if (type !== "ByteLevel" || field === "decoder") return part;
     // The expression of the package has JavaScript's \s.
