@@ -1,7 +1,6 @@
 """Prompts of lopa-web are those of transformers, and features of templates that differ are rejected by name."""
 
 import random
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +68,7 @@ def test_prompts_are_those_of_transformers(style: str) -> None:
             assert "the chat template of bundle failed" in answer["error"]
             continue
         if style == "macros":
-            assert re.search("Unknown test: in|indent of .* is not supported", answer["error"])
+            assert "the chat template of bundle failed" in answer["error"]
             continue
         assert answer == {"text": expected}, messages
         equal += 1
