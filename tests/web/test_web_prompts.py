@@ -86,7 +86,7 @@ def test_prompts_are_those_of_transformers(style: str) -> None:
         ("{{ messages == messages }}", "ArrayValue == ArrayValue"),
         ("{{ 'a' + 1 }}", "StringValue + IntegerValue"),
         ("{{ strftime_now('%y') }}", "%y"),
-        ("{{ raise_exception('only one turn') }}", "only one turn"),
+        ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),
     ],
 )
 def test_features_that_differ_are_rejected_by_name(template: str, named: str) -> None:

@@ -24,7 +24,7 @@ export function renderer(template: string): (names: Readonly<Record<string, unkn
   const program = parse(tokenize(template.replace(/\r\n?/g, "\n"), { lstrip_blocks: true, trim_blocks: true }));
   return (names) => {
     const scope = new Environment();
-    const variables = { ...CONSTANTS, range, raise_exception: reject, strftime_now: formattedNow, ...names };
+    const variables = { ...CONSTANTS, range, raise_exception: raise, strftime_now: formattedNow, ...names };
     for (const [name, value] of Object.entries(variables)) scope.set(name, value);
     return new PythonInterpreter(scope).run(program).value as string;
   };
@@ -91,8 +91,12 @@ function checkUse({ value }: Any, name: string): void {
   if (DIFFERENT.test(name) && !(name === "indent" ? LINES : SIMPLE).test(text)) reject(`${name} of ${shown(text)}`);
 }
 
+function raise(message: string): never {
+  throw new Error(message);
+}
+
 function reject(feature: string): never {
-  throw new Error(`${feature} is not supported`);
+  return raise(`${feature} is not supported`);
 }
 
 /** Return a value of the package. */
