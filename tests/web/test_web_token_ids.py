@@ -101,7 +101,8 @@ def joining_model() -> dict[str, Any]:
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    tokenizer.train_from_iterator((each.replace("s>", "") for each in texts(12_000, "model")), trainer)
+    corpus = [*DIFFERENT * 50, *texts(12_000, "model")]
+    tokenizer.train_from_iterator((each.replace("s>", "") for each in corpus), trainer)
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     return model
 
