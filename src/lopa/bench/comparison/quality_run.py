@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from lopa.bench.comparison.decodes import Decodes
 from lopa.bench.comparison.outcomes import KeptOutcomes
@@ -11,6 +14,7 @@ from lopa.bench.comparison.variants import Variant
 from lopa.bench.eval_set import EvalItem
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig
 
 MAX_NEW_TOKENS = 256
@@ -51,6 +55,59 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
     need a cost table of the device.
     """
     return tuple(variant for variant in variants if _fits(decoder, variant))
+
+
+class _EarlierRow(msgspec.Struct, frozen=True):
+    config: str
+    strategy: str
+    branches: int | Literal["auto"] | None
+    options: dict[str, bool | int | float | str | None]
+    curve: str
+
+
+class _EarlierReport(msgspec.Struct, frozen=True):
+    rows: tuple[_EarlierRow, ...]
+
+
+def with_earlier_variants(
+    decoder: Decoder,
+    items: Sequence[EvalItem],
+    variants: tuple[Variant, ...],
+    kept: KeptOutcomes,
+    report: Path,
+    note: Callable[[str], None],
+) -> tuple[Variant, ...]:
+    """Return the further configurations of an earlier `report` that `kept` has all outcomes of, and then `variants`.
+
+    `note` receives the names of the others, which the new report leaves out. Raises BadInputError for another file.
+    """
+    names = [variant.name for variant in variants]
+    earlier = [variant for variant in _variants_of_report(report) if variant.name not in names]
+    complete = [
+        variant for variant in earlier if _fits(decoder, variant) and _is_complete(decoder, items, variant, kept)
+    ]
+    left_out = [variant.name for variant in earlier if variant not in complete]
+    if left_out:
+        reason = "which did not decode all of these prompts; name their strategies too to decode the rest"
+        note(f"the report leaves out {', '.join(left_out)}, {reason}")
+    return (*complete, *variants)
+
+
+def _is_complete(decoder: Decoder, items: Sequence[EvalItem], variant: Variant, kept: KeptOutcomes) -> bool:
+    config = variant_config(decoder, variant)
+    return all(kept.find(item, variant.name, config) for item in items)
+
+
+def _variants_of_report(path: Path) -> tuple[Variant, ...]:
+    if not path.is_file():
+        return ()
+    expected, remedy = "a report of bench quality", "remove the file, or choose another --output"
+    text = bytes_from_file(path, expected=expected, remedy=remedy)
+    rows = value_from_json(text, _EarlierReport, source=str(path), expected=expected, remedy=remedy).rows
+    return tuple(
+        Variant(row.config, row.strategy, row.branches, tuple(row.options.items()), row.curve)
+        for row in {row.config: row for row in rows}.values()  # one row for each kind of prompts
+    )
 
 
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
