@@ -15,7 +15,7 @@ from lopa.bench.eval_set import EvalItem
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, options_from_defaults
 
 MAX_NEW_TOKENS = 256
 
@@ -105,7 +105,7 @@ def _variants_of_report(path: Path) -> tuple[Variant, ...]:
     text = bytes_from_file(path, expected=expected, remedy=remedy)
     rows = value_from_json(text, _EarlierReport, source=str(path), expected=expected, remedy=remedy).rows
     return tuple(
-        Variant(row.config, row.strategy, row.branches, tuple(row.options.items()), row.curve)
+        Variant(row.config, row.strategy, row.branches, tuple(options_from_defaults(row.options).items()), row.curve)
         for row in {row.config: row for row in rows}.values()  # one row for each kind of prompts
     )
 
