@@ -70,44 +70,28 @@ class _EarlierReport(msgspec.Struct, frozen=True):
 
 
 def with_earlier_variants(
-    decoder: Decoder,
-    items: Sequence[EvalItem],
-    variants: tuple[Variant, ...],
-    kept: KeptOutcomes,
-    report: Path,
-    note: Callable[[str], None],
-) -> tuple[Variant, ...]:
-    """Return the further configurations of an earlier `report` that `kept` has all outcomes of, and then `variants`.
+    decoder: Decoder, items: Sequence[EvalItem], variants: tuple[Variant, ...], kept: KeptOutcomes, report: Path
+) -> tuple[tuple[Variant, ...], list[str]]:
+    """Return `variants` after the configurations of an earlier report that `kept` has all outcomes of.
 
-    `note` receives the names of the others, which the new report leaves out. Raises BadInputError for another file.
+    Also return the names of its other configurations. Raises BadInputError for a file that is not a report.
     """
-    names = [variant.name for variant in variants]
-    earlier = [variant for variant in _variants_of_report(report) if variant.name not in names]
-    complete = [
-        variant for variant in earlier if _fits(decoder, variant) and _is_complete(decoder, items, variant, kept)
-    ]
-    left_out = [variant.name for variant in earlier if variant not in complete]
-    if left_out:
-        reason = "which did not decode all of these prompts; name their strategies too to decode the rest"
-        note(f"the report leaves out {', '.join(left_out)}, {reason}")
-    return (*complete, *variants)
-
-
-def _is_complete(decoder: Decoder, items: Sequence[EvalItem], variant: Variant, kept: KeptOutcomes) -> bool:
-    config = variant_config(decoder, variant)
-    return all(kept.find(item, variant.name, config) for item in items)
-
-
-def _variants_of_report(path: Path) -> tuple[Variant, ...]:
-    if not path.is_file():
-        return ()
+    if not report.is_file():
+        return variants, []
     expected, remedy = "a report of bench quality", "remove the file, or choose another --output"
-    text = bytes_from_file(path, expected=expected, remedy=remedy)
-    rows = value_from_json(text, _EarlierReport, source=str(path), expected=expected, remedy=remedy).rows
-    return tuple(
-        Variant(row.config, row.strategy, row.branches, tuple(options_from_defaults(row.options).items()), row.curve)
-        for row in {row.config: row for row in rows}.values()  # one row for each kind of prompts
-    )
+    text = bytes_from_file(report, expected=expected, remedy=remedy)
+    found = value_from_json(text, _EarlierReport, source=str(report), expected=expected, remedy=remedy)
+    earlier = {row.config: row for row in found.rows}  # one row for each kind of prompts
+    complete, left_out = list[Variant](), list[str]()
+    for name in [name for name in earlier if all(name != variant.name for variant in variants)]:
+        row = earlier[name]
+        options = tuple(options_from_defaults(row.options).items())
+        each = Variant(name, row.strategy, row.branches, options, row.curve)
+        if _fits(decoder, each) and None not in kept.outcomes(items, name, variant_config(decoder, each)):
+            complete.append(each)
+        else:
+            left_out.append(name)
+    return (*complete, *variants), left_out
 
 
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:

@@ -92,8 +92,11 @@ def command(
                 check_output(sample_file(output, name))
             opened.enter_context(kept.writing(resume=resume, note=note))
             if resume:
-                report_file, _ = files_of_report(output, _NAME)
-                variants = with_earlier_variants(decoder, items, variants, kept, report_file, note)
+                earlier = files_of_report(output, _NAME)[0]
+                variants, left_out = with_earlier_variants(decoder, items, variants, kept, earlier)
+                if left_out:
+                    reason = "which did not decode all of these prompts; name their strategies too to decode the rest"
+                    note(f"the report leaves out {', '.join(left_out)}, {reason}")
                 configs = {variant.name: variant_config(decoder, variant) for variant in variants}
         progress = opened.enter_context(show_progress("decodes", len(items) * len(configs), quiet=quiet()))
         outcomes = decode_outcomes(decoder, items, variants, progress, kept=kept)
