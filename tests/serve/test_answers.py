@@ -88,6 +88,15 @@ def test_completions_of_texts_and_token_ids(server: Server, decoder: Decoder) ->
         assert (answer.object, answer.id[:5]) == ("text_completion", "cmpl-")
 
 
+def test_every_sampled_answer_draws_its_own_seed(server: Server) -> None:
+    fields: Any = {"model": "tiny", "prompt": [QUESTIONS[0]] * 3, "n": 2, "max_tokens": 24, "temperature": 1.5}
+    choices = server.client.completions.create(**fields).choices
+    assert len({choice.lopa["seed"] for choice in choices}) == 6
+    assert len({choice.text for choice in choices}) > 1
+    again = server.client.completions.create(**{**fields, "n": 1}, seed=choices[-1].lopa["seed"]).choices
+    assert {choice.text for choice in again} == {choices[-1].text}  # the seed that was sent, for every prompt
+
+
 def test_sampled_copies_have_distinct_seeds(server: Server, decoder: Decoder) -> None:
     prompts = QUESTIONS[:2]
     request_fields: Any = {

@@ -84,6 +84,7 @@ INVALID = (
     ("/system x", "no chat template"),
     ("/set temperature -1", "temperature -1.0"),
     ("/set temperatur 1", "did you mean /set temperature VALUE?"),
+    ("/set skip_threshold 0.3", "cannot combine skip_threshold 0.3 with strategy 'vanilla'"),
     ("/quit now", "/quit alone"),
     ("word " * 3000, "positions for prompt and answer together"),
 )
@@ -92,7 +93,7 @@ INVALID = (
 
 def test_invalid_commands_are_reported_and_the_chat_continues(tiny_bundle: Path) -> None:
     lines = "".join(f"{line}\n" for line, _ in INVALID)
-    done = chat(tiny_bundle, f"{lines}/set max_new_tokens 5\nQuestion\n/set\n")
+    done = chat(tiny_bundle, f"/set strategy vanilla\n{lines}/set max_new_tokens 5\nQuestion\n/set\n")
     assert done.returncode == 2
     errors = done.stderr.split("error: ")[1:]
     for (line, message), error in zip(INVALID, errors, strict=True):

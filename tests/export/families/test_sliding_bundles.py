@@ -2,6 +2,7 @@
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.runtime.requests.batch_mates import alone, result_of
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding.step import Step
+from lopa.runtime.generation_config import check_effects
 
 
 def some_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
@@ -48,6 +50,30 @@ def test_a_batch_gives_the_results_of_single_decodes(wedlm: Bundle, seed: int) -
     for devices in (["cpu:0", "cpu:1"], ["numpy"]):
         with Decoder.open(wedlm.path, devices, threads=1) as decoder:
             assert [alone(decoder, *each).token_ids for each in asked] == [each.token_ids for each in expected]
+
+
+VALUES = {
+    "skip_threshold": (0.02, 0.5),
+    "block_add_threshold": (0.0, 0.9),
+    "decoded_token_threshold": (0.02, 1.0),
+    "entropy_threshold": (0.01, 3.0, 8.0),
+    "distance_penalty": (0.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("strategy", ["d2f", "klass", "vanilla", "sequential", "eb", "top_n", "factor"])
+def test_options_without_effect_on_sliding_blocks_are_refused(wedlm: Bundle, strategy: str) -> None:
+    with Decoder.open(wedlm.path, threads=1) as decoder:
+
+        def answers(**options: float) -> list[tuple[tuple[int, ...], int]]:
+            config = decoder.config(strategy=strategy, block_size=8, max_new_tokens=24, **options)
+            return [(each.token_ids, each.steps) for each in decoder.generate([[5, 6, 7], [9], [12, 4]], config)]
+
+        resolved = decoder.config(strategy=strategy)
+        for name, values in VALUES.items():
+            has_effect = any(answers(**{name: value}) != answers() for value in values)
+            with nullcontext() if has_effect else pytest.raises(BadInputError, match=f"combine {name} 1.0"):
+                check_effects({name: 1.0}, decoder.resolve(resolved).options)
 
 
 def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:

@@ -117,6 +117,8 @@ def test_they_are_refused_by_name_where_they_cannot_work(name: str, decoder: Dec
     for other, match in ((("reference", True), f"cannot use {name} in"), (("choices", ["1"]), f"choices with {name}")):
         with pytest.raises(BadInputError, match=match):
             with_logits.config(**dict([other]), **given)
+    with pytest.raises(BadInputError, match="token id in logit_bias 'x'"):
+        with_logits.config(logit_bias={"x": 1.0})
     with pytest.raises(BadInputError, match="logit_bias with the token 999999"):
         with_logits.prepare(PROMPT, logit_bias={"999999": 1.0})
     with pytest.raises(BadInputError, match=r"logit_bias \{'999999': 1.0\} by default"):

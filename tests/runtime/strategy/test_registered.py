@@ -15,7 +15,8 @@ from tests.runtime.strategy.agreement import params_with, steps_of, strategy_of_
 from lopa.cli.options.decoding_options import DecodingCommand, config_options, defaults_from_texts
 from lopa.runtime import BadInputError, Decoder, GenerationConfig, StrategyFailedError
 from lopa.runtime.decoding.step import Step
-from lopa.runtime.generation_config import resolve
+from lopa.runtime.generation_config import OPTIONS, resolve
+from lopa.runtime.generation_config.config import OWN_OPTIONS
 from lopa.runtime.strategy import (
     STRATEGIES,
     Option,
@@ -146,6 +147,7 @@ def with_option(strategy: Strategy, **properties: Any) -> Strategy:
         ({"kind": int, "default": lambda length: length // 0}, "has the default"),
         ({"name": "", "default": 1}, "option ''"),
         ({"name": "a b", "default": 1}, "option 'a b'"),
+        *(({"name": each, "default": 1}, f"option '{each}'") for each in OPTIONS if each not in OWN_OPTIONS),
     ],
 )
 def test_an_option_that_cannot_be_checked_is_rejected(

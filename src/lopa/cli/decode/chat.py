@@ -14,6 +14,7 @@ from lopa.cli.decode.chat_input import ChatInput, StoppedError, interrupts_as_ex
 from lopa.cli.options.decoding_options import (
     DecodingCommand,
     chat_template_option,
+    checked_overrides,
     config_options,
     config_overrides,
     option_flags,
@@ -30,7 +31,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_families import on_mpi
 from lopa.runtime.errors import REQUEST_ERRORS, BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_atomically
-from lopa.runtime.generation_config import OPTIONS, GenerationConfig, did_you_mean
+from lopa.runtime.generation_config import OPTIONS, GenerationConfig, check_effects, did_you_mean
 from lopa.runtime.requests.request import Prompt
 
 Message = dict[str, str]
@@ -225,9 +226,11 @@ class ChatSession:
                 expected="a decoding option and its value",
                 remedy=did_you_mean(name, form="/set NAME VALUE", otherwise="/set alone lists the options"),
             )
-        overrides = {**self._overrides, **_parsed(options[name], value.strip())}
-        self._resolved = self._decoder.resolve(GenerationConfig.from_mapping(overrides))
-        self._overrides = overrides
+        parsed = _parsed(options[name], value.strip())
+        overrides = {**self._overrides, **parsed}
+        resolved = self._decoder.resolve(GenerationConfig.from_mapping(overrides))
+        check_effects(parsed, resolved.options)
+        self._overrides, self._resolved = overrides, resolved
         _print_notice(f"{name} {getattr(self._resolved.config, name)}")
 
     def _check_template(self, what: str) -> None:
@@ -306,5 +309,5 @@ def command(
     with open_decoder(
         bundle, devices, threads=threads, device_timeout=device_timeout, chat_template=chat_template
     ) as decoder:
-        session = ChatSession(decoder, config_overrides(config_values), Conversation(system))
+        session = ChatSession(decoder, checked_overrides(config_values, decoder.resolve), Conversation(system))
         return session.run(ChatInput())

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from lopa.cli.decode.answer_view import result_of_events, summary_of_result
-from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
+from lopa.cli.options.decoding_options import DecodingCommand, checked_overrides, config_options
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import OUTPUT, option
 from lopa.cli.program.standard_streams import text_from_stdin
@@ -46,7 +46,7 @@ def command(
     """
     given = text_with_holes(text_from_stdin() if text is None else text)
     with open_decoder(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
-        events = decoder.stream(given, drafts=drafts, **config_overrides(values))
+        events = decoder.stream(given, drafts=drafts, **checked_overrides(values, decoder.resolve))
         result = result_of_events(events, streams=False, drafts=drafts)
     click.echo(result.filled_text, nl=not (result.filled_text or "").endswith("\n"))
     if not quiet():

@@ -22,7 +22,7 @@ from lopa.cli.batch.prompt_lines import (
 )
 from lopa.cli.decode.answer_view import result_of_events, summary_of_result
 from lopa.cli.files.step_log import StepCallbacks, StepLog
-from lopa.cli.options.decoding_options import DecodingCommand, chat_template_option, config_options, config_overrides
+from lopa.cli.options.decoding_options import DecodingCommand, chat_template_option, checked_overrides, config_options
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import DEVICE, INPUT, OUTPUT, option
 from lopa.cli.program.standard_streams import text_from_stdin
@@ -176,7 +176,7 @@ def command(
                 chat_template=chat_template,
             )
         )
-        options = config_overrides(values)
+        options = checked_overrides(values, decoder.resolve)
         chat = ChatFormat(arguments.system) if arguments.chat else None
         config = GenerationConfig.from_mapping(options)
         tally = Counter[int]()

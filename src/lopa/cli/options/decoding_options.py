@@ -10,7 +10,15 @@ import click
 from lopa.cli.program.grouped_command import INPUT, GroupedCommand, option
 from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS, check_effects, did_you_mean
+from lopa.runtime.generation_config import (
+    DEFAULT_OPTIONS,
+    OPTION_TABLE,
+    OPTIONS,
+    GenerationConfig,
+    ResolvedOptions,
+    check_effects,
+    did_you_mean,
+)
 from lopa.runtime.generation_config.config import OTHER_NAMES
 from lopa.runtime.options.option import MAX_GRAMMAR_CHARACTERS, QUALITY, Option
 from lopa.runtime.strategy import STRATEGIES, strategy_from_name, strategy_names
@@ -63,17 +71,15 @@ def config_options(command: _Command) -> _Command:
     return command
 
 
-def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the decoding options that were given, from a command's keyword arguments.
-
-    Raises BadInputError for an option that the given strategy does not read.
-    """
-    given = _given_options(values)
-    check_effects(given)
+def checked_overrides(values: dict[str, Any], resolve: Callable[[GenerationConfig], ResolvedOptions]) -> dict[str, Any]:
+    """Return the result of config_overrides. Raises BadInputError for an option that its strategy does not read."""
+    given = config_overrides(values)
+    check_effects(given, resolve(GenerationConfig.from_mapping(given)).options)
     return given
 
 
-def _given_options(values: dict[str, Any]) -> dict[str, Any]:
+def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the decoding options that were given, from a command's keyword arguments."""
     given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
     for option_of_pairs in _PAIRS.keys() & given.keys():
         names = [name for name, _ in given[option_of_pairs]]
@@ -118,7 +124,7 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
         if name in found and not flags[name].multiple:
             raise BadInputError(f"--default {name} twice", expected="one value", remedy="remove one of them")
         found[name] = (*found[name], *parsed) if name in found else parsed
-    return _given_options(found)
+    return config_overrides(found)
 
 
 def sweeps_from_texts(texts: Sequence[str], strategies: Collection[str]) -> dict[str, tuple[Any, ...]]:

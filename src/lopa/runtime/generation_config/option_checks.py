@@ -49,23 +49,38 @@ def edits(options: Options) -> bool:
     return threshold is not None and (threshold < 1 or options["reference"])
 
 
-def check_effects(given: Options) -> None:
-    """Raise BadInputError for an option that has no effect with the strategy given with it.
+def check_effects(given: Options, resolved: Options) -> None:
+    """Raise BadInputError for an option in `given` that has no effect with the strategy of the `resolved` options.
 
     The command line checks this. Programs and clients may give such options, as configurations of published code state
     all of theirs and comparisons use the same options for every strategy.
     """
-    if given.get("strategy") is None:
-        return
-    strategy = strategy_from_name(given["strategy"])
-    for name in strategy.unread:
-        if given.get(name) is not None:
-            having = [each.name for each in STRATEGIES.values() if name not in each.unread]
+    for name, reader, better in _without_effect(resolved, strategy_from_name(resolved["strategy"])):
+        if given.get(name) is not None and not (name == "alg_temp" and not given[name]):
             raise BadInputError(
-                f"cannot combine {name} {shown(given[name])} with strategy {strategy.name!r}, which does not read it",
-                expected="no such option, or a strategy that reads it",
-                remedy=f"remove {name}, or use e.g. strategy {having[0]}",
+                f"cannot combine {name} {shown(given[name])} with {reader}, which does not read it",
+                expected=f"no {name}, or another {reader.split()[0]}",
+                remedy=f"remove {name}, or use e.g. {better}",
             )
+
+
+def _without_effect(options: Options, strategy: Strategy) -> Iterator[tuple[str, str, str]]:
+    """Yield the options without effect, each with the strategy, alg or alignment that ignores it, and what to use."""
+    chosen = f"strategy {strategy.name!r}"
+    if options["alignment"] == "sliding" and strategy.name in STRATEGIES:
+        for name in ("skip_threshold", "block_add_threshold", "decoded_token_threshold"):
+            yield name, "alignment 'sliding'", "entropy_threshold"
+        for role, name in (("skip_threshold", "entropy_threshold"), ("confidence", "distance_penalty")):
+            if role in strategy.without or (strategy.name, name) == ("eb", "entropy_threshold"):
+                yield name, chosen, "strategy d2f"
+    for name in strategy.unread:
+        having = [each.name for each in STRATEGIES.values() if name not in each.unread]
+        yield name, chosen, f"strategy {having[0]}"
+    if strategy.name == "dream" and options["alg"] == "origin":
+        yield "alg_temp", "alg 'origin'", "alg entropy"
+    by_sub_block = options["cache"] == "sub_block" or options["block_steps"] or options["anytime"] or edits(options)
+    if strategy.name == "sequential" and not by_sub_block:  # from left to right either way
+        yield "sub_block", chosen, "strategy threshold"
 
 
 _STAGES = ("unmask_first_masked", "remask_limit", "remask_threshold", "editing_limit", "editing_threshold")

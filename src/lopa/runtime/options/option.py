@@ -255,9 +255,10 @@ def checked_logit_bias(biases: Any) -> FrozenOptions:
     if not isinstance(biases, Mapping) or len(biases) > MAX_BIASES:
         raise invalid_value(name, biases, expected, 'e.g. {"42": -100}')
     ids = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in biases]
+    tokens = [check_int("token id in logit_bias", each, min=0, max=MAX_POSITIONS) for each in ids]
     found = {
-        str(check_int(name, token, min=0, max=MAX_POSITIONS)): check_float(name, bias, min=-MAX_BIAS, max=MAX_BIAS)
-        for token, bias in zip(ids, biases.values(), strict=True)
+        str(token): check_float(name, bias, min=-MAX_BIAS, max=MAX_BIAS)
+        for token, bias in zip(tokens, biases.values(), strict=True)
     }
     if len(found) < len(biases):
         raise invalid_value(name, biases, expected, "remove one of the two biases")

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +16,9 @@ import numpy as np
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract.row_statistics import RowStatistics, statistics_problem
 from lopa.runtime.errors import BadInputError, LopaError, StrategyFailedError, raise_if_from_handler
+from lopa.runtime.options import GRAMMARS
 from lopa.runtime.options.option import Option
+from lopa.runtime.options.option_fields import OptionFields
 from lopa.runtime.strategy.strategies import STRATEGIES
 from lopa.runtime.strategy.strategy import (
     STAGES,
@@ -43,6 +45,13 @@ _WHOLE = frozenset({bool, int, *(np.dtype(code).type for code in np.typecodes["A
 _REAL = _WHOLE | {float, *(np.dtype(code).type for code in np.typecodes["Float"])}
 """Types of numbers. Instances of subclasses are rejected, as their methods may do anything."""
 
+_COMMON_OPTIONS = (
+    *(each.name for each in fields(OptionFields)),
+    *GRAMMARS,
+    *("branches", "choices", "deduplicate_rows", "logit_bias", "max_forwards", "preset", "reasoning_budget"),
+    *("stop", "stop_token_ids", "strategy", "strategy_options"),
+)
+"""Names that options of a strategy may not have: a request's value would go to the common option."""
 _USUAL_LENGTH = 256
 """Value of max_new_tokens for which the default of an option is checked."""
 _PLAIN = (bool, int, float, str)
@@ -258,13 +267,13 @@ def register_strategy(strategy: Strategy) -> None:
 
 def _check_options(strategy: Strategy) -> None:
     """Raise BadInputError for an option that cannot be checked, and for a default that it refuses itself."""
-    names = [each.name for each in strategy.options]
+    names = [*_COMMON_OPTIONS, *(each.name for each in strategy.options)]
     for own in strategy.options:
         kind, words = own.value_kind, get_args(own.value_kind)
         is_checked = own.check is not None or kind in (bool, int, float)
         received = f"strategy {strategy.name}: option {shown(own.name)}"
         if not isinstance(own.name, str) or not _NAME.fullmatch(own.name) or names.count(own.name) > 1:
-            expected = "different names of lower-case letters, digits and underscores"
+            expected = "different names of lower-case letters, digits and underscores, not those of common options"
         elif not is_checked and not (words and all(isinstance(each, str) for each in words)):
             received, expected = f"{received} of kind {shown(kind)}", "kind=bool, int, float or Literal of texts"
         else:

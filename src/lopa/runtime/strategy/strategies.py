@@ -248,7 +248,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         _editing(
             name="sequential",
             summary="unmask one token per step, from left to right",
-            without=("skip_threshold",),
+            without=("skip_threshold", "confidence"),
             threshold=never,
             rank=left_to_right,
             block_steps=True,
@@ -276,6 +276,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             name="wino",
             summary="unmask tokens above a low threshold, and remask improbable ones (WINO)",
+            without=("confidence",),
             rank=by_probability,
             cut=wino_cap,
             remask=least_probable,
@@ -338,7 +339,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         _pipelined(
             name="factor",
             summary="unmask as many tokens as their joint probability allows (Fast-dLLM)",
-            without=("skip_threshold",),
+            without=("skip_threshold", "confidence"),
             threshold=no_threshold,
             rank=by_probability,
             cut=within_factor,

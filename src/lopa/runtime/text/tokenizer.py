@@ -379,8 +379,8 @@ class Tokenizer:
             raise BadInputError(
                 "the bundle has no chat template",
                 expected=f"a chat_template in {TOKENIZER_CONFIG_NAME}",
-                remedy="use a plain prompt, or let the operator of the server set its option chat-template",
-                operator="add a template with --chat-template FILE of lopa-export serve or lopa-export edit",
+                remedy="use a plain prompt",
+                operator="add a template: lopa-export edit BUNDLE --chat-template FILE, or --chat-template of serve",
             )
         return found
 

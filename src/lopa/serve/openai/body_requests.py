@@ -99,10 +99,13 @@ def requests_from_body(
 
     `call_format` is the operator's choice of a format of tool calls, or None to recognise it from the template.
     """
-    params = resolved.params
-    # Sampled choices get distinct seeds. Greedy choices are equal, so an engine decodes them once.
+    config = resolved.config
+    # Sampled choices get distinct seeds. Without a seed, each of them draws its own when it is made ready.
+    # Greedy choices are equal, so an engine decodes them once.
     configs = [
-        replace(resolved.config, seed=(params.seed + copy) % _SEEDS) if params.temperature else resolved.config
+        replace(config, seed=(config.seed + copy) % _SEEDS)
+        if config.seed is not None and resolved.params.temperature
+        else config
         for copy in range(requested.copies)
     ]
     prompts = [
