@@ -6,7 +6,6 @@ from itertools import product
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from lopa.runtime.engine import Engine
-from lopa.runtime.requests.admission import EngineStatus
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.serve.openai.body_options import PROMPT_FIELDS, SCORES
 from lopa.serve.openai.response_shapes import ERROR_CODES, FINISH_REASONS, NO_CODE, ErrorCode
@@ -15,6 +14,7 @@ _ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 _REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _ENDPOINTS = {path: path.removeprefix("/v1/") for path in (*PROMPT_FIELDS, SCORES)}
 _KINDS = ("real", "padding")
+_RESULTS = ("succeeded", "failed")
 _PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
@@ -58,19 +58,22 @@ class ServeMetrics:
             "lopa_first_text_seconds", "Seconds from submission to the first committed text.", _REQUEST_SECONDS
         )
         self._seconds = self._histogram("lopa_request_seconds", "Seconds from submission to the end.", _REQUEST_SECONDS)
-        self._engine: Engine | None = None
-        self._gauge("lopa_requests_running", "Running decodes.", lambda status: status.running)
-        self._gauge("lopa_requests_waiting", "Waiting decodes.", lambda status: status.waiting)
+        self._reloads = self._counter(
+            "lopa_reloads", "Attempts to replace the bundle after SIGHUP, by result.", result=_RESULTS
+        )
+        self._engines: tuple[Engine, ...] = ()
+        self._gauge("lopa_requests_running", "Running decodes.", lambda *engines: sum(each.running for each in engines))
+        self._gauge("lopa_requests_waiting", "Waiting decodes.", lambda *engines: sum(each.waiting for each in engines))
         self._gauge(
             "lopa_cache_used_ratio",
             "Cached rows divided by the capacity of the caches.",
-            lambda status: status.cache_rows / status.cache_rows_limit,
+            lambda newest, *_: newest.cache_rows / newest.cache_rows_limit,
         )
-        self._gauge("lopa_engine_failed", "1 once a device has failed.", lambda status: status.failure is not None)
+        self._gauge("lopa_engine_failed", "1 once a device has failed.", lambda newest, *_: newest.failure is not None)
 
-    def watch(self, engine: Engine) -> None:
-        """Report the state of `engine` from now on, read at each scrape."""
-        self._engine = engine
+    def watch(self, *engines: Engine) -> None:
+        """Report the state of `engines` from now on, read at each scrape. The newest comes first."""
+        self._engines = engines
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -79,6 +82,10 @@ class ServeMetrics:
     def answered(self, endpoint: str, finish_reason: str) -> None:
         """Count a complete answer."""
         self._requests.labels(self._model, _ENDPOINTS[endpoint], finish_reason).inc()
+
+    def reloaded(self, *, succeeded: bool) -> None:
+        """Count an attempt to replace the bundle."""
+        self._reloads.labels(self._model, _RESULTS[not succeeded]).inc()
 
     def rejected(self, code: ErrorCode | None) -> None:
         """Count a rejected request."""
@@ -123,8 +130,8 @@ class ServeMetrics:
         histogram.labels(self._model)
         return histogram
 
-    def _gauge(self, name: str, text: str, value: Callable[[EngineStatus], float]) -> None:
-        """Add a gauge of the engine's status, which is 0 until there is an engine."""
+    def _gauge(self, name: str, text: str, value: Callable[..., float]) -> None:
+        """Add a gauge of the statuses of all engines, which is 0 until there is one."""
         Gauge(name, text, ("model",), registry=self.registry).labels(self._model).set_function(
-            lambda: 0.0 if self._engine is None else value(self._engine.status)
+            lambda: value(*(each.status for each in self._engines)) if self._engines else 0.0
         )

@@ -41,7 +41,7 @@ _CORS = "Origin whose pages may send requests."
 _HOSTS = "Host name that requests may be addressed to, e.g. behind a proxy; * for any."
 _ANY_HOST = "addresses and localhost; any host if not on loopback"
 _RECOGNISED = "recognised from the chat template"
-_DRAIN = "Time for running requests to finish after SIGTERM, SIGHUP or Ctrl-C."
+_DRAIN = "Time for running requests to finish after SIGTERM or Ctrl-C."
 _CALLS = "Format in which the model writes tool calls."
 
 
