@@ -97,7 +97,7 @@ def test_an_error_of_the_opening_ends_the_server(tmp_path: Path, tiny_bundle: Pa
 
 @pytest.mark.parametrize(
     ("number", "code", "message"),
-    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGHUP, 129, "")],
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")],
 )
 def test_a_signal_while_the_bundle_opens_ends_the_server_at_once(
     slow: SlowOpening, tiny_bundle: Path, number: int, code: int, message: str

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import resource
 import signal
@@ -81,16 +82,21 @@ def test_second_signal_exits_at_once(chat_bundle: Path) -> None:
         assert time.monotonic() - began < 2
 
 
-def test_second_hangup_changes_nothing(chat_bundle: Path) -> None:
-    """Send several hangups, as the system and the shell do when a terminal closes."""
+def test_closing_the_terminal_stops_the_server(chat_bundle: Path) -> None:
+    """Send more hangups, as the shell does, and close the terminal, for which the system sends one."""
     lines: list[str] = []
-    with serving(chat_bundle) as server:
+    terminal, name = os.openpty()
+    in_terminal = f"import os, sys; os.setsid(); os.open({os.ttyname(name)!r}, os.O_RDWR)\n"
+    in_terminal += "from lopa.cli.main import main; main(sys.argv[1:])"
+    with serving(chat_bundle, program=("-c", in_terminal)) as server:
         reader = start_stream(server, long_body(200, stream=True), lines)
-        for _ in range(3):
-            server.process.send_signal(signal.SIGHUP)
-            server.until(lambda: server.http.get("/ready").status_code == 503)
+        server.process.send_signal(signal.SIGHUP)
+        os.close(terminal)
+        server.until(lambda: server.http.get("/ready").status_code == 503)
+        server.process.send_signal(signal.SIGHUP)
         assert server.ended() == (0, f"{STOPPING}\n")
         reader.join(30)
+    os.close(name)
     assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
