@@ -54,7 +54,7 @@ class MappedFile:
     def check(self) -> None:
         """Raise EngineFailedError if somebody has written to the file. Reading a truncated one would end the process.
 
-        This takes less than a microsecond. It cannot see what happens later.
+        This takes microseconds. It cannot see what happens later.
         """
         if stamp_from_status(os.fstat(self._descriptor)) != self._stamp:
             raise EngineFailedError(
