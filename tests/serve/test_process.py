@@ -325,3 +325,29 @@ def test_without_descriptors_accepting_pauses(chat_bundle: Path) -> None:
     assert "Traceback" not in output
     assert 1 <= sum("no connection accepted" in line for line in lines) <= time.monotonic() - begin + 1
     assert len(lines) <= time.monotonic() - begin + 3
+
+
+def test_new_connections_replace_idle_ones(chat_bundle: Path) -> None:
+    """Open more connections than files. The longest idle ones close, the others after a while, and a stream stays."""
+    few = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 200))\n"
+    few += "from lopa.cli.main import main; main(sys.argv[1:])"
+    request = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    lines: list[str] = []
+    with serving(chat_bundle, "--idle-timeout", 1, program=("-c", few)) as server:
+        assert server.metric("process_max_fds") == 200
+        reader = start_stream(server, long_body(300, stream=True), lines)
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=25) for _ in range(180)]
+        idle[-1].sendall(request)
+        assert idle[-1].recv(15) == b"HTTP/1.1 200 OK"
+        assert idle[0].recv(1) == b""
+        idle[-2].sendall(request)
+        for each in idle[-2:]:
+            while each.recv(65536):
+                pass
+        reader.join(30)
+        for each in idle:
+            each.close()
+        code, output = server.stop()
+    assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert (code, "100 connections, closing idle ones" in output) == (0, True)
+    assert len(output.splitlines()) < 10

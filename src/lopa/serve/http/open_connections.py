@@ -25,7 +25,7 @@ class Connection(Protocol):
 
 
 class OpenConnections:
-    """At most `limit` connections. A new one takes the place of the one that has been idle longest."""
+    """Connections of a server, at most `limit`. A new one takes the place of the one that has been idle longest."""
 
     is_closing = False
     """True once every connection closes after its answer."""
