@@ -154,7 +154,7 @@ def test_deployment_page_uses_existing_options() -> None:
         options_of(["/bundle", *shlex.split(arguments)])
     of_command = {flag for parameter in command.params for flag in parameter.opts}
     server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
-    others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
+    others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now", "--entrypoint", "--signal"}
     others |= {"--build-arg", "--format", "--from-file"}
     others |= {"--prompts", "--shard", "--overwrite"}  # options of generate and onnx
     assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others

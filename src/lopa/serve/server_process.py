@@ -224,20 +224,24 @@ async def _reload_at_hangups(
         except Exception as error:
             on_reload(error)
             continue
-        old = pending.service
-        assert old is not None
-        pending.change(new, old)
+        pending.change(new, pending.service)
         on_reload(None)
-        while _is_busy(old):
+        while _is_busy(pending.retiring):
             await asyncio.sleep(_POLL_SECONDS)
-        await asyncio.to_thread(old.close)
+        if pending.retiring is not None:
+            await asyncio.to_thread(pending.retiring.close)
         pending.change(new, None)
 
 
-def _is_busy(service: Service) -> bool:
-    """Return whether requests run, wait or are being prepared."""
+def _is_busy(service: Service | None) -> bool:
+    """Return whether requests run, wait or are being prepared. No new ones may arrive.
+
+    A prepared request moves on to the waiting ones at any time, so those are read afterwards.
+    """
+    if service is None or service.engine.status.reserved:
+        return service is not None
     status = service.engine.status
-    return bool(status.running or status.waiting or status.reserved)
+    return bool(status.running or status.waiting)
 
 
 async def _until_stopped(pending: PendingService, serving: asyncio.Task[None], stop: "_Stop") -> LopaError | None:

@@ -84,6 +84,11 @@ class ServerSettings(ServeLimits):
         return None if self.tool_call_format is None else FORMATS[self.tool_call_format]
 
 
+def name_of_bundle(path: Path) -> str:
+    """Return the model's name if none is given: that of the folder, or of the link, which may lead elsewhere later."""
+    return (path.resolve() if path.name in ("", "..") else path).name
+
+
 def check_server_devices(devices: Sequence[str]) -> None:
     """Raise BadInputError for devices that one process cannot open together, and for unknown names."""
     check_devices(devices)

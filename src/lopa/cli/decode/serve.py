@@ -22,10 +22,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.extra import extra_needed
-from lopa.runtime.hub.hub_id import hub_id_from_uri
 from lopa.runtime.options.option import QUALITY
 from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
-from lopa.serve.server_settings import ServerSettings
+from lopa.serve.server_settings import ServerSettings, name_of_bundle
 from lopa.serve.setting import ACCESS, settings_of
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
@@ -138,8 +137,7 @@ def command(
         from lopa.serve.tracing.open_traces import open_traces
     settings = ServerSettings(**given)
     keys = None if settings.api_keys is None else keys_from_file(settings.api_keys)
-    own_name = bundle.name if hub_id_from_uri(bundle) or bundle.name not in ("", "..") else bundle.resolve().name
-    name = own_name if model is None else model  # a link's name stays the same when the link is changed
+    name = name_of_bundle(bundle) if model is None else model
     metrics = ServeMetrics(name)
     reason = f"opening {name} on {', '.join(settings.devices)}"  # without the path, which clients need not know
     pending = PendingService(limits=settings, metrics=metrics, keys=keys, reason=reason)
