@@ -1,9 +1,11 @@
 """Another bundle for a running server, and other servers for running clients: no request is lost."""
 
+import json
 import shutil
 import signal
 import threading
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,10 @@ def test_a_bundle_changes_without_a_lost_request(chat_bundle: Path, link: Path, 
             change(link, bundle, server, "failed")
         clients.until_more(8)
         assert set(clients.answers) == {first}
+        slow, content = HTTPConnection("127.0.0.1", server.port), json.dumps(long_body(1)).encode()
+        slow.putrequest("POST", "/v1/chat/completions")
+        slow.putheader("Content-Length", str(len(content)))
+        slow.endheaders(content[:9])
         change(link, other, server)
         assert server.http.get("/ready").status_code == 200
         clients.until_more(8)
@@ -112,6 +118,9 @@ def test_a_bundle_changes_without_a_lost_request(chat_bundle: Path, link: Path, 
         assert first[0] != second[0]
         assert first[1] != second[1]
         assert clients.answers[-8:] == [second] * 8
+        slow.send(content[9:])
+        assert json.load(slow.getresponse())["system_fingerprint"] == second[0]
+        slow.close()
         code, output = server.stop()
     assert code == 0
     assert (output.count(" is now "), output.count("the bundle is not replaced")) == (2, 3)
