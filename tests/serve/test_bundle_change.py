@@ -109,6 +109,7 @@ def test_a_bundle_changes_without_a_lost_request(chat_bundle: Path, link: Path, 
         slow.putrequest("POST", "/v1/chat/completions")
         slow.putheader("Content-Length", str(len(content)))
         slow.endheaders(content[:9])
+        assert server.metric(f'lopa_build_info{{bundle="{first[0][-12:]}"') == 1
         change(link, other, server)
         assert server.http.get("/ready").status_code == 200
         clients.until_more(8)
@@ -116,6 +117,8 @@ def test_a_bundle_changes_without_a_lost_request(chat_bundle: Path, link: Path, 
         clients.until_more(8)
         assert {*clients.answers} == {first, second}
         assert first[0] != second[0]
+        shown = [server.metric(f'lopa_build_info{{bundle="{each[0][-12:]}"') for each in (first, second)]
+        assert shown == [0, 1], "only the new bundle"
         assert first[1] != second[1]
         assert clients.answers[-8:] == [second] * 8
         slow.send(content[9:])

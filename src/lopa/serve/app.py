@@ -24,7 +24,7 @@ from lopa.serve.answering.service import PendingService, Service, pending_from_o
 from lopa.serve.answering.stream import WinningBranches, stream_from_reply
 from lopa.serve.answering.submission import read_request, submit_request
 from lopa.serve.answering.tokenization import count_tokens, detokenize, tokenize
-from lopa.serve.http.api_error import FAILED, STOPPING, ApiError, api_error_from, logged_api_error, unavailable
+from lopa.serve.http.api_error import FAILED, ApiError, api_error_from, logged_api_error, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
@@ -193,13 +193,8 @@ class _Endpoints:
 
     async def ready(self, _: Request) -> Response:
         """Return 200 while the engine accepts requests, otherwise 503."""
-        service = self._pending.service
-        if service is None:
-            return self._pending.not_ready().response()
-        status = service.engine.status
-        if self._pending.is_stopping or status.draining or status.closed:
-            return unavailable(STOPPING, "not_ready").response()
-        return JSONResponse({"status": "ready"})
+        refusal = self._pending.refusal()
+        return JSONResponse({"status": "ready"}) if refusal is None else refusal.response()
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._pending.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -3,15 +3,24 @@
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
+from lopa import __version__
 from lopa.runtime.engine import Engine
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.serve.openai.body_options import PROMPT_FIELDS, SCORES
 from lopa.serve.openai.response_shapes import ERROR_CODES, FINISH_REASONS, NO_CODE, ErrorCode
 
-_ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _ENDPOINTS = {path: path.removeprefix("/v1/") for path in (*PROMPT_FIELDS, SCORES)}
 _KINDS = ("real", "padding")
 _RESULTS = ("succeeded", "failed")
@@ -26,6 +35,7 @@ class ServeMetrics:
     """
 
     def __init__(self, model: str) -> None:
+        disable_created_metrics()  # for the whole process: a series with a start time beside each counter
         self._model = model
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -36,7 +46,9 @@ class ServeMetrics:
             finish_reason=FINISH_REASONS,
         )
         self._rejected = self._counter(
-            "lopa_rejected", "Requests rejected over HTTP, by error code.", reason=(NO_CODE, *ERROR_CODES)
+            "lopa_rejected",
+            "Requests that ended with an error over HTTP, also within a stream, by error code.",
+            reason=(NO_CODE, *ERROR_CODES),
         )
         self._cancelled = self._counter("lopa_cancelled", "Answers cancelled by their client or by its disconnect.")
         self._prompt_tokens = self._counter("lopa_prompt_tokens", "Tokens of the prompts of answers that ended.")
@@ -50,7 +62,7 @@ class ServeMetrics:
         self._round = self._histogram(
             "lopa_round_seconds", "Wall time of a decoding round of all requests.", _ROUND_SECONDS
         )
-        self._outside = self._counter("lopa_round_seconds_outside", "Seconds of decoding rounds outside the forwards.")
+        self._outside = self._counter("lopa_round_outside_seconds", "Seconds of decoding rounds outside the forwards.")
         self._queue = self._histogram(
             "lopa_queue_seconds", "Seconds from submission to the first round.", _REQUEST_SECONDS
         )
@@ -61,7 +73,18 @@ class ServeMetrics:
         self._reloads = self._counter(
             "lopa_reloads", "Attempts to replace the bundle after SIGHUP, by result.", result=_RESULTS
         )
+        self._build = Gauge(
+            "lopa_build_info",
+            "1, with lopa's version and, once a bundle is open, its schema and the digest in `system_fingerprint`.",
+            ("model", "version", "bundle", "schema"),
+            registry=self.registry,
+        )
+        self.show_bundle("", "")
         self._engines: tuple[Engine, ...] = ()
+        self.is_ready: Callable[[], bool] = lambda: False
+        """Returns whether the server accepts requests."""
+        ready = Gauge("lopa_ready", "1 while requests are accepted, as in /ready.", ("model",), registry=self.registry)
+        ready.labels(model).set_function(lambda: self.is_ready())
         self._gauge("lopa_requests_running", "Running decodes.", lambda *engines: sum(each.running for each in engines))
         self._gauge("lopa_requests_waiting", "Waiting decodes.", lambda *engines: sum(each.waiting for each in engines))
         self._gauge(
@@ -74,6 +97,11 @@ class ServeMetrics:
     def watch(self, *engines: Engine) -> None:
         """Report the state of `engines` from now on, read at each scrape. The newest comes first."""
         self._engines = engines
+
+    def show_bundle(self, digest: str, schema: str) -> None:
+        """Report the bundle that later requests use; empty texts mean none."""
+        self._build.clear()
+        self._build.labels(self._model, __version__, digest, schema).set(1)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -88,7 +116,7 @@ class ServeMetrics:
         self._reloads.labels(self._model, _RESULTS[not succeeded]).inc()
 
     def rejected(self, code: ErrorCode | None) -> None:
-        """Count a rejected request."""
+        """Count a request that ended with an error."""
         self._rejected.labels(self._model, code or NO_CODE).inc()
 
     def round_ended(self, report: RoundReport) -> None:

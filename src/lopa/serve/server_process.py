@@ -173,7 +173,7 @@ async def _serve(
         finally:
             server.should_exit = True
             await serving
-    failure = None if pending.service is None else pending.service.engine.status.failure
+    failure = None if pending.service is None else _log_failure(pending.service)
     if failure is not None:
         raise failure
     return drained
@@ -229,6 +229,7 @@ async def _reload_at_hangups(
         while _is_busy(pending.retiring):
             await asyncio.sleep(_POLL_SECONDS)
         if pending.retiring is not None:
+            _log_failure(pending.retiring)
             await asyncio.to_thread(pending.retiring.close)
         pending.change(new, None)
 
@@ -251,6 +252,14 @@ async def _until_stopped(pending: PendingService, serving: asyncio.Task[None], s
     failure = pending.opened().engine.status.failure
     if failure is not None:
         await _set_within(stop.requested, _FAILED_SECONDS)
+    return failure
+
+
+def _log_failure(service: Service) -> LopaError | None:
+    """Return the failure of a device, after logging it with its traceback, or None."""
+    failure = service.engine.status.failure
+    if failure is not None:
+        _LOG.error("a device failed", exc_info=failure)
     return failure
 
 

@@ -119,6 +119,11 @@ class PendingService:
     spans: RequestSpans | None = None
     """Writer of the spans of requests, or None without traces."""
 
+    def __post_init__(self) -> None:
+        self.metrics.is_ready = lambda: self.refusal() is None
+        if self.service is not None:
+            self.change(self.service, None)
+
     def opened(self) -> Service:
         """Return the service. Raises ApiError 503 before it is set."""
         if self.service is None:
@@ -134,6 +139,17 @@ class PendingService:
         """Send new requests to `service`, while those of `retiring` finish."""
         self.service, self.retiring = service, retiring
         self.metrics.watch(*(each.engine for each in (service, retiring) if each is not None))
+        if service is not None:
+            schema = service.engine.decoder.bundle.manifest.schema
+            self.metrics.show_bundle(service.fingerprint.rpartition("-")[2], str(schema))
+
+    def refusal(self) -> ApiError | None:
+        """Return the 503 reply to new requests, or None while the engine accepts them."""
+        if self.service is None:
+            return self.not_ready()
+        status = self.service.engine.status
+        is_closing = self.is_stopping or status.draining or status.closed
+        return unavailable(STOPPING, "not_ready") if is_closing else None
 
     def not_ready(self) -> ApiError:
         """Return the 503 reply that says what clients wait for."""
