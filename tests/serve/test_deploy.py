@@ -198,7 +198,10 @@ def test_metrics_follow_the_conventions(server: Server, labels: dict[str, set[st
     """Check names with promtool's linter, and that a unit ends each name."""
     units = {name for name in labels if name.startswith("lopa_") and "seconds" in name}
     assert {re.sub("(_bucket|_sum|_count|_total)$", "", name).rpartition("_")[2] for name in units} == {"seconds"}
-    promtool("check", "metrics", text=server.http.get("/metrics").text)
+    exposition = server.http.get("/metrics").text
+    for name, seconds in ("round", 60.0), ("queue", 3600.0), ("first_text", 3600.0), ("request", 3600.0):
+        assert f'lopa_{name}_seconds_bucket{{le="{seconds}",model="tiny"}}' in exposition
+    promtool("check", "metrics", text=exposition)
 
 
 _ON = 'instance="a:1",job="lopa-export",model="m"'
@@ -229,12 +232,13 @@ _FAULTS = {
 
 @pytest.mark.parametrize("alert", _FAULTS)
 def test_each_fault_fires_its_alert_only(alert: str, tmp_path: Path) -> None:
+    assert dict(re.findall(r"^\| `(Lopa\w+)` \| (\w+) \|", DEPLOY_PAGE, re.MULTILINE)) == SEVERITIES
     assert _FAULTS.keys() - {""} == SEVERITIES.keys()
     part, values = _FAULTS[alert]
     series = {name: values if part in name else usual for name, usual in _HEALTHY.items()}
     labels = f'{{alertname="{alert}", severity="{SEVERITIES.get(alert)}"}}'
     query = {
-        "expr": 'count by (alertname, severity) (ALERTS{alertstate="firing"})',
+        "expr": 'count by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))',
         "eval_time": "1h",
         "exp_samples": [{"labels": labels, "value": 1}] if alert else [],
     }

@@ -131,7 +131,7 @@ def test_a_bug_in_a_stream_is_logged_and_counted(chat_bundle: Path) -> None:
         assert caught.value.code == "internal_error"
         assert server.metric('lopa_rejected_total{model="tiny",reason="internal_error"') == 1
         code, output = server.stop()
-    assert (code, output.count("Traceback"), output.count('raise ZeroDivisionError("a bug")')) == (0, 1, 1)
+    assert (code, output.count("Traceback"), output.count("\nZeroDivisionError: a bug")) == (0, 1, 1)
 
 
 def test_error_in_a_stream_is_an_event(chat_bundle: Path, tmp_path: Path) -> None:
@@ -165,4 +165,4 @@ def test_error_in_a_stream_is_an_event(chat_bundle: Path, tmp_path: Path) -> Non
         code, output = server.ended()
     assert code == 3
     assert output.count("Traceback") == 2, "of the failure and of its cause"
-    assert output.count('raise OSError("the fan stopped")') == 1
+    assert output.count("\nOSError: the fan stopped") == 1

@@ -3,15 +3,8 @@
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics import disable_created_metrics
 
 from lopa import __version__
 from lopa.runtime.engine import Engine
