@@ -28,7 +28,8 @@ class ServeMetrics:
     """
 
     def __init__(self, model: str) -> None:
-        disable_created_metrics()  # for the whole process: a series with a start time beside each counter
+        # For the whole process: no series `..._created` with the time at which another series began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
         self._model = model
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
