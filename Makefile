@@ -12,12 +12,13 @@ HEADERS := .onnxruntime-headers
 PROMETHEUS := .prometheus
 WEB := web
 CHROMIUM := .chromium
+BUNDLERS := .bundlers
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-prometheus test-web grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -91,14 +92,25 @@ $(WEBGPU)/environment: $(VENV)/test-ready
 
 # lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). Node and npm must be there. A Chromium
 # on PATH is used; otherwise one is unpacked into a folder and not installed.
-test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready ## lopa-web in Node and Chromium
+test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready $(BUNDLERS)/ready ## lopa-web in Node and Chromium
 	npm run --prefix $(WEB) --silent build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web tests/interfaces
+
+# Token ids of 50,000 random texts with each tokenizer, compared with Python. `test-web` compares 300.
+web-texts: $(VENV)/test-ready $(WEB)/node_modules/ready ## 50,000 texts with each tokenizer in lopa-web
+	npm run --prefix $(WEB) --silent build
+	LOPA_WEB_TEXTS=50000 OMP_NUM_THREADS=1 $(BIN)/pytest -m web -o faulthandler_timeout=3600 tests/web/test_web_token_ids.py
 
 $(CHROMIUM)/ready: $(VENV)/test-ready
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
 		echo "Unpacking Chromium into $(CHROMIUM): 0.4 GB."; $(BIN)/python -m tools.chromium $(CHROMIUM); }
 	mkdir -p $(CHROMIUM)
+	touch $@
+
+# Bundlers of pages that use lopa-web. Their versions are fixed, and they are no part of the package.
+$(BUNDLERS)/ready:
+	@echo "Installing esbuild, webpack and vite into $(BUNDLERS): 0.1 GB."
+	npm install --prefix $(BUNDLERS) --ignore-scripts --no-audit --no-fund --no-save esbuild@0.28.2 webpack@5.113.0 vite@8.4.0
 	touch $@
 
 # The packages' scripts do not run: that of onnxruntime-node would fetch CUDA libraries.
@@ -143,7 +155,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready ## schemas of Kuber
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean: ## remove everything that these targets installed or built
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(PROMETHEUS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(BUNDLERS) $(HEADERS) $(PROMETHEUS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

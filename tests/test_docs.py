@@ -211,6 +211,9 @@ def test_generated_tables_match_the_code() -> None:
     commands = text_of(SITE / "reference" / "commands.md")
     assert all(f"### {name}\n" in commands for name in COMMANDS)
     assert "| `--json-schema" not in commands, "decoding options have a table of their own"
+    assert commands.count("All [decoding options](#decoding-options) as well.") == 3, "generate, fill and chat"
+    for own in ("--seed INTEGER RANGE", "--preset NAME", "--branches INTEGER"):  # named like decoding options
+        assert f"| `{own}` |" in commands
     assert "| `POST /v1/chat/completions` |" in text_of(SITE / "reference" / "http.md")
 
 

@@ -104,10 +104,10 @@ def test_an_answer_that_is_cut_never_has_half_a_call(either_server: Server, stre
             assert (finish == "tool_calls") is bool(calls)
 
 
-def test_too_few_tokens_for_a_call_are_an_error_of_the_client_s_length(tool_server: Server) -> None:
+def test_too_few_tokens_for_a_call_name_the_client_s_length(tool_server: Server) -> None:
     body = {"model": "tiny", "messages": CHAT, "max_tokens": 5, "tools": TOOLS, "tool_choice": "required"}
     answer = tool_server.http.post("/v1/chat/completions", json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tokens")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
     assert "max_tokens is 5" in (message := answer.json()["error"]["message"])
     assert "thinking_token_budget" in message
     assert "max_new_tokens" not in message

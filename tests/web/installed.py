@@ -41,6 +41,13 @@ def run_node(
     return done
 
 
+def text_answers(*lines: Any) -> list[dict[str, Any]]:
+    """Return what lopa-web finds for each line (web/test/texts.mjs)."""
+    found = [json.loads(line) for line in run_node("texts.mjs", requests=lines).stdout.split("\n")[:-1]]
+    assert len(found) == len(lines)
+    return found
+
+
 def decodes_of(bundle: Path, device: str, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the decode of every request by lopa-web on a device, with all steps (web/test/replay.mjs)."""
     lines = run_node("replay.mjs", bundle, device, requests=requests).stdout.splitlines()

@@ -36,6 +36,15 @@ class FilesAndBundles(StaticFiles):
         return super().translate_path(path) if bundle is None else str(bundle.joinpath(*rest))
 
 
+class IsolatedFiles(FilesAndBundles):
+    """The same with the headers that threads of WebAssembly need."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+
 @contextmanager
 def hosted(folder: Path, files: Callable[..., StaticFiles] = StaticFiles, **options: Any) -> Iterator[str]:
     """Serve `folder` by `files` with more `options`, and yield the address."""

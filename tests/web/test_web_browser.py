@@ -10,7 +10,7 @@ from tests.conformance.recorded import compare, read_traces, trace_files
 from tests.serve.chromium import PROGRAM, Browser, chromium
 from tests.web.installed import WEB, no_web
 from tests.web.replayed import request_of, steps_of
-from tests.web.static_host import SOFTWARE_WEBGPU, FilesAndBundles, hosted, outcome
+from tests.web.static_host import SOFTWARE_WEBGPU, FilesAndBundles, IsolatedFiles, hosted, outcome
 
 from lopa.export.bundle_plan import GRAPH_NAMES
 from lopa.runtime.decoder import Decoder
@@ -66,6 +66,38 @@ def test_published_traces_are_reproduced(
         assert len(decodes) == limit
         for trace, decode in zip(traces, decodes, strict=False):
             assert compare(trace, steps_of(decode), np.array(decode["generated"])).mismatch is None
+
+
+@pytest.mark.parametrize(
+    ("files", "threads", "proxy"),
+    [
+        (FilesAndBundles, 1, False),
+        (FilesAndBundles, 1, True),
+        (IsolatedFiles, None, False),
+        (IsolatedFiles, 2, False),
+        (IsolatedFiles, 2, True),
+    ],
+)
+def test_a_decode_is_watched_and_stopped(
+    files: type[FilesAndBundles], threads: int | None, proxy: bool, browser: Browser, tiny_bundle: Path
+) -> None:
+    """Frames are painted and timers run between steps, and a signal has an effect after at most one more step."""
+    options: dict[str, Any] = {"max_new_tokens": 128, "stop_at_eos": False, "strategy": "vanilla", "block_steps": 16}
+    with hosted(WEB, files, bundles={"bundle": tiny_bundle}) as address:
+        found = outcome(browser, address, "watch", threads=threads, proxy=proxy, prompt=PROMPT, options=options)
+    assert found["isIsolated"] == (files is IsolatedFiles)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        expected = decoder.generate(PROMPT, **options)
+    assert (found["token_ids"], found["steps"]) == (list(expected.token_ids), expected.steps)
+    assert found["frames"] > 0
+    assert found["timers"] > 0
+    assert found["stop_reason"] == "cancelled"
+    assert found["done"] < found["steps"]
+    assert found["stepsAfterAbort"] <= 1
+    loaded = [each["loaded"] for each in found["progress"]]
+    assert len(loaded) > 3
+    assert loaded == sorted(loaded)
+    assert {each["total"] for each in found["progress"]} == {loaded[-1]}
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)

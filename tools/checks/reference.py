@@ -8,7 +8,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -196,7 +196,7 @@ def _sections_of_command(command: click.Command, path: str) -> Iterator[str]:
     rows = list(_option_rows(command, context))
     if rows:
         yield table(("option", "meaning"), rows)
-    if any(_is_decoding_option(each) for each in command.params):
+    if _decoding_options(command):
         yield "All [decoding options](#decoding-options) as well."
     if examples := getattr(command, "examples", ()):
         yield "```sh\n" + "\n".join(examples) + "\n```"
@@ -208,17 +208,19 @@ def _sections_of_command(command: click.Command, path: str) -> Iterator[str]:
 
 
 def _option_rows(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    common = _decoding_options(command)
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and not _is_decoding_option(parameter):
+        if isinstance(parameter, click.Option) and parameter.name not in common:
             record = parameter.get_help_record(context)
             if record is not None and not _COMMON & set(parameter.opts):
                 yield f"`{record[0]}`", _plain(record[1])
 
 
-def _is_decoding_option(parameter: click.Parameter) -> bool:
+def _decoding_options(command: click.Command) -> Collection[str]:
+    """Return the names of all decoding options, or none for a command with options of its own by some of the names."""
     from lopa.runtime.generation_config import OPTIONS
 
-    return parameter.name in OPTIONS
+    return OPTIONS if set(OPTIONS) <= {each.name for each in command.params} else ()
 
 
 def _default_of(setting: ServerSetting) -> str:

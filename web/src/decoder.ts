@@ -1,68 +1,79 @@
 /** Decode prompts with a bundle opened on a device. */
 
-import { Bundle } from "./bundle/bundle.js";
+import { Bundle, type OpenFolder } from "./bundle/bundle.js";
+import { int } from "./bundle/record.js";
 import { drawsFromLogits, missingLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
 import type { Step } from "./decoding/step.js";
-import { BadInputError, shown } from "./errors.js";
+import { BadInputError, MissingBackendError, shown } from "./errors.js";
 import type { GenerationOptions } from "./generation_config/config.js";
 import { paramsFromOptions } from "./generation_config/resolve.js";
-import { IS_NODE } from "./platform.js";
+import { IS_NODE, nextTask } from "./platform.js";
 import type { DecodingParams } from "./options/decoding_params.js";
 import { Answer } from "./requests/answer.js";
 import type { Event, GenerationResult } from "./requests/result.js";
-import { DEVICES, openSession, type Device, type OnnxRuntime } from "./sessions/onnxruntime_session.js";
+import { DEVICES, filesOfSession, openSession, type Device, type OnnxRuntime } from "./sessions/onnxruntime_session.js";
 import type { Session } from "./sessions/session.js";
 import { contextFromManifest } from "./state/context.js";
 import type { Message } from "./text/chat_template.js";
 import { idsFromPrompt, type Prompt } from "./text/prompt_ids.js";
-import { Tokenizer } from "./text/tokenizer.js";
+import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, Tokenizer } from "./text/tokenizer.js";
+
+const MAX_THREADS = 1024;
+
+/** Bytes downloaded so far, and of all files that the decoder needs. */
+export interface DownloadProgress {
+  readonly loaded: number;
+  readonly total: number;
+}
 
 export interface OpenOptions {
   /** Default: cpu in Node, wasm in a browser. */
   device?: Device;
-  /** The module onnxruntime-node, onnxruntime-web or onnxruntime-web/webgpu. Default: it is imported by name. */
+  /** The module onnxruntime-node, onnxruntime-web or onnxruntime-web/webgpu. Default: it is imported by name, which
+   * pages made by a bundler cannot do. */
   ort?: OnnxRuntime;
   /** Number of threads of a forward. Default: ONNX Runtime's choice. */
   threads?: number;
   /** Cancels downloads. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | null;
+  /** Called while files are downloaded. An exception ends the opening. */
+  on_progress?: ((progress: DownloadProgress) => unknown) | null;
 }
 
 export interface StreamOptions extends GenerationOptions {
   /** Yield a draft after every step. */
   drafts?: boolean;
-  /** Called after every step. An exception ends the request. */
-  on_step?: (step: Step) => void;
+  /** Called after every step. If it returns a promise, the next step waits for it. An exception ends the request. */
+  on_step?: ((step: Step) => unknown) | null;
   /** Ends the request after the current step, with stop_reason "cancelled". */
-  signal?: AbortSignal;
+  signal?: AbortSignal | null;
+}
+
+/** Parts that index.js has and browser.js lacks, because bundlers for browsers fail on their imports. */
+interface Loaders {
+  readonly openFolder: OpenFolder;
+  /** Return the ONNX Runtime module of a device by the name of its package. */
+  readonly importRuntime: (device: Device) => Promise<OnnxRuntime>;
 }
 
 /** A bundle opened on a device. Several requests may be decoded at once; their forwards take turns. */
 export class Decoder {
-  private isClosed = false;
+  private closing: Promise<void> | null = null;
 
-  private constructor(
+  protected constructor(
     readonly bundle: Bundle,
     readonly tokenizer: Tokenizer,
     private readonly session: Session,
   ) {}
 
-  /** Open the bundle in a folder (Node) or at an address.
+  /** Open the bundle at an address.
    *
    * The sizes and SHA-256 digests of the files in use are checked. Throws BadInputError and CheckFailedError for an
-   * invalid bundle, and MissingBackendError for a device that this machine lacks. */
-  static async open(location: string | URL, options: OpenOptions = {}): Promise<Decoder> {
-    const device = options.device ?? (IS_NODE ? "cpu" : "wasm");
-    if (!DEVICES.includes(device)) {
-      throw new BadInputError(`device ${shown(device)}`, {
-        expected: `one of ${DEVICES.join(", ")}`,
-        remedy: "choose one of these",
-      });
-    }
-    const bundle = await Bundle.open(location, options.signal);
-    const tokenizer = await Tokenizer.open(bundle);
-    return new Decoder(bundle, tokenizer, await openSession(bundle, options.ort, device, options.threads));
+   * invalid bundle, DownloadFailedError for a failed download, and MissingBackendError for a device that this machine
+   * lacks. */
+  static open(location: string | URL, options: OpenOptions = {}): Promise<Decoder> {
+    return decoderOf((...parts) => new Decoder(...parts), location, options, null);
   }
 
   get device(): string {
@@ -94,6 +105,8 @@ export class Decoder {
    * prompt. */
   async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Event, void, undefined> {
     const { drafts = false, on_step: onStep, signal, ...config } = options;
+    checkFunction("on_step", onStep);
+    checkSignal(signal);
     const { manifest } = this.bundle;
     const params = this.params(config);
     const ids = idsFromPrompt(prompt, params, this.tokenizer, manifest);
@@ -102,7 +115,9 @@ export class Decoder {
     const answer = new Answer(decoding, ids, this.tokenizer, drafts);
     try {
       while (decoding.stopReason === null) {
-        if (this.isClosed) {
+        // A forward on WebAssembly blocks its thread, and its promise resolves in the same task.
+        await nextTask();
+        if (this.closing !== null) {
           throw new BadInputError("the decoder is closed", {
             expected: "an open decoder",
             remedy: "open the bundle again",
@@ -113,7 +128,7 @@ export class Decoder {
           continue;
         }
         const step = await decoding.step();
-        onStep?.(step);
+        await onStep?.(step);
         yield* answer.eventsFromStep(step);
       }
       yield* answer.lastEvents(decoding.stopReason);
@@ -131,9 +146,53 @@ export class Decoder {
   }
 
   /** Free the graph after the forwards that run. */
-  async close(): Promise<void> {
-    if (this.isClosed) return;
-    this.isClosed = true;
-    await this.session.close();
+  close(): Promise<void> {
+    return (this.closing ??= this.session.close());
   }
+}
+
+/** Open a bundle, and return the decoder that `make` makes of its parts. */
+export async function decoderOf<T>(
+  make: (bundle: Bundle, tokenizer: Tokenizer, session: Session) => T,
+  location: string | URL,
+  options: OpenOptions,
+  loaders: Loaders | null,
+): Promise<T> {
+  const { threads, signal, on_progress: onProgress } = options;
+  const device = options.device ?? (IS_NODE ? "cpu" : "wasm");
+  if (!DEVICES.includes(device)) throw invalid("device", device, `one of ${DEVICES.join(", ")}`);
+  const wrong = threads == null ? null : int(1, MAX_THREADS)(threads, "threads");
+  if (wrong !== null) throw invalid("threads", threads, wrong.expected);
+  checkFunction("on_progress", onProgress);
+  checkSignal(signal);
+  const importRuntime = loaders?.importRuntime ?? missingRuntime;
+  let loaded = 0;
+  let total = 0;
+  const onBytes = (count: number): unknown => onProgress?.({ loaded: (loaded += count), total });
+  const bundle = await Bundle.open(location, loaders?.openFolder ?? null, signal, onBytes);
+  total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
+  const tokenizer = await Tokenizer.open(bundle);
+  const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
+  return make(bundle, tokenizer, await openSession(bundle, ort, device, threads ?? undefined));
+}
+
+function missingRuntime(device: Device): never {
+  throw new MissingBackendError(`device "${device}" without the option ort`, {
+    expected: "the module of ONNX Runtime, which a bundler must see",
+    remedy: 'import * as ort from "onnxruntime-web/wasm", and pass it as ort',
+  });
+}
+
+function checkFunction(name: string, value: unknown): void {
+  if (value != null && typeof value !== "function") throw invalid(name, value, "a function");
+}
+
+function checkSignal(value: unknown): void {
+  if (value != null && typeof (value as AbortSignal).aborted !== "boolean") {
+    throw invalid("signal", value, "an AbortSignal, such as the signal of an AbortController");
+  }
+}
+
+function invalid(name: string, value: unknown, expected: string): BadInputError {
+  return new BadInputError(`invalid ${name} ${shown(value)}`, { expected, remedy: `correct ${name}` });
 }

@@ -29,6 +29,9 @@ export class PromptTooLongError extends BadInputError {}
 /** A forward returned NaN or infinity. */
 export class NonFiniteAnswerError extends BadInputError {}
 
+/** A file could not be downloaded: the connection broke, or the server failed. */
+export class DownloadFailedError extends BadInputError {}
+
 /** A completed check failed: a file differs from its digest. */
 export class CheckFailedError extends LopaError {}
 

@@ -1,19 +1,4 @@
 /** Decode bundles of lopa-export in Node and in a browser tab. */
 
-export { SCHEMA_VERSION } from "./bundle/manifest.js";
-export type { Step } from "./decoding/step.js";
-export { Decoder, type OpenOptions, type StreamOptions } from "./decoder.js";
-export {
-  BadInputError,
-  CheckFailedError,
-  EngineFailedError,
-  LopaError,
-  MissingBackendError,
-  NonFiniteAnswerError,
-  PromptTooLongError,
-} from "./errors.js";
-export type { GenerationOptions } from "./generation_config/config.js";
-export type { DecodingParams } from "./options/decoding_params.js";
-export type { DoneEvent, DraftEvent, Event, GenerationResult, TextEvent } from "./requests/result.js";
-export type { Message } from "./text/chat_template.js";
-export type { Prompt } from "./text/prompt_ids.js";
+export * from "./browser.js";
+export { Decoder } from "./node_decoder.js";

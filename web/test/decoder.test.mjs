@@ -1,6 +1,6 @@
 // Events, stop strings, cancelling, errors and digests, on the bundle in the folder BUNDLE.
 import assert from "node:assert/strict";
-import { cp, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { cp, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,10 +12,13 @@ import {
   BadInputError,
   CheckFailedError,
   Decoder,
+  DownloadFailedError,
   LopaError,
+  MissingBackendError,
   PromptTooLongError,
   SCHEMA_VERSION,
 } from "../dist/index.js";
+import { Decoder as BrowserDecoder } from "../dist/browser.js";
 import { TextStream } from "../dist/text/text_stream.js";
 
 const { BUNDLE, EXPECTED } = process.env;
@@ -130,6 +133,50 @@ test("a signal cancels after the current step", async () => {
   assert.ok(result.tokens < 64);
 });
 
+// Check that what waits gets its turn between steps.
+async function checkTurns(opened) {
+  const { port1, port2 } = new MessageChannel();
+  for (const send of [setTimeout, setImmediate, (task) => (port2.once("message", task), port1.postMessage(null))]) {
+    const controller = new AbortController();
+    let stepsAfter = 0;
+    const on_step = ({ number }) => {
+      if (number === 2) send(() => controller.abort());
+      if (controller.signal.aborted) stepsAfter++;
+    };
+    const options = { max_new_tokens: 256, stop_at_eos: false, strategy: "vanilla", block_steps: 32 };
+    const result = await opened.generate(PROMPT, { ...options, signal: controller.signal, on_step });
+    assert.equal(result.stop_reason, "cancelled");
+    assert.ok(result.steps < 256 && stepsAfter <= 1, `${result.steps} steps, ${stepsAfter} after the signal`);
+  }
+  port1.close();
+  const late = await opened.generate(PROMPT, { ...LONG, signal: AbortSignal.abort() });
+  assert.deepEqual([late.stop_reason, late.steps], ["cancelled", 0]);
+}
+
+test("timers and messages run between steps, and cancel", () => checkTurns(decoder));
+
+test("timers and messages run between steps on WebAssembly, and cancel", async () => {
+  const opened = await Decoder.open(BUNDLE, { device: "wasm", ort: wasm, threads: 1 });
+  await checkTurns(opened);
+  await opened.close();
+});
+
+test("the next step waits for on_step, and its errors end the request", async () => {
+  let isRunning = false;
+  const on_step = async () => {
+    assert.ok(!isRunning);
+    isRunning = true;
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    isRunning = false;
+  };
+  assert.equal((await decoder.generate(PROMPT, { ...LONG, on_step, signal: null })).tokens, 64);
+  const mine = new RangeError("mine");
+  const fail = () => Promise.reject(mine);
+  await assert.rejects(decoder.generate(PROMPT, { on_step: fail }), (error) => error === mine);
+  await assertFails(decoder.generate(PROMPT, { on_step: 3 }), BadInputError, /on_step 3/);
+  await assertFails(decoder.generate(PROMPT, { signal: new AbortController() }), BadInputError, /signal/);
+});
+
 test("a time limit returns the committed text", async () => {
   const result = await decoder.generate(PROMPT, { ...LONG, time_limit: 1e-6 });
   assert.equal(result.stop_reason, "time_limit");
@@ -163,6 +210,7 @@ test("invalid prompts and options are rejected by name", async () => {
   await assertFails(generate("", {}), BadInputError, /empty prompt/);
   await assertFails(generate([1, 4096], {}), BadInputError, /4096/);
   await assertFails(generate([1, -1], {}), BadInputError, /-1/);
+  await assertFails(generate([1, , 2], {}), BadInputError, /1,null,2/);
   await assertFails(generate(12, { max_new_tokens: 2048 }), PromptTooLongError, /2048/);
   await assertFails(generate("\ud800", {}), BadInputError, /Unicode/);
   await assertFails(generate("a".repeat(10 ** 6), {}), PromptTooLongError, /1000000 characters/);
@@ -172,6 +220,10 @@ test("invalid prompts and options are rejected by name", async () => {
   await assertFails(generate("a", { skip_threshold: 2 }), BadInputError, /skip_threshold = 2/);
   await assertFails(generate("a", { block_size: 1.5 }), BadInputError, /block_size = 1.5/);
   await assertFails(generate("a", { stop: "text" }), BadInputError, /stop/);
+  await assertFails(generate("a", { stop: [, "text"] }), BadInputError, /stop/);
+  await assertFails(generate("a", { stop: ["\ud83c"] }), BadInputError, /stop/);
+  await assertFails(generate("a", { stop: ["🍎".repeat(1025)] }), BadInputError, /stop/);
+  assert.equal(decoder.params({ stop: ["🍎".repeat(1024)] }).stop.length, 1);
   await assertFails(generate("a", { seed: -1 }), BadInputError, /seed/);
   await assertFails(generate("a", { strategy: "d2f", branches: 2 }), BadInputError, /branches 2/);
   await assertFails(generate("a", { strategy: "d2f", cache: "dual" }), BadInputError, /"dual"/);
@@ -195,8 +247,11 @@ test("a closed decoder says so", async () => {
   const opened = await Decoder.open(BUNDLE, { threads: 1 });
   const events = opened.stream(PROMPT, { max_new_tokens: 32, stop_at_eos: false, drafts: true });
   await events.next();
+  let isClosed = false;
+  const closing = opened.close().then(() => (isClosed = true));
   await opened.close();
-  await opened.close();
+  assert.ok(isClosed);
+  await closing;
   const drain = async () => {
     for await (const event of events) assert.notEqual(event.type, "done");
   };
@@ -215,6 +270,8 @@ test("a broken bundle is rejected with a remedy", async () => {
   await assertFails(open(large), BadInputError, /head_size/);
   const outside = await changedBundle("outside", (manifest) => (manifest.files[3].path = "../tokenizer.json"));
   await assertFails(open(outside), BadInputError, /"\.\.\/tokenizer.json"/, /do not use this bundle/);
+  const surrogate = await changedBundle("surrogate", (manifest) => (manifest.files[3].path = "\ud83c.json"));
+  await assertFails(open(surrogate), BadInputError, /names the file "\\ud83c.json"/, /do not use this bundle/);
   const absent = await changedBundle("absent", () => {});
   await rm(join(absent, "tokenizer.json"));
   await assertFails(open(absent), BadInputError, /tokenizer.json is missing/, /copy the bundle/);
@@ -243,34 +300,73 @@ test("a file with another digest is rejected", async () => {
 });
 
 test("a bundle is fetched from an address, and checked", async () => {
-  let larger = "";
+  let [larger, failing, broken] = ["", "", ""];
   const server = createServer(async (request, response) => {
+    if (failing && request.url.endsWith(failing)) return response.writeHead(500).end();
     try {
       const content = await readFile(join(BUNDLE, request.url));
+      if (broken && request.url.endsWith(broken)) {
+        response.writeHead(200, { "content-length": content.length }).write(content.subarray(0, 1000));
+        return setTimeout(() => response.destroy(), 20);
+      }
       response.end(request.url.endsWith(larger) && larger ? Buffer.concat([content, Buffer.of(0)]) : content);
     } catch {
       response.writeHead(404).end();
     }
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  server.unref();
   const address = `http://127.0.0.1:${server.address().port}`;
   wasm.env.wasm.numThreads = 1;
-  const opened = await Decoder.open(address, { device: "wasm", ort: wasm });
+  const progress = [];
+  const on_progress = async (each) => progress.push(each);
+  const opened = await Decoder.open(address, { device: "wasm", ort: wasm, on_progress });
+  const names = ["tokenizer.json", "tokenizer_config.json", "model.cpu.onnx", "model.onnx.data"];
+  const total = (await Promise.all(names.map((name) => stat(join(BUNDLE, name))))).reduce((sum, { size }) => sum + size, 0);
+  assert.deepEqual(progress.at(-1), { loaded: total, total });
+  assert.ok(progress.every(({ loaded }, index) => index === 0 || loaded > progress[index - 1].loaded));
   const options = { max_new_tokens: 32, stop_at_eos: false };
   const [fetched, local] = [await opened.generate(PROMPT, options), await decoder.generate(PROMPT, options)];
   assert.deepEqual(fetched.token_ids, local.token_ids);
   await opened.close();
 
+  // the file for bundlers
+  await assertFails(BrowserDecoder.open(BUNDLE), BadInputError, /location/, /check the location/);
+  await assertFails(BrowserDecoder.open(address), MissingBackendError, /without the option ort/, /pass it as ort/);
+  const bundled = await BrowserDecoder.open(address, { device: "wasm", ort: wasm });
+  assert.deepEqual((await bundled.generate(PROMPT, options)).token_ids, local.token_ids);
+  assert.ok(bundled instanceof BrowserDecoder && !(bundled instanceof Decoder) && opened instanceof Decoder);
+  await bundled.close();
+
   larger = "tokenizer.json";
   await assertFails(Decoder.open(address), BadInputError, /tokenizer.json has more than \d+ bytes/);
   larger = "";
+  for (const name of ["manifest.json", "tokenizer.json", "model.onnx.data"]) {
+    const open = () => Decoder.open(address, { device: "wasm", ort: wasm });
+    [failing, broken] = [name, ""];
+    await assertFails(open(), DownloadFailedError, new RegExp(`${name} is not sent \\(HTTP status 500\\)`), /try again/);
+    [failing, broken] = ["", name];
+    await assertFails(open(), DownloadFailedError, new RegExp(`${name} cannot be fetched: `), /try again/);
+  }
+  const signal = AbortSignal.timeout(10);
+  await assert.rejects(Decoder.open(address, { device: "wasm", ort: wasm, signal }), { name: "TimeoutError" });
+  [failing, broken] = ["", ""];
+  const mine = new RangeError("mine");
+  for (const fail of [() => Promise.reject(mine), () => assert.fail(mine)]) {
+    await assert.rejects(Decoder.open(address, { on_progress: fail }), (error) => error === mine);
+  }
   await assertFails(Decoder.open(`${address}/nothing`), BadInputError, /manifest.json is missing \(HTTP status 404\)/);
   await assert.rejects(Decoder.open(address, { signal: AbortSignal.abort() }), { name: "AbortError" });
   server.close();
   await new Promise((resolve) => setTimeout(resolve, 10));
-  await assertFails(Decoder.open(address), BadInputError, /cannot be fetched/, /check the address/);
+  await assertFails(Decoder.open(address), DownloadFailedError, /cannot be fetched/, /check the address/);
 });
 
-test("an unknown device is rejected", async () => {
+test("invalid options of open are rejected", async () => {
+  for (const threads of [-1, 0, 1.5, 1025, "2"]) {
+    await assertFails(Decoder.open(BUNDLE, { threads }), BadInputError, /threads/);
+  }
+  await assertFails(Decoder.open(BUNDLE, { on_progress: 1 }), BadInputError, /on_progress 1/);
+  await assertFails(Decoder.open(BUNDLE, { signal: "x" }), BadInputError, /signal "x"/);
   await assertFails(Decoder.open(BUNDLE, { device: "cuda" }), BadInputError, /device "cuda"/);
 });

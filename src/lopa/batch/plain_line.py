@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import check_effects, check_names
+from lopa.runtime.generation_config import check_names
 from lopa.runtime.options import CONSTRAINTS, GRAMMARS
 from lopa.runtime.requests.request import Prompt
 from lopa.runtime.requests.result import GenerationResult
@@ -41,7 +41,6 @@ def options_of_prompt(run: Mapping[str, Any], own: Mapping[str, Any]) -> dict[st
     An answer satisfies one grammar or is one of the choices. Those of a prompt replace the run's, and its options that
     they exclude.
     """
-    check_effects(own)
     replaced: set[str] = set()
     if not {*GRAMMARS, "choices"}.isdisjoint(own):
         replaced = {*GRAMMARS, "choices", "anytime", "reference"}

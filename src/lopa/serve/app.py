@@ -19,9 +19,10 @@ from starlette.types import ASGIApp
 
 from lopa import __version__
 from lopa.runtime.errors import LopaError
+from lopa.serve.answering.draft_fields import StepRecords
 from lopa.serve.answering.reply import Reply, await_choices
 from lopa.serve.answering.service import PendingService, Service, pending_from_open
-from lopa.serve.answering.stream import WinningBranches, stream_from_reply
+from lopa.serve.answering.stream import stream_from_reply
 from lopa.serve.answering.submission import read_request, submit_request
 from lopa.serve.answering.tokenization import count_tokens, detokenize, tokenize
 from lopa.serve.http.api_error import FAILED, ApiError, api_error_from, logged_api_error, unavailable
@@ -128,7 +129,7 @@ class _Endpoints:
         service = self._service  # read after the wait, since a bundle may have been replaced meanwhile
         try:
             requested = read_request(service, request.url.path, body)
-            reply, winners = Reply(service, requested), WinningBranches()
+            reply, records = Reply(service, requested), StepRecords()
             drafts = requested.stream is not None and requested.stream.drafts
             _LOG.info(
                 "%s: %d choices requested, %s",
@@ -136,7 +137,7 @@ class _Endpoints:
                 requested.copies * len(requested.prompts),
                 requested.options.values,
             )
-            on_step = winners.record if drafts else None
+            on_step = records.record if drafts else None
             with renamed_fields(requested.names):
                 handles = await submit_request(service, requested, on_step, request.receive)
             if handles is None:
@@ -158,7 +159,7 @@ class _Endpoints:
                 handle.cancel()
 
         return EventResponse(
-            stream_from_reply(reply, handles, winners),
+            stream_from_reply(reply, handles, records),
             on_end=cancel,
             stall_seconds=service.limits.stall_seconds,
             headers=reply.headers,

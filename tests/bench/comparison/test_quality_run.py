@@ -119,6 +119,25 @@ def test_own_strategies_are_swept_over_a_grid(decoder: Decoder, items: list[Eval
         variants_from_text("agreement,d2f", {"gamma": (0.1,)})
 
 
+def test_close_values_are_configurations_of_their_own(decoder: Decoder, items: list[EvalItem]) -> None:
+    variants = variants_from_text("d2f", {"skip_threshold": (0.9999996, 1.0)})
+    assert [each.name for each in variants] == ["d2f skip_threshold=0.9999996", "d2f skip_threshold=1"]
+    done: list[int] = []
+    decode_outcomes(decoder, items[:1], variants, progress=done.append)
+    assert done == [1, 2]
+
+
+@pytest.mark.parametrize("curve", ["lopa", "lopa-first-masked", "speculative-d2f"])
+def test_a_sweep_of_another_option_keeps_branches(decoder: Decoder, curve: str) -> None:
+    """One branch, the default on a CPU, would measure D2F."""
+    for variant in variants_from_text(curve, {"skip_threshold": (0.7, 0.8)}):
+        assert variant_config(decoder, variant).branches == 4
+        assert variant.name.startswith(f"{curve} branches=4 skip_threshold=")
+        assert variant.curve == curve
+    (own,) = variants_from_text(curve, {"skip_threshold": (0.7,), "branches": (2,)})
+    assert variant_config(decoder, own).branches == 2
+
+
 @pytest.mark.usefixtures("agreement")
 def test_values_to_sweep_are_read_like_options() -> None:
     texts = ["agreement=2,3,2", "--skip-threshold=0.9,.8", "branches=2,auto", "seed=1,2"]

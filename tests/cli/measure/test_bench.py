@@ -120,6 +120,17 @@ def test_an_unwritable_file_is_reported_before_measuring(
     assert work not in done.stderr
 
 
+@pytest.mark.parametrize("command", [("bench", "quality"), ("tune",)])
+def test_a_plot_is_replaced_only_on_request(tiny_bundle: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    plot = tmp_path / "q.png"
+    plot.write_bytes(b"earlier")
+    prompts = (EVAL, "--limit", 1) if command[0] == "bench" else ("--eval", EVAL)
+    done = lopa_export(*command, tiny_bundle, *prompts, "--plot", plot)
+    assert (done.returncode, done.stdout, plot.read_bytes()) == (2, "", b"earlier")
+    assert f"--plot {plot} exists" in done.stderr
+    assert "choose another --plot, or --overwrite" in done.stderr
+
+
 def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     tiny_bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

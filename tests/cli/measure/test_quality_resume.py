@@ -60,6 +60,11 @@ def outcomes_of(output: Path) -> dict[Key, dict[str, Any]]:
     return {(each["prompt"], each["config"], each["options"]): each for each in records}
 
 
+def rows_of(output: Path) -> dict[str, int]:
+    """Return the number of prompts of every configuration in the report."""
+    return {row["config"]: row["measure"]["prompts"] for row in json.loads((output / REPORT).read_text())["rows"]}
+
+
 def test_an_interrupted_run_continues(
     tiny_bundle: Path,
     prompts: Path,
@@ -102,18 +107,23 @@ def test_a_finished_run_accepts_more_strategies_and_prompts(
     output = tmp_path / "out"
     assert bench(tiny_bundle, prompts, output, "--limit", 2).returncode == 0
     before = outcomes_of(output)
-    made = counted()
-    done = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "d2f,vanilla")
-    assert done.returncode == 0, done.stderr
-    assert len(made) == 1 + 4 + 3, "another prompt with d2f, and vanilla"
+    made, d2f = counted(), [f"d2f {value}" for value in (0.95, 0.9, 0.8, 0.7)]
+    done = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "vanilla")
+    assert (done.returncode, len(made)) == (0, 1 + 3), done.stderr
+    assert f"the report leaves out {', '.join(d2f)}, which did not decode all" in done.stderr
+    assert rows_of(output) == {"vanilla": 3}
+    done = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "d2f")
+    assert (done.returncode, len(made)) == (0, 1 + 3 + 1 + 4), "another prompt with d2f"
     after = outcomes_of(output)
-    assert len(after) == 3 * 5
     assert {key: after[key] for key in before} == before
+    assert rows_of(output) == dict.fromkeys(["vanilla", *d2f], 3), "rows of other strategies stay"
+    assert not bench(tiny_bundle, prompts, output, "--resume", "--strategies", "eb", "--sweep", "gamma=inf").returncode
+    made.clear()
     again = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "vanilla")
-    assert again.returncode == 0
-    assert len(made) == 1 + 4 + 3
-    assert outcomes_of(output) == after, "outcomes of other strategies stay"
-    assert [row["config"] for row in json.loads((output / REPORT).read_text())["rows"]] == ["vanilla"]
+    assert (again.returncode, len(made)) == (0, 0)
+    assert "leaves out" not in again.stderr
+    assert after.items() <= outcomes_of(output).items()
+    assert rows_of(output) == dict.fromkeys([*d2f, "eb gamma=inf", "vanilla"], 3)
 
 
 CHANGES: list[tuple[tuple[str | int, ...], Any, str]] = [

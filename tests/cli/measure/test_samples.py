@@ -38,7 +38,8 @@ def test_no_samples_for_prompts_without_task_ids(tiny_bundle: Path, tmp_path: Pa
     line: dict[str, object] = {"prompt": SUM, "answer": "a, b", "kind": "x", "scoring": "list", "max_new_tokens": 8}
     path = write_lines(tmp_path / "set.jsonl", [line])
     out, plot = tmp_path / "out", tmp_path / "plot.png"
-    options = ("--strategies", "drawn", "--output", out, "--plot", plot)
+    plot.write_bytes(b"earlier")
+    options = ("--strategies", "drawn", "--output", out, "--plot", plot, "--overwrite")
     done = lopa_export("bench", "quality", tiny_bundle, path, *options)
     assert done.returncode == 0, done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")

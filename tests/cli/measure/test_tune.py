@@ -72,6 +72,7 @@ def test_tune_saves_presets_that_a_request_uses(bundle: Path, questions: Path, t
     assert "preset exact" in slow.stderr
     assert "preset" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
     assert "requests now decode with balanced" in done.stdout
+    assert "\npreset      exact: strategy vanilla" in lopa_export("inspect", bundle).stdout
 
 
 def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Path, tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
         (("--eval", questions, "--budget", 0), "budget"),
         (("--eval", questions, "--sweep", "branches=2"), "--sweep needs --strategies"),
         (("--eval", questions, "--strategies", "d2g"), "did you mean d2f?"),
+        (("--eval", questions, "--strategies", "eb", "--sweep", "seed=1", "--save"), "'seed', which only requests can"),
     ):
         done = lopa_export("tune", bundle, *arguments)
         assert (done.returncode, message in done.stderr) == (2, True), (arguments, done.stderr)

@@ -1,18 +1,13 @@
-"""Options that a strategy does not read: no value changes the answer, and commands, files and servers refuse them."""
+"""Options that a strategy does not read: no value changes the answer, and the command line refuses them."""
 
-import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.batch.plain_line import options_of_prompt
-from lopa.runtime import BadInputError, Decoder
+from lopa.runtime import Decoder
 from lopa.runtime.strategy import STRATEGIES
-from lopa.serve.openai.body_options import BodyOptions
-from lopa.serve.openai.body_requests import options_of_body
 
 PROMPT = "Question: Ida has 4 pens and buys 3 more. How many pens does Ida have?\nAnswer:"
 OTHER_VALUES: dict[str, Any] = {
@@ -44,15 +39,8 @@ def test_other_strategies_read_these_options(decoder: Decoder) -> None:
     ("strategy", "option"),
     [("vanilla", "skip_threshold"), ("threshold", "block_add_threshold"), ("dream", "block_size")],
 )
-def test_a_request_with_an_unread_option_is_refused(
-    strategy: str, option: str, decoder: Decoder, tiny_bundle: Path
-) -> None:
+def test_the_command_line_refuses_an_unread_option(strategy: str, option: str, tiny_bundle: Path) -> None:
     flag = f"--{option.replace('_', '-')}"
     done = lopa_export("generate", tiny_bundle, "x", "--strategy", strategy, flag, OTHER_VALUES[option])
     assert done.returncode == 2
-    expected = f"cannot combine {option} {OTHER_VALUES[option]} with strategy '{strategy}'"
-    assert expected in done.stderr
-    given: dict[str, Any] = {"strategy": strategy, option: OTHER_VALUES[option]}
-    for take in (partial(options_of_prompt, {}), lambda values: options_of_body(decoder, BodyOptions(values=values))):
-        with pytest.raises(BadInputError, match=re.escape(expected)):
-            take(given)
+    assert f"cannot combine {option} {OTHER_VALUES[option]} with strategy '{strategy}'" in done.stderr

@@ -1,59 +1,78 @@
 /** A bundle in a folder or at a URL: its manifest and checked files. */
 
-import { BadInputError, CheckFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
+import { BadInputError, CheckFailedError, DownloadFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
 import { IS_NODE } from "../platform.js";
 import { MANIFEST_NAME, manifestFromJson, type FileRecord, type GraphTwin, type Manifest } from "./manifest.js";
 import { MAX_JSON_BYTES } from "./record.js";
 
-const REMEDY = "copy the bundle again, or export the checkpoint again";
+export const REMEDY = "copy the bundle again, or export the checkpoint again";
+
+/** Function that receives the size of each part of a file that arrives. The next part waits for it. */
+type OnBytes = (count: number) => unknown;
 
 /** The files of a bundle by name, relative with forward slashes. */
-interface Files {
+export interface Files {
   /** Folder or URL, for errors. */
   readonly location: string;
   /** Return the content of a file of at most `max` bytes. */
-  read(name: string, max: number): Promise<Uint8Array>;
-  /** Return the size of a file, or null if only reading it shows the size. */
-  size(name: string): Promise<number | null>;
-  /** Return the path of a file on this machine and its digest, or null if it has no path. */
-  onDisk(name: string): Promise<{ path: string; sha256: string } | null>;
+  read(name: string, max: number, onBytes?: OnBytes): Promise<Uint8Array>;
+  /** Return the size of a file. Absent if only reading it shows the size. */
+  size?(name: string): Promise<number>;
+  /** Return the path of a file on this machine and its digest. Absent if it has no path. */
+  onDisk?(name: string): Promise<{ path: string; sha256: string }>;
 }
+
+/** Function that returns the files of the bundle in a folder. */
+export type OpenFolder = (location: string | URL) => Promise<Files>;
 
 /** An opened bundle: its files and checked manifest. */
 export class Bundle {
   private constructor(
     readonly files: Files,
     readonly manifest: Manifest,
+    private readonly onBytes?: OnBytes,
   ) {}
 
   /** Open the bundle in a folder (Node) or at a URL. Throws BadInputError if the manifest is missing or invalid, if a
-   * file of a folder is missing, or if the schema differs. `signal` cancels downloads. */
-  static async open(location: string | URL, signal?: AbortSignal): Promise<Bundle> {
-    const files = await filesAt(location, signal);
+   * file of a folder is missing, or if the schema differs. Only `openFolder` can open folders. `signal` cancels downloads.
+   * `onBytes` is for files that are downloaded later. */
+  static async open(
+    location: string | URL,
+    openFolder: OpenFolder | null,
+    signal?: AbortSignal | null,
+    onBytes?: OnBytes,
+  ): Promise<Bundle> {
+    const files = await filesAt(location, openFolder, signal);
     const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${files.location}/${MANIFEST_NAME}`);
     for (const file of manifest.files) {
       checkName(file.path, files.location);
-      const size = await files.size(file.path);
-      if (size !== null) checkSize(file, size, files.location);
+      const size = await files.size?.(file.path);
+      if (size !== undefined) checkSize(file, size, files.location);
     }
-    return new Bundle(files, manifest);
+    return new Bundle(files, manifest, onBytes);
   }
 
   /** Return the content of a listed file. Throws BadInputError for another size, and CheckFailedError for another
    * digest. */
   async read(name: string): Promise<Uint8Array> {
     const file = this.#record(name);
-    const content = await this.files.read(name, file.size);
+    const content = await this.files.read(name, file.size, this.onBytes);
     checkSize(file, content.length, this.files.location);
     checkDigest(file, await sha256(content), this.files.location);
     return content;
   }
 
+  /** Return the sum of the sizes of listed files. */
+  size(names: readonly string[]): number {
+    return names.reduce((sum, name) => sum + this.#record(name).size, 0);
+  }
+
   /** Return the path of a listed file whose digest is right, or null if the bundle is not on this machine. */
   async path(name: string): Promise<string | null> {
-    const found = await this.files.onDisk(name);
-    if (found !== null) checkDigest(this.#record(name), found.sha256, this.files.location);
-    return found === null ? null : found.path;
+    const found = await this.files.onDisk?.(name);
+    if (found === undefined) return null;
+    checkDigest(this.#record(name), found.sha256, this.files.location);
+    return found.path;
   }
 
   /** Return the name of the graph for a provider in place of the graph `source`: the twin that is faster there, if it was
@@ -77,9 +96,14 @@ export class Bundle {
   }
 }
 
-async function filesAt(location: string | URL, signal?: AbortSignal): Promise<Files> {
+async function filesAt(
+  location: string | URL,
+  openFolder: OpenFolder | null,
+  signal?: AbortSignal | null,
+): Promise<Files> {
   const given = String(location);
-  if (IS_NODE && !/^https?:/.test(given)) return filesInFolder(location);
+  const hasFolders = IS_NODE && openFolder !== null;
+  if (hasFolders && !/^https?:/.test(given)) return openFolder(location);
   try {
     const base = new URL(given.endsWith("/") ? given : `${given}/`, globalThis.location?.href);
     if (base.protocol === "http:" || base.protocol === "https:") return filesAtUrl(base, signal);
@@ -87,85 +111,43 @@ async function filesAt(location: string | URL, signal?: AbortSignal): Promise<Fi
     // reported below
   }
   throw new BadInputError(`the bundle location ${shown(given)}`, {
-    expected: `${IS_NODE ? "a folder, or " : ""}an http or https address`,
+    expected: `${hasFolders ? "a folder, or " : ""}an http or https address`,
     remedy: "check the location",
   });
 }
 
-async function filesInFolder(location: string | URL): Promise<Files> {
-  const [fs, paths, { fileURLToPath }, { createHash }] = await Promise.all([
-    import("node:fs"),
-    import("node:path"),
-    import("node:url"),
-    import("node:crypto"),
-  ]);
-  const folder = String(location).startsWith("file:") ? fileURLToPath(location) : String(location);
-  const expected = "a bundle folder made by lopa-export onnx";
-  const isWithin = (path: string): boolean => {
-    const relative = paths.relative(fs.realpathSync(folder), fs.realpathSync(path));
-    return !relative.startsWith("..") && !paths.isAbsolute(relative);
-  };
-  const checkedPath = (name: string): string => {
-    const path = paths.join(folder, name);
-    try {
-      if (fs.statSync(path).isFile() && isWithin(path)) return path;
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== "ENOENT") {
-        throw new BadInputError(`${path}: ${errorText(error)}`, { expected, remedy: REMEDY }, error);
-      }
-      throw new BadInputError(`${path} is missing`, { expected, remedy: REMEDY });
-    }
-    throw new BadInputError(`${path} is no regular file inside the bundle`, { expected, remedy: REMEDY });
-  };
-  return {
-    location: folder,
-    async read(name, max) {
-      const path = checkedPath(name);
-      checkLimit(path, fs.statSync(path).size, max);
-      return new Uint8Array(await fs.promises.readFile(path));
-    },
-    async size(name) {
-      return fs.statSync(checkedPath(name)).size;
-    },
-    async onDisk(name) {
-      const path = checkedPath(name);
-      const hash = createHash("sha256");
-      for await (const chunk of fs.createReadStream(path)) hash.update(chunk as Uint8Array);
-      return { path: paths.resolve(path), sha256: hash.digest("hex") };
-    },
-  };
-}
-
-function filesAtUrl(base: URL, signal?: AbortSignal): Files {
+function filesAtUrl(base: URL, signal?: AbortSignal | null): Files {
   return {
     location: base.href.replace(/\/$/, ""),
-    async read(name, max) {
+    async read(name, max, onBytes) {
       const url = new URL(name.split("/").map(encodeURIComponent).join("/"), base);
-      const text = { expected: "a file of the bundle", remedy: "check the address and that the server sends the bundle" };
-      let response: Response;
-      try {
-        response = await fetch(url, { signal: signal ?? null });
-      } catch (error) {
+      const expected = "a file of the bundle";
+      const remedy = "check the address and that the server sends the bundle";
+      const failed = (problem: string, error?: unknown): DownloadFailedError =>
+        new DownloadFailedError(`${url.href} ${problem}`, { expected, remedy: `try again, or ${remedy}` }, error);
+      const onError = (error: unknown): never => {
         signal?.throwIfAborted();
-        throw new BadInputError(`${url.href} cannot be fetched: ${errorText(error)}`, text, error);
+        throw failed(`cannot be fetched: ${errorText(error)}`, error);
+      };
+      const { ok, status, body } = await fetch(url, { signal: signal ?? null }).catch(onError);
+      if (status === 404 || status === 410) {
+        throw new BadInputError(`${url.href} is missing (HTTP status ${status})`, { expected, remedy });
       }
-      if (!response.ok || response.body === null) {
-        throw new BadInputError(`${url.href} is missing (HTTP status ${response.status})`, text);
-      }
-      return contentOfStream(response.body, url.href, max);
-    },
-    async size() {
-      return null;
-    },
-    async onDisk() {
-      return null;
+      if (!ok || body === null) throw failed(`is not sent (HTTP status ${status})`);
+      return contentOfStream(body, url.href, max, onError, onBytes);
     },
   };
 }
 
 /** Return the content of a stream of at most `max` bytes. The memory for `max` bytes is reserved at once, so that a large
  * file is in memory once. */
-async function contentOfStream(stream: ReadableStream<Uint8Array>, name: string, max: number): Promise<Uint8Array> {
+async function contentOfStream(
+  stream: ReadableStream<Uint8Array>,
+  name: string,
+  max: number,
+  onError: (error: unknown) => never,
+  onBytes?: OnBytes,
+): Promise<Uint8Array> {
   const expected = "a bundle that fits into the memory of this page";
   const remedy = "use a smaller or quantized bundle, or lopa-export on a machine with more memory";
   const content = await withErrorsAsBadInput(
@@ -175,27 +157,29 @@ async function contentOfStream(stream: ReadableStream<Uint8Array>, name: string,
   );
   let size = 0;
   const reader = stream.getReader();
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return size === max ? content : content.slice(0, size);
-    size += value.length;
-    if (size > max) {
-      await reader.cancel();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read().catch(onError);
+      if (done) return size === max ? content : content.slice(0, size);
+      size += value.length;
       checkLimit(name, size, max);
+      content.set(value, size - value.length);
+      await onBytes?.(value.length);
     }
-    content.set(value, size - value.length);
+  } finally {
+    reader.cancel().catch(() => undefined);
   }
 }
 
-function checkLimit(name: string, size: number, max: number): void {
+export function checkLimit(name: string, size: number, max: number): void {
   if (size <= max) return;
   throw new BadInputError(`${name} has more than ${max} bytes`, { expected: `at most ${max} bytes`, remedy: REMEDY });
 }
 
-/** Throw BadInputError for a file name that leaves the bundle. */
+/** Throw BadInputError for a file name that leaves the bundle or is not Unicode. */
 function checkName(name: string, location: string): void {
   const parts = name.split("/");
-  if (!/[\\:\0]/.test(name) && !name.startsWith("/") && parts.every((part) => part !== ".." && part !== "")) return;
+  if (!/[\\:\0\p{Surrogate}]/u.test(name) && !name.startsWith("/") && parts.every((part) => part !== ".." && part !== "")) return;
   throw new BadInputError(`the bundle ${location} names the file ${shown(name)}`, {
     expected: "a relative path inside the bundle",
     remedy: `do not use this bundle; ${REMEDY}`,

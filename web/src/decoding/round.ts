@@ -140,12 +140,13 @@ function unmaskedTokens(
 
 /** Return the `count` most confident of the remaining positions, best first, ties by position. */
 function bestLookaheads({ left, proposed }: RoundOutcome, count: number): Lookahead[] {
-  const { confidences, tokens } = proposed;
+  const { confidences, probabilities, tokens } = proposed;
   const order = left.map((_, index) => index).sort((one, other) => descending(confidences[one]!, confidences[other]!));
   return order.slice(0, count).map((index, rank) => ({
     rank,
     position: left[index]!,
     token: tokens[index]!,
     confidence: confidences[index]!,
+    probability: probabilities[index]!,
   }));
 }

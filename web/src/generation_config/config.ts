@@ -149,13 +149,12 @@ function checkedSeed(seed: unknown): bigint {
 }
 
 function checkedStop(stop: unknown): readonly string[] {
-  const isValid =
-    Array.isArray(stop) &&
-    stop.length <= MAX_STOPS &&
-    stop.every((text) => typeof text === "string" && text.length > 0 && text.length <= MAX_STOP_CHARACTERS);
-  if (isValid) return stop as string[];
+  const isText = (text: unknown): boolean =>
+    typeof text === "string" && !/^$|\p{Surrogate}/u.test(text) && Array.from(text).length <= MAX_STOP_CHARACTERS;
+  const texts: unknown = Array.isArray(stop) && stop.length <= MAX_STOPS ? Array.from(stop) : null; // no holes
+  if (Array.isArray(texts) && texts.every(isText)) return texts as string[];
   throw new BadInputError(`invalid stop ${shown(stop)}`, {
-    expected: `a list of at most ${MAX_STOPS} strings of 1 to ${MAX_STOP_CHARACTERS} characters`,
+    expected: `a list of at most ${MAX_STOPS} Unicode strings of 1 to ${MAX_STOP_CHARACTERS} characters`,
     remedy: 'e.g. stop: ["\\n\\n"]',
   });
 }

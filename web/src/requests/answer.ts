@@ -31,9 +31,11 @@ export class Answer {
     const { decoding } = this;
     const events = this.#newText();
     if (this.drafts) {
-      const unmasked = decoding.anchor.unmasked.slice(decoding.promptLength);
+      const start = decoding.promptLength;
+      const unmasked = decoding.anchor.unmasked.slice(start);
+      const token_ids = decoding.generated().map((id, index) => (unmasked[index] ? id : null));
       const count = unmasked.filter(Boolean).length;
-      events.push({ type: "draft", step: step.number, text: this.#draft(unmasked), unmasked: count });
+      events.push({ type: "draft", step: step.number, text: this.#draft(unmasked), unmasked: count, token_ids, start });
     }
     if (this.#stream.stopped !== null) decoding.stop("stop_string");
     else if (decoding.stopReason === null && this.#seconds() >= decoding.context.params.time_limit) {

@@ -39,6 +39,10 @@ export interface DraftEvent {
   readonly text: string;
   /** Number of unmasked positions. It falls when positions behind an end of text are dropped. */
   readonly unmasked: number;
+  /** Ids of all generated positions, null for masked ones. */
+  readonly token_ids: readonly (number | null)[];
+  /** Position of the first of them in the sequence, as in the step's records. */
+  readonly start: number;
 }
 
 /** The last event, with the result. */

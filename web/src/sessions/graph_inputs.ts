@@ -43,7 +43,7 @@ export function graphInputs(
   }
   const committed = new Uint8Array(prefix.capacity).fill(1, 0, prefix.length);
   if (!isPortable) {
-    inputs["window_mask"] = new ort.Tensor("bool", windows.mask, [...rows, width]);
+    inputs["window_mask"] = new ort.Tensor("bool", windows.mask.slice(), [...rows, width]);
     inputs["prefix_mask"] = new ort.Tensor("bool", committed, [1, prefix.capacity]);
     inputs["logits_index"] = ints(windows.logitsIndex, [1, branches, queries]);
     inputs["temperature"] = floats(Float32Array.of(temperature), [1]);

@@ -102,7 +102,9 @@ export class OnnxGraph implements Graph {
       if (cache instanceof DeviceCache) {
         return this.ort.Tensor.fromGpuBuffer(cache.buffer as never, { dataType: type, dims });
       }
-      const values = this.#pastNames.length === 1 ? cache.block : cache.array(index);
+      const rows = this.#pastNames.length === 1 ? cache.block : cache.array(index);
+      // With env.wasm.proxy, a worker takes the memory of its inputs away.
+      const values = this.ort.env.wasm?.proxy ? rows.slice() : rows;
       return new this.ort.Tensor(type, values as Float32Array, dims);
     });
     return Object.fromEntries(this.#pastNames.map((name, index) => [name, tensors[index]!]));

@@ -17,20 +17,20 @@ export type { OnnxRuntime };
 export type Device = "cpu" | "wasm" | "webgpu";
 export const DEVICES: readonly Device[] = ["cpu", "wasm", "webgpu"];
 
-/** Open the bundle's graph on a device. `ort` is the module onnxruntime-node or onnxruntime-web.
+/** Open the bundle's graph on a device. `ort` returns the module onnxruntime-node or onnxruntime-web.
  *
  * Throws MissingBackendError for a device that this machine lacks, and BadInputError for a bundle that ONNX Runtime
  * cannot open. */
 export async function openSession(
   bundle: Bundle,
-  ort: OnnxRuntime | undefined,
+  ort: () => Promise<OnnxRuntime>,
   device: Device,
   threads: number | undefined,
 ): Promise<Session> {
   const { manifest, files } = bundle;
   checkBundle(bundle);
   if (device === "webgpu") await checkWebgpu();
-  const runtime = ort ?? (await importRuntime(device));
+  const runtime = await ort();
   if (device === "wasm" && threads !== undefined) runtime.env.wasm.numThreads = threads;
   const [dialect, graph] = graphForDevice(bundle, device);
   // In a portable graph every node runs on the GPU, so its caches can be there too.
@@ -47,6 +47,11 @@ export async function openSession(
   });
   const gpu = hasDeviceCaches ? ((await runtime.env.webgpu.device) as unknown as GpuDevice) : null;
   return new Session(device, new OnnxGraph(runtime, opened, manifest, dialect, gpu, files.location));
+}
+
+/** Return the names of the files that `openSession` reads. */
+export function filesOfSession(bundle: Bundle, device: Device): string[] {
+  return [graphForDevice(bundle, device)[1], bundle.manifest.weights];
 }
 
 /** Return the dialect and the name of the graph for a device: the portable one for WebGPU, if there is one, otherwise
@@ -76,21 +81,6 @@ async function checkWebgpu(): Promise<void> {
     expected: "a browser with WebGPU, on a page from https or localhost",
     remedy: 'open the bundle with device "wasm", or use another browser',
   });
-}
-
-async function importRuntime(device: Device): Promise<OnnxRuntime> {
-  const names = { cpu: "onnxruntime-node", wasm: "onnxruntime-web", webgpu: "onnxruntime-web/webgpu" };
-  const name = names[device];
-  try {
-    const found = (await import(/* @vite-ignore */ name)) as OnnxRuntime & { default?: OnnxRuntime };
-    return found.InferenceSession === undefined ? found.default! : found;
-  } catch (error) {
-    throw new MissingBackendError(
-      `device "${device}" needs the package ${name}: ${errorText(error)}`,
-      { expected: "an installed ONNX Runtime", remedy: `npm install ${name.split("/")[0]}, or pass the module as ort` },
-      error,
-    );
-  }
 }
 
 async function openGraph(

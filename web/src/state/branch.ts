@@ -28,6 +28,7 @@ export interface Lookahead {
   readonly position: number;
   readonly token: number;
   readonly confidence: number;
+  readonly probability: number;
 }
 
 /** Prompt and generated blocks of one hypothesis. Masked positions hold the mask token. */

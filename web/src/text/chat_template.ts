@@ -1,4 +1,4 @@
-/** The prompt text of a chat, by the bundle's template and the package @huggingface/jinja. */
+/** The prompt text of a chat, by the bundle's template. */
 
 import type { JsonObject } from "../bundle/record.js";
 import { isObject } from "../bundle/record.js";
@@ -38,10 +38,10 @@ export async function textFromMessages(
     if (name.endsWith("_token") && typeof text === "string") names[name] = text;
   }
   try {
-    // Only chats need this package, which is as large as this one.
-    const { Template } = await import("@huggingface/jinja");
-    const parsed = new Template(template);
-    const render = (chat: readonly unknown[]): string => parsed.render({ ...names, messages: chat });
+    // Only chats need @huggingface/jinja, which is as large as this package.
+    const { renderer } = await import("./python_template.js");
+    const rendered = renderer(template);
+    const render = (chat: readonly unknown[]): string => rendered({ ...names, messages: chat });
     const roles = new Set(messages.map((each) => each.role));
     const inParts = new Set([...roles].filter((role) => takesOnlyParts(render, role)));
     return render(messages.map((each) => (inParts.has(each.role) ? asParts(each) : each)));

@@ -21,7 +21,7 @@ export function idsFromPrompt(
   if (typeof prompt === "string") {
     ids = prompt === "" ? [] : tokenizer.encode(prompt, manifest.decoding.add_bos, params.special_tokens);
   } else {
-    ids = Array.isArray(prompt) ? (prompt as unknown[]) : [prompt];
+    ids = Array.isArray(prompt) ? Array.from(prompt as unknown[]) : [prompt];
   }
   if (ids.length === 0) {
     throw new BadInputError("an empty prompt", {

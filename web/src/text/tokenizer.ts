@@ -6,12 +6,16 @@ import type { Bundle } from "../bundle/bundle.js";
 import { isObject, objectFromJson, type JsonObject } from "../bundle/record.js";
 import { BadInputError, PromptTooLongError, shown, withErrorsAsBadInput } from "../errors.js";
 import { isMarkup, templateOfSettings, textFromMessages, type Message } from "./chat_template.js";
+import { supportedParts } from "./tokenizer_parts.js";
 
-const TOKENIZER_NAME = "tokenizer.json";
-const TOKENIZER_CONFIG_NAME = "tokenizer_config.json";
+export const TOKENIZER_NAME = "tokenizer.json";
+export const TOKENIZER_CONFIG_NAME = "tokenizer_config.json";
 /** Characters of a text that fit into one position, at most: a longer text is rejected before it is encoded. */
 const MAX_CHARACTERS_PER_POSITION = 256;
-const EXPECTED = { expected: "the tokenizer files that lopa-export onnx wrote", remedy: "export the checkpoint again" };
+const EXPECTED = {
+  expected: "the files that lopa-export onnx wrote, and a tokenizer that lopa-web supports",
+  remedy: "export the checkpoint again, or decode in Python",
+};
 
 interface AddedToken {
   readonly id: number;
@@ -62,8 +66,9 @@ export class Tokenizer {
     const { mask, eos, pad, bos, stops = [] } = bundle.manifest.special_tokens;
     const named = new Set([mask, eos, pad, bos, ...stops].filter((id) => id !== null));
     return withErrorsAsBadInput(`the tokenizer of ${location}`, EXPECTED, () => {
+      const parts = supportedParts(definition!);
       const added = addedTokens(definition!);
-      const backend = new Backend(definition!, settings!);
+      const backend = new Backend(parts, {});
       const missing = [...named].filter((id) => backend.id_to_token(id) === undefined);
       if (missing.length > 0) {
         throw new BadInputError(`${location}/${TOKENIZER_NAME} has no token for the ids ${missing.join(", ")}`, EXPECTED);
@@ -73,7 +78,7 @@ export class Tokenizer {
         special || named.has(id) || (template !== null && isMarkup(content, template));
       const control = new Set([...named, ...added.filter(isControl).map((token) => token.id)]);
       const kept = added.filter((token) => !control.has(token.id));
-      const literal = new Backend({ ...definition!, added_tokens: kept }, settings!);
+      const literal = new Backend({ ...parts, added_tokens: kept }, {});
       const maxCharacters = bundle.manifest.dimensions.max_positions * MAX_CHARACTERS_PER_POSITION;
       return new Tokenizer({
         ...{ backend, literal, added, named, control, bos, maxCharacters, template, location },

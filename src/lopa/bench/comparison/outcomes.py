@@ -131,10 +131,13 @@ class KeptOutcomes:
         """Return the outcome of a configuration on a prompt, or None."""
         return self._found.get(_key(item, name, config))
 
+    def outcomes(self, items: Sequence[EvalItem], name: str, config: GenerationConfig) -> list[KeptOutcome | None]:
+        """Return the outcomes of a configuration, None for prompts without one."""
+        return [self.find(item, name, config) for item in items]
+
     def texts(self, items: Sequence[EvalItem], name: str, config: GenerationConfig) -> list[str | None]:
         """Return the answers of a configuration, None for prompts without a task_id."""
-        kept = [self.find(item, name, config) for item in items]
-        return [None if each is None else each.text for each in kept]
+        return [None if each is None else each.text for each in self.outcomes(items, name, config)]
 
     def add(self, item: EvalItem, name: str, config: GenerationConfig, outcome: DecodeOutcome, text: str) -> None:
         """Store an outcome with its answer. Raises OutputFailedError if it cannot be written."""

@@ -69,7 +69,7 @@ class Row:
     strategy: StrategyName
     branches: int | Literal["auto"] | None
     options: dict[str, Any]
-    """Options of the configuration other than strategy and branches."""
+    """Options of the configuration other than strategy and branches, with "inf" for infinity."""
     curve: str
     """Name of the curve that the configuration is a point of."""
     kind: str
@@ -138,7 +138,7 @@ def _rows_of_kind(kind: str, outcomes: QualityOutcomes) -> list[Row]:
             config=variant.name,
             strategy=variant.strategy,
             branches=variant.branches,
-            options=dict(variant.options),
+            options={name: "inf" if value == math.inf else value for name, value in variant.options},
             curve=variant.curve_name,
             kind=kind,
             measure=measure_from_outcomes(own),

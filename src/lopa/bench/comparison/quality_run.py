@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from lopa.bench.comparison.decodes import Decodes
 from lopa.bench.comparison.outcomes import KeptOutcomes
@@ -11,7 +14,8 @@ from lopa.bench.comparison.variants import Variant
 from lopa.bench.eval_set import EvalItem
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
+from lopa.runtime.generation_config import GenerationConfig, options_from_defaults
 
 MAX_NEW_TOKENS = 256
 
@@ -51,6 +55,43 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
     need a cost table of the device.
     """
     return tuple(variant for variant in variants if _fits(decoder, variant))
+
+
+class _EarlierRow(msgspec.Struct, frozen=True):
+    config: str
+    strategy: str
+    branches: int | Literal["auto"] | None
+    options: dict[str, bool | int | float | str | None]
+    curve: str
+
+
+class _EarlierReport(msgspec.Struct, frozen=True):
+    rows: tuple[_EarlierRow, ...]
+
+
+def with_earlier_variants(
+    decoder: Decoder, items: Sequence[EvalItem], variants: tuple[Variant, ...], kept: KeptOutcomes, report: Path
+) -> tuple[tuple[Variant, ...], list[str]]:
+    """Return `variants` after the configurations of an earlier report that `kept` has all outcomes of.
+
+    Also return the names of its other configurations. Raises BadInputError for a file that is not a report.
+    """
+    if not report.is_file():
+        return variants, []
+    expected, remedy = "a report of bench quality", "remove the file, or choose another --output"
+    text = bytes_from_file(report, expected=expected, remedy=remedy)
+    found = value_from_json(text, _EarlierReport, source=str(report), expected=expected, remedy=remedy)
+    earlier = {row.config: row for row in found.rows}  # one row for each kind of prompts
+    complete, left_out = list[Variant](), list[str]()
+    for name in [name for name in earlier if all(name != variant.name for variant in variants)]:
+        row = earlier[name]
+        options = tuple(options_from_defaults(row.options).items())
+        each = Variant(name, row.strategy, row.branches, options, row.curve)
+        if _fits(decoder, each) and None not in kept.outcomes(items, name, variant_config(decoder, each)):
+            complete.append(each)
+        else:
+            left_out.append(name)
+    return (*complete, *variants), left_out
 
 
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:

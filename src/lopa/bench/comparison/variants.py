@@ -66,17 +66,20 @@ class Sweep:
         """Return one configuration per value, named after the curve and the value.
 
         `swept` has values of options by name. Those that the strategy reads replace the values of the sweep, in all
-        combinations. The points of a curve differ in the last option that has several values.
+        combinations. The points of a curve differ in the last option that has several values. A sweep of `branches`
+        keeps _SWEPT_BRANCHES beside other options, because one branch on a CPU would measure another strategy.
         """
         read = {name: values for name, values in (swept or {}).items() if self._reads(name, swept or {})}
+        if read and self.control == "branches":
+            read = {"branches": _SWEPT_BRANCHES, **read}
         fixed = [each for each in self.options if each[0] not in read]
         varied = dict(sorted(read.items(), key=lambda each: len(each[1]) > 1))  # single values first
         varied = varied or ({self.control: self.values} if self.values else {})
         singles = sum(len(each) == 1 for each in varied.values())
         found = []
         for values in product(*varied.values()):
-            texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-            words = [curve, *(f"{name}={text}" if read else text for name, text in zip(varied, texts, strict=True))]
+            texts = zip(varied, map(_exact_text, values), strict=True)
+            words = [curve, *(f"{name}={text}" if read else text for name, text in texts)]
             options = (*fixed, *zip(varied, values, strict=True))
             line = " ".join([curve, *words[1 + singles : -1]])
             found.append(Variant(" ".join(words), self.strategy, options=options, curve=line))
@@ -89,6 +92,12 @@ class Sweep:
         return reads_option(strategy, name)
 
 
+def _exact_text(value: Any) -> str:
+    """Return a value for a name: a number with all its digits, without a trailing ".0"."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+_SWEPT_BRANCHES = (4,)
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
 _GAMMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _DRAFTS = (2, 3, 4)

@@ -108,6 +108,10 @@ def _summary(bundle: Bundle) -> str:
         *((f"for {each.provider}", f"{each.graph}  replaces {each.source}") for each in manifest.twins),
         ("decoding", _decoding(manifest.params())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
+        *(
+            ("preset", f"{name}: {defaults_text(each.options)}; on {', '.join(each.devices)}: {each.measured}")
+            for name, each in manifest.presets.items()
+        ),
         *_lookahead(manifest),
         *([("chat", "template in manifest.json, set by lopa-export edit")] if manifest.chat_template else []),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),

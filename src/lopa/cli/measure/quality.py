@@ -7,14 +7,19 @@ import click
 
 from lopa.bench.comparison.outcomes import KeptOutcomes
 from lopa.bench.comparison.quality_figures import rows_from_outcomes
-from lopa.bench.comparison.quality_run import decode_outcomes, shared_settings, variant_config
+from lopa.bench.comparison.quality_run import (
+    decode_outcomes,
+    shared_settings,
+    variant_config,
+    with_earlier_variants,
+)
 from lopa.bench.comparison.quality_table import QualityReport, tables_from_quality
 from lopa.bench.comparison.score_plot import check_matplotlib, panels_of_quality
 from lopa.bench.comparison.variants import PUBLISHED
 from lopa.bench.data_sets import sample_file, write_samples
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import show_progress
-from lopa.bench.report import check_output, prompt_file, run_now
+from lopa.bench.report import check_output, files_of_report, prompt_file, run_now
 from lopa.cli.measure.compared_strategies import requested_variants, strategies_options, supported_variants
 from lopa.cli.measure.report_output import ReportOutput, command_line, note, plot_option, report_option, resume_option
 from lopa.cli.options.devices import device_options
@@ -86,6 +91,13 @@ def command(
             for name in configs if has_samples else ():
                 check_output(sample_file(output, name))
             opened.enter_context(kept.writing(resume=resume, note=note))
+            if resume:
+                earlier = files_of_report(output, _NAME)[0]
+                variants, left_out = with_earlier_variants(decoder, items, variants, kept, earlier)
+                if left_out:
+                    reason = "which did not decode all of these prompts; name their strategies too to decode the rest"
+                    note(f"the report leaves out {', '.join(left_out)}, {reason}")
+                configs = {variant.name: variant_config(decoder, variant) for variant in variants}
         progress = opened.enter_context(show_progress("decodes", len(items) * len(configs), quiet=quiet()))
         outcomes = decode_outcomes(decoder, items, variants, progress, kept=kept)
         rows = rows_from_outcomes(items, outcomes)

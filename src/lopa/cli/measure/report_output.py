@@ -37,7 +37,12 @@ def resume_option(help_text: str) -> Callable[[_Command], _Command]:
 
 def plot_option(help_text: str) -> Callable[[_Command], _Command]:
     """Add --plot FILE, passed as `plot`."""
-    return option("--plot", type=click.Path(path_type=Path), metavar="FILE", help=help_text)
+    return option(
+        "--plot",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"{help_text} An existing file needs --overwrite or --resume.",
+    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class ReportOutput:
     """Folder for the report in JSON and Markdown."""
     plot: Path | None = None
     replaces: bool = False
-    """True if an earlier report in the folder may be overwritten."""
+    """True if an earlier report in the folder, and an earlier plot, may be overwritten."""
     resumes: bool | None = None
     """True if an earlier report in the folder is continued, None for a benchmark that cannot."""
 
@@ -64,17 +69,22 @@ class ReportOutput:
     def check(self, name: str) -> None:
         """Create the folder of the report `name`, but not that of the plot.
 
-        Raises BadInputError for a file that is not writable, and for an earlier report that may not be replaced. Call
-        this after reading all input and before the measurement, so that no measurement is lost.
+        Raises BadInputError for a file that is not writable, and for an earlier report or plot that may not be
+        replaced. Call this after reading all input and before the measurement, so that no measurement is lost.
         """
+        keeps = not (self.replaces or self.resumes)
         if self.plot is not None:
-            check_replaceable(self.plot)
+            place = check_replaceable(self.plot)
+            if keeps and place.regular and place.status is not None:
+                raise BadInputError(
+                    f"--plot {self.plot} exists", expected="a new file", remedy="choose another --plot, or --overwrite"
+                )
         if self.folder is None:
             return
         files = files_of_report(self.folder, name)
         names = (*(file.name for file in files), f"{name}.outcomes.jsonl")
         earlier = [each for each in names if (self.folder / each).is_file()]
-        if earlier and not (self.replaces or self.resumes):
+        if earlier and keeps:
             raise BadInputError(
                 f"{self.folder} holds an earlier report: {', '.join(earlier)}",
                 expected=f"a folder without a report of {name}",

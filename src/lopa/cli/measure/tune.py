@@ -146,6 +146,8 @@ def command(
         named = [Candidate(each.name, each.requested) for each in fitting]
         for each in named:
             each.config(decoder)
+            if save:
+                checked_defaults(each.options)
         files.check(_NAME)
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(path, limit)

@@ -122,6 +122,7 @@ class LopaLoop:
             np.repeat(end.numbers, [len(each) for each in end.unmasked]),
             None if self.answer.stop_reason is None else self.anchor.lookahead,
             joined(end.edited),
+            end.places,
         )
 
     def _lopa_round(self, packed: PackedRows, rows: RowStatistics) -> RoundEnd:

@@ -1,6 +1,6 @@
 """Record of one decoding step, and the flat table of several, with a row for each sampled position of each branch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ class Step:
     """Lookahead token that completed the answer, which no later step verifies; None in other steps."""
     edited: EditedTokens = field(default_factory=EditedTokens)
     """Unmasked tokens that the step replaced."""
+    places: Mapping[int, int] | None = None
+    """New position of every position that is still there, if holes changed their lengths; otherwise None."""
 
 
 _TYPES: dict[str, type[np.generic]] = {

@@ -52,8 +52,8 @@ def edits(options: Options) -> bool:
 def check_effects(given: Options) -> None:
     """Raise BadInputError for an option that has no effect with the strategy given with it.
 
-    Commands, files of prompts and servers check this. Python programs may give such options, as configurations of
-    published code state all of theirs and comparisons use the same options for every strategy.
+    The command line checks this. Programs and clients may give such options, as configurations of published code state
+    all of theirs and comparisons use the same options for every strategy.
     """
     if given.get("strategy") is None:
         return

@@ -39,7 +39,7 @@ class OptionFields(Generic[Unset]):
     temperature: float | Unset = option(LENGTH, advanced=False, default=0.0, check=checked_temperature,
         help="Temperature of random draws; 0 decodes greedily.")
     top_p: float | Unset = option(LENGTH, advanced=False, default=1.0, conditional=True, max=1.0, above=True,
-        help="Draw from the most probable candidates whose probabilities sum to this.")
+        help="Draw from the most probable tokens that hold this share of all probability, counted before top_k.")
     seed: int | Unset = option(LENGTH, advanced=False, per_request=True, check=checked_seed,
         documented_default="random for each answer with a temperature, otherwise 0",
         help="Seed of random draws; -1 or random for a random one. Results have the seed in effect.")

@@ -70,7 +70,9 @@ class OutputProcessor:
             unmasked = answer.unmasked[answer.start : answer.end]
             shown = unmasked if self._holes is None else answer.unmasked[self._holes.positions]
             draft = self._draft(answer.generated, unmasked)
-            events.append(DraftEvent(step.number, draft, int(np.count_nonzero(shown))))
+            known = zip(answer.generated.tolist(), unmasked.tolist(), strict=True)
+            ids = tuple(token if is_unmasked else None for token, is_unmasked in known)
+            events.append(DraftEvent(step.number, draft, int(np.count_nonzero(shown)), ids, answer.start))
         if self._stopped is not None:
             self._loop.stop("stop_string")
         elif answer.stop_reason is not None:

@@ -72,6 +72,10 @@ class DraftEvent:
     text: str
     unmasked: int = 0
     """Number of unmasked positions. It falls when positions behind an end of text are dropped."""
+    token_ids: tuple[int | None, ...] = ()
+    """Ids of all generated positions, None for masked ones. With holes: from the first hole to the last one."""
+    start: int = 0
+    """Position of the first of them in the sequence, as in the step's records."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
-from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, TextEvent
+from lopa.serve.answering.draft_fields import DraftFields, StepRecords
 from lopa.serve.answering.reply import Reply, check_complete
 from lopa.serve.answering.submission import Handles
 from lopa.serve.chat.answer_parser import AnswerParser, Part
@@ -16,38 +15,19 @@ from lopa.serve.http.events import KEEP_ALIVE
 from lopa.serve.protocols.choice import Choice, choice_from_parts
 from lopa.serve.protocols.reply_format import StreamFormat
 
-
-@dataclass(frozen=True)
-class WinningBranches:
-    """Winning branches of all choices of one request."""
-
-    _noted: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-
-    def record(self, answer: int, step: Step) -> None:
-        """Record the winner of a step of choice `answer`. The engine calls this."""
-        self._noted[answer, step.number] = {
-            "branch": step.winner,
-            "branches": len(step.branches),
-            "confidences": step.confidences,
-        }
-
-    def of_step(self, answer: int, number: int) -> dict[str, Any]:
-        """Return the `lopa` fields of a draft event: winner (0-based, the anchor last), number of branches, and the
-        confidence of each branch in its masked positions."""
-        return self._noted[answer, number]
-
-
 NumberedEvents = tuple[int, Sequence[Event] | Exception]
 """Index of a choice with its new events, or with the error that ended it."""
 
 
-async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
+async def stream_from_reply(reply: Reply, handles: Handles, records: StepRecords) -> AsyncIterator[bytes]:
     """Yield the server-sent events of all choices in order of arrival. Events that arrive together form one part.
 
     An error is the last event, without [DONE].
     """
     written = cast(StreamFormat, reply.format)  # scores, which have no other, are never streamed
     form, decode_ids = handles[0].form, reply.service.decode_ids
+    tokenizer = reply.service.engine.decoder.tokenizer
+    drafts = [DraftFields(records, index, tokenizer) for index in range(len(handles))]
     parsers = [AnswerParser(form) for _ in handles]
     parts: list[list[Part]] = [[] for _ in handles]
     choices: dict[int, Choice] = {}
@@ -71,7 +51,7 @@ async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBran
                 if isinstance(event, TextEvent):
                     sent += encode(index, parsers[index].feed(event))
                 elif isinstance(event, DraftEvent):
-                    sent += written.draft(index, _draft_fields(event, winners.of_step(index, event.step)))
+                    sent += written.draft(index, drafts[index].of_event(event))
                 else:
                     result = check_complete(event.result)
                     sent += encode(index, parsers[index].end())
@@ -84,15 +64,6 @@ async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBran
         yield written.end([choices[index] for index in range(len(choices))])
     except Exception as error:  # the status line was sent long ago, so the error goes into the stream
         yield sent + written.error(reply.count_error(error))
-
-
-def _draft_fields(event: DraftEvent, winner: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "draft": event.text,
-        "step": event.step,
-        "unmasked": event.unmasked,
-        **winner,
-    }
 
 
 async def merge_events(handles: Handles, seconds: float) -> AsyncGenerator[NumberedEvents | None, None]:

@@ -21,7 +21,7 @@ from lopa.runtime.errors import (
     QueueFullError,
     ResourceExhaustedError,
 )
-from lopa.runtime.generation_config import OPTIONS, GenerationConfig, ResolvedOptions, check_effects
+from lopa.runtime.generation_config import OPTIONS, GenerationConfig, ResolvedOptions
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.requests.request import Request
 from lopa.serve.openai.body_options import LENGTH, LOPA_FIELD, BodyOptions, replace_words
@@ -47,7 +47,6 @@ def options_of_body(decoder: Decoder, options: BodyOptions) -> ResolvedOptions:
     """
     with option_errors(decoder.resolve, options):
         config = GenerationConfig.from_mapping(options.values)
-        check_effects(options.values)
         if not decoder.bundle.manifest.with_logits and options.params.get("top_k") == "top_k":
             config = replace(config, top_k=min(config.top_k or TOP_K, TOP_K))
         return decoder.resolve(config)
@@ -163,16 +162,17 @@ def _field_error(requested: AnswerRequest, error: BadInputError) -> FieldError:
         param = requested.length_param if error.answer_too_long else param
         names = {LENGTH: requested.length_param}
         return error.of_field(param, lambda text: replace_words(text, names), code="context_length_exceeded")
-    if isinstance(error, GrammarRefusedError) and LENGTH in error.remedy:  # the answer is too short for it
-        names = {LENGTH: requested.length_param}
-        if requested.chat is not None:
-            error = error.with_remedy(f"{error.remedy}; reasoning counts too, and thinking_token_budget limits it")
-        return error.of_field(requested.length_param, lambda text: replace_words(text, names))
-    if isinstance(error, GrammarRefusedError) and requested.chat is not None and requested.chat.may_call:
-        error = error.with_remedy("simplify the schemas of the tools")
-        return error.of_field("tools", received=f"the grammar of the tools is not usable: {error.received}")
     if isinstance(error, GrammarRefusedError):
-        param = next((params[name] for name in GRAMMARS if name in params), LOPA_FIELD)
+        may_call = requested.chat is not None and requested.chat.may_call
+        param = "tools" if may_call else next((params[name] for name in GRAMMARS if name in params), LOPA_FIELD)
+        if LENGTH in error.remedy:  # the answer is too short for it
+            names = {LENGTH: requested.length_param}
+            if requested.chat is not None:
+                error = error.with_remedy(f"{error.remedy}; reasoning counts too, and thinking_token_budget limits it")
+            return error.of_field(param, lambda text: replace_words(text, names))
+        if may_call:
+            error = error.with_remedy("simplify the schemas of the tools")
+            return error.of_field(param, received=f"the grammar of the tools is not usable: {error.received}")
     elif isinstance(error, ChoicesRefusedError):
         param = params.get("choices", LOPA_FIELD)
     return error.of_field(param)

@@ -1,0 +1,32 @@
+// Encode texts and render chats, for tests/web/test_web_token_ids.py and test_web_prompts.py.
+//
+//   node texts.mjs < LINES
+//
+// A line is the text of a tokenizer.json to open, {"tokenizer": ...}, a text to encode, or a chat to render, {"template":
+// ..., "messages": ..., "settings": ...}. Each has a line of the output: {"error": ...}, {}, {"ids", "text"} or {"text"}.
+import { createInterface } from "node:readline";
+
+import { textFromMessages } from "../dist/text/chat_template.js";
+import { Tokenizer } from "../dist/text/tokenizer.js";
+
+const special_tokens = { mask: null, eos: null, pad: null, bos: null };
+const manifest = { special_tokens, chat_template: null, dimensions: { max_positions: 4096 } };
+let tokenizer;
+
+async function answer(given) {
+  if (typeof given === "string") {
+    const ids = tokenizer.encode(given, false, false);
+    return { ids, text: tokenizer.decode(ids) };
+  }
+  if (given.tokenizer !== undefined) {
+    const read = async (name) => new TextEncoder().encode(name === "tokenizer.json" ? given.tokenizer : "{}");
+    tokenizer = await Tokenizer.open({ files: { location: "bundle" }, read, manifest });
+    return {};
+  }
+  return { text: await textFromMessages(given.template, given.messages, given.settings, "bundle") };
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const found = await answer(JSON.parse(line)).catch((error) => ({ error: `${error.name}: ${error.message}` }));
+  console.log(JSON.stringify(found));
+}
