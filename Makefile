@@ -9,6 +9,7 @@ RAY := .venv-ray
 WEBGPU := .webgpu
 QNN := .venv-qnn
 HEADERS := .onnxruntime-headers
+PROMETHEUS := .prometheus
 WEB := web
 CHROMIUM := .chromium
 BUNDLERS := .bundlers
@@ -17,7 +18,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web web-texts grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -129,6 +130,16 @@ test-cpp: $(VENV)/test-ready $(HEADERS)/include/nlohmann/json.hpp ## the C++ pro
 $(HEADERS)/include/nlohmann/json.hpp:
 	$(BIN)/python -m tools.onnxruntime_headers $(HEADERS)
 
+# The files for Prometheus in deploy/, with promtool unpacked into a folder and not installed (docs/how-to/deploy.md).
+test-prometheus: $(VENV)/test-ready $(PROMETHEUS)/usr/bin/promtool ## alerts and metrics in Debian's promtool
+	PATH="$(CURDIR)/$(PROMETHEUS)/usr/bin:$$PATH" OMP_NUM_THREADS=1 $(BIN)/pytest tests/serve/test_deploy.py
+
+$(PROMETHEUS)/usr/bin/promtool:
+	rm -rf $(PROMETHEUS) $(PROMETHEUS)-apt
+	$(BIN)/python -c 'import pathlib, platform; from tools.debian_packages import unpack_packages; unpack_packages( \
+		pathlib.Path("$(PROMETHEUS)").absolute(), ["prometheus"], contents="prometheus", with_dependencies=False, \
+		suite=platform.freedesktop_os_release()["VERSION_CODENAME"], remedy="put promtool on PATH")'
+
 # Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars
 # (docs/how-to/structured-output.md).
 grammars: $(VENV)/test-ready ## 1,000 decodes with random JSON schemas
@@ -144,7 +155,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready ## schemas of Kuber
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean: ## remove everything that these targets installed or built
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(BUNDLERS) $(HEADERS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(BUNDLERS) $(HEADERS) $(PROMETHEUS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

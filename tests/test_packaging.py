@@ -29,7 +29,7 @@ def _copied_project(folder: Path) -> Path:
     """Return a copy of the project in `folder` without what was built or installed there."""
     unwanted = shutil.ignore_patterns(
         *(".venv*", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info"),
-        *("node_modules", ".chromium", ".bundlers", ".webgpu", ".onnxruntime-headers"),
+        *("node_modules", ".chromium", ".bundlers", ".webgpu", ".onnxruntime-headers", ".prometheus"),
     )
     return Path(shutil.copytree(PROJECT, folder / "tree", symlinks=True, ignore=unwanted))
 

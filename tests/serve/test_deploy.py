@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.servers import Server
@@ -28,6 +27,7 @@ CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))["panels"]
 DASHBOARD = [target["expr"] for panel in PANELS for target in panel["targets"]]
+SEVERITIES = {rule["alert"]: rule["labels"]["severity"] for group in ALERTS["groups"] for rule in group["rules"]}
 RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
 HTTP_PAGE = (PROJECT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 DEPLOY_PAGE = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
@@ -61,9 +61,10 @@ def test_alert_series_exist_from_the_start(server: Server) -> None:
     """Check that alert counters exist from the start: a rate misses the event that creates a counter."""
     exposition = server.http.get("/metrics").text
     for query in RULES:
-        for name, reasons in re.findall(r'(lopa_\w+)\{reason=~?"(.+?)"\}', query):
-            for reason in reasons.split("|"):
-                assert f'{name}{{model="tiny",reason="{reason}"}}' in exposition
+        for name, matched in re.findall(r'(lopa_\w+)\{((?:reason|result)=~?".+?)"\}', query):
+            label, values = re.split('=~?"', matched)
+            for value in values.split("|"):
+                assert f'{name}{{model="tiny",{label}="{value}"}}' in exposition
 
 
 @pytest.mark.parametrize("query", [*DASHBOARD, *RULES])
@@ -88,8 +89,8 @@ def test_page_lists_exactly_the_metrics(labels: dict[str, set[str]]) -> None:
     of_process = {name for name in labels if name.startswith("process_")}
     assert set(re.findall(r"`(process_\w+)`", section)) == of_process
     histograms = {name.removesuffix("_bucket") for name in labels if name.endswith("_bucket")}
-    parts = {f"{name}{end}" for name in histograms for end in ("_bucket", "_sum", "_count", "_created")}
-    single = {name for name in labels if name.startswith("lopa_") and not name.endswith("_created")} - parts
+    parts = {f"{name}{end}" for name in histograms for end in ("_bucket", "_sum", "_count")}
+    single = {name for name in labels if name.startswith("lopa_")} - parts
     assert set(lines) == single | histograms
     for name, line in lines.items():
         assert line.startswith("histogram |") == (name in histograms)
@@ -155,7 +156,7 @@ def test_deployment_page_uses_existing_options() -> None:
         options_of(["/bundle", *shlex.split(arguments)])
     of_command = {flag for parameter in command.params for flag in parameter.opts}
     server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
-    others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
+    others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now", "--entrypoint", "--signal"}
     others |= {"--build-arg", "--format", "--from-file"}
     others |= {"--prompts", "--shard", "--overwrite"}  # options of generate and onnx
     assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
@@ -163,7 +164,7 @@ def test_deployment_page_uses_existing_options() -> None:
 
 def test_proxy_matches_the_server() -> None:
     assert nginx_setting("keepalive_timeout").endswith("s")
-    assert int(nginx_setting("keepalive_timeout")[:-1]) < uvicorn.Config("").timeout_keep_alive
+    assert int(nginx_setting("keepalive_timeout")[:-1]) < unit_options()["idle_timeout"]
     assert int(nginx_setting("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
     assert int(nginx_setting("proxy_read_timeout").removesuffix("s")) > unit_options()["max_seconds"]
     assert f"    server 127.0.0.1:{unit_options()['port']};\n" in NGINX
@@ -180,10 +181,69 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def promtool(*arguments: object, text: str | None = None) -> None:
+    """Run promtool with `text` as its input. It reports nothing but success."""
+    command = [found("promtool"), *map(str, arguments)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("config", "prometheus.yml"), ("rules", "alerts.yml")])
 def test_prometheus_accepts_its_files(arguments: tuple[str, str]) -> None:
     kind, name = arguments
-    done = subprocess.run(
-        [found("promtool"), "check", kind, DEPLOY / name], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("check", kind, DEPLOY / name)
+
+
+def test_metrics_follow_the_conventions(server: Server, labels: dict[str, set[str]]) -> None:
+    """Check names with promtool's linter, and that a unit ends each name."""
+    units = {name for name in labels if name.startswith("lopa_") and "seconds" in name}
+    assert {re.sub("(_bucket|_sum|_count|_total)$", "", name).rpartition("_")[2] for name in units} == {"seconds"}
+    exposition = server.http.get("/metrics").text
+    for name, seconds in ("round", 60.0), ("queue", 3600.0), ("first_text", 3600.0), ("request", 3600.0):
+        assert f'lopa_{name}_seconds_bucket{{le="{seconds}",model="tiny"}}' in exposition
+    promtool("check", "metrics", text=exposition)
+
+
+_ON = 'instance="a:1",job="lopa-export",model="m"'
+_HEALTHY = {
+    'up{instance="a:1",job="lopa-export"}': "1x60",
+    'process_start_time_seconds{instance="a:1",job="lopa-export"}': "1x60",
+    f"lopa_ready{{{_ON}}}": "0x10 1x50",
+    f'lopa_reloads_total{{{_ON},result="failed"}}': "0x60",
+    f'lopa_rejected_total{{{_ON},reason="queue_full"}}': "0x20 1x40",
+    f'lopa_rejected_total{{{_ON},reason="internal_error"}}': "0x60",
+    f'lopa_queue_seconds_bucket{{{_ON},le="30.0"}}': "0+9x60",
+    f'lopa_queue_seconds_bucket{{{_ON},le="60.0"}}': "0+9x60",
+    f'lopa_queue_seconds_bucket{{{_ON},le="+Inf"}}': "0+9x60",
+}
+"""Values of a minute each: a slow opening, and one full queue."""
+_FAULTS = {
+    "": ("up", "1x60"),
+    "LopaExportGone": ("up", "1x50 0x10"),
+    "LopaExportNotReady": ("lopa_ready", "0x60"),
+    "LopaExportBroken": ("internal_error", "0x57 1x2"),
+    "LopaExportRestarts": ("process_start_time", "1x50 2x5 3x5"),
+    "LopaExportReloadFailed": ("lopa_reloads", "0x55 1x5"),
+    "LopaExportTurnsAway": ("queue_full", "0x40 0+1x20"),
+    "LopaExportWaits": ('le="30.0"', "0x60"),
+}
+"""The part of a series' name whose values of an hour fire each alert."""
+
+
+@pytest.mark.parametrize("alert", _FAULTS)
+def test_each_fault_fires_its_alert_only(alert: str, tmp_path: Path) -> None:
+    assert dict(re.findall(r"^\| `(Lopa\w+)` \| (\w+) \|", DEPLOY_PAGE, re.MULTILINE)) == SEVERITIES
+    assert _FAULTS.keys() - {""} == SEVERITIES.keys()
+    part, values = _FAULTS[alert]
+    series = {name: values if part in name else usual for name, usual in _HEALTHY.items()}
+    labels = f'{{alertname="{alert}", severity="{SEVERITIES.get(alert)}"}}'
+    query = {
+        "expr": 'count by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))',
+        "eval_time": "1h",
+        "exp_samples": [{"labels": labels, "value": 1}] if alert else [],
+    }
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    tests = [{"interval": "1m", "input_series": inputs, "promql_expr_test": [query]}]
+    path = tmp_path / "tests.yml"
+    path.write_text(json.dumps({"rule_files": [str(DEPLOY / "alerts.yml")], "tests": tests}))
+    promtool("test", "rules", path)

@@ -61,9 +61,11 @@ def test_answers_before_and_after_the_bundle_is_open(slow: SlowOpening, chat_bun
         assert server.http.get("/ready").json() == {"status": "ready"}
         assert server.http.get("/health").status_code == 200
         assert server.http.post("/v1/completions", json=BODY).status_code == 200
-        series = [
-            re.findall(r"^(\w+\{.*\}) ", text, re.MULTILINE) for text in (early, server.http.get("/metrics").text)
-        ]
+        late = server.http.get("/metrics").text
+        assert ('lopa_ready{model="tiny"} 0.0' in early, 'lopa_ready{model="tiny"} 1.0' in late) == (True, True)
+        bundle = 'bundle="",model="tiny",schema="",'
+        late = re.sub(r'bundle="\w{12}",model="tiny",schema="3",', bundle, late)
+        series = [re.findall(r"^(\w+\{.*\}) ", text, re.MULTILINE) for text in (early, late)]
         assert series[0] == series[1], "every series exists from the start"
         code, output = server.stop()
     assert (code, output) == (0, f"tiny at {server.url}/v1\n{STOPPING}\n{EXITING}")
@@ -97,7 +99,7 @@ def test_an_error_of_the_opening_ends_the_server(tmp_path: Path, tiny_bundle: Pa
 
 @pytest.mark.parametrize(
     ("number", "code", "message"),
-    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGHUP, 129, "")],
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")],
 )
 def test_a_signal_while_the_bundle_opens_ends_the_server_at_once(
     slow: SlowOpening, tiny_bundle: Path, number: int, code: int, message: str

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import resource
 import signal
@@ -81,16 +82,21 @@ def test_second_signal_exits_at_once(chat_bundle: Path) -> None:
         assert time.monotonic() - began < 2
 
 
-def test_second_hangup_changes_nothing(chat_bundle: Path) -> None:
-    """Send several hangups, as the system and the shell do when a terminal closes."""
+def test_closing_the_terminal_stops_the_server(chat_bundle: Path) -> None:
+    """Send more hangups, as the shell does, and close the terminal, for which the system sends one."""
     lines: list[str] = []
-    with serving(chat_bundle) as server:
+    terminal, name = os.openpty()
+    in_terminal = f"import os, sys; os.setsid(); os.open({os.ttyname(name)!r}, os.O_RDWR)\n"
+    in_terminal += "from lopa.cli.main import main; main(sys.argv[1:])"
+    with serving(chat_bundle, program=("-c", in_terminal)) as server:
         reader = start_stream(server, long_body(200, stream=True), lines)
-        for _ in range(3):
-            server.process.send_signal(signal.SIGHUP)
-            server.until(lambda: server.http.get("/ready").status_code == 503)
+        server.process.send_signal(signal.SIGHUP)
+        os.close(terminal)
+        server.until(lambda: server.http.get("/ready").status_code == 503)
+        server.process.send_signal(signal.SIGHUP)
         assert server.ended() == (0, f"{STOPPING}\n")
         reader.join(30)
+    os.close(name)
     assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
@@ -319,3 +325,29 @@ def test_without_descriptors_accepting_pauses(chat_bundle: Path) -> None:
     assert "Traceback" not in output
     assert 1 <= sum("no connection accepted" in line for line in lines) <= time.monotonic() - begin + 1
     assert len(lines) <= time.monotonic() - begin + 3
+
+
+def test_new_connections_replace_idle_ones(chat_bundle: Path) -> None:
+    """Open more connections than files. The longest idle ones close, the others after a while, and a stream stays."""
+    few = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 200))\n"
+    few += "from lopa.cli.main import main; main(sys.argv[1:])"
+    request = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    lines: list[str] = []
+    with serving(chat_bundle, "--idle-timeout", 1, program=("-c", few)) as server:
+        assert server.metric("process_max_fds") == 200
+        reader = start_stream(server, long_body(300, stream=True), lines)
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=25) for _ in range(180)]
+        idle[-1].sendall(request)
+        assert idle[-1].recv(15) == b"HTTP/1.1 200 OK"
+        assert idle[0].recv(1) == b""
+        idle[-2].sendall(request)
+        for each in idle[-2:]:
+            while each.recv(65536):
+                pass
+        reader.join(30)
+        for each in idle:
+            each.close()
+        code, output = server.stop()
+    assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert (code, "100 connections, closing idle ones" in output) == (0, True)
+    assert len(output.splitlines()) < 10

@@ -30,6 +30,19 @@ onnxruntime_session.HostSession = Failing
 main(sys.argv[2:])
 """
 
+FAULTY = """
+import sys
+from lopa.cli.main import main
+from lopa.serve.protocols.openai_reply import OpenAIReply
+
+def end(reply, choices):
+    "A test stand-in: a bug that only streams meet, after the last choice."
+    raise ZeroDivisionError("a bug")
+
+OpenAIReply.end = end
+main(sys.argv[1:])
+"""
+
 
 def long_body(tokens: int = 1024, **more: Any) -> dict[str, Any]:
     return {"model": "tiny", "messages": CHAT, "max_tokens": tokens, "lopa": LONG, **more}
@@ -111,6 +124,16 @@ def test_waiting_streams_send_comments_and_end_with_done(server: Server) -> None
         assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
 
 
+def test_a_bug_in_a_stream_is_logged_and_counted(chat_bundle: Path) -> None:
+    with serving(chat_bundle, program=("-c", FAULTY)) as server:
+        with pytest.raises(openai.APIError, match="report this bug") as caught:
+            list(server.client.chat.completions.create(model="tiny", messages=CHAT, max_tokens=4, stream=True))
+        assert caught.value.code == "internal_error"
+        assert server.metric('lopa_rejected_total{model="tiny",reason="internal_error"') == 1
+        code, output = server.stop()
+    assert (code, output.count("Traceback"), output.count("\nZeroDivisionError: a bug")) == (0, 1, 1)
+
+
 def test_error_in_a_stream_is_an_event(chat_bundle: Path, tmp_path: Path) -> None:
     """Check the error event, and that the server answers 503 for a while before the process exits."""
     broken = tmp_path / "broken"
@@ -127,16 +150,19 @@ def test_error_in_a_stream_is_an_event(chat_bundle: Path, tmp_path: Path) -> Non
             broken.touch()
             *_, last = (line for line in lines if line)
             assert whole.result().status_code == 503
+            failed = server.metric('lopa_rejected_total{model="tiny",reason="engine_failed"')
+            assert failed == 2, "an error within a stream counts too"
         error = json.loads(last.removeprefix("data: "))["error"]
         assert (error["type"], error["code"]) == ("server_error", "engine_failed")
         assert error["message"] == "a device of this server failed; its log has the reason"
         time.sleep(1)  # time for load balancers to see it
         for path in ("/health", "/ready"):
             assert server.http.get(path).status_code == 503
-        assert server.metric("lopa_engine_failed") == 1
+        assert (server.metric("lopa_engine_failed"), server.metric("lopa_ready")) == (1, 0)
         with pytest.raises(openai.InternalServerError) as caught:
             server.client.chat.completions.create(model="tiny", messages=CHAT)
         assert (caught.value.status_code, caught.value.code) == (503, "engine_failed")
         code, output = server.ended()
     assert code == 3
-    assert "the fan stopped" in output
+    assert output.count("Traceback") == 2, "of the failure and of its cause"
+    assert output.count("\nOSError: the fan stopped") == 1

@@ -63,8 +63,9 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
         try:
             yield
         finally:
-            if pending.service is not None:
-                await asyncio.to_thread(pending.service.close)
+            for service in (pending.service, pending.retiring):
+                if service is not None:
+                    await asyncio.to_thread(service.close)
 
     endpoints = _Endpoints(pending)
     origin_check = Middleware(OriginPolicyMiddleware, origin_policy=origin_policy, on_rejected=endpoints.handle_error)
@@ -121,10 +122,11 @@ class _Endpoints:
     async def answer(self, request: Request) -> Response:
         """Answer a request of any protocol. The cheap checks run first: key, a free place and size of the body."""
         self._authenticate(request)
-        service = self._service
-        with service.engine.reserved(1):
+        self._pending.check_accepting()
+        with self._service.engine.reserved(1):
             pass  # a full engine refuses a request before its body is read
-        body = await object_from_body(request, service.limits)
+        body = await object_from_body(request, self._pending.limits)
+        service = self._service  # read after the wait, since a bundle may have been replaced meanwhile
         try:
             requested = read_request(service, request.url.path, body)
             reply, records = Reply(service, requested), StepRecords()
@@ -166,8 +168,8 @@ class _Endpoints:
     async def count(self, request: Request) -> Response:
         """Answer a request of _COUNTED on a thread, since a long text takes time."""
         self._authenticate(request)
-        service = self._service
-        body = await object_from_body(request, service.limits)
+        body = await object_from_body(request, self._service.limits)
+        service = self._service  # read after the wait, as in `answer`
         context, loop = contextvars.copy_context(), asyncio.get_running_loop()
         try:
             count = _COUNTED[request.url.path]
@@ -192,13 +194,8 @@ class _Endpoints:
 
     async def ready(self, _: Request) -> Response:
         """Return 200 while the engine accepts requests, otherwise 503."""
-        service = self._pending.service
-        if service is None:
-            return self._pending.not_ready().response()
-        status = service.engine.status
-        if status.draining or status.closed:
-            return unavailable("server is shutting down and accepts no new requests", "not_ready").response()
-        return JSONResponse({"status": "ready"})
+        refusal = self._pending.refusal()
+        return JSONResponse({"status": "ready"}) if refusal is None else refusal.response()
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._pending.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -4,17 +4,19 @@ from collections.abc import Callable, Iterable
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics import disable_created_metrics
 
+from lopa import __version__
 from lopa.runtime.engine import Engine
-from lopa.runtime.requests.admission import EngineStatus
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.serve.openai.body_options import PROMPT_FIELDS, SCORES
 from lopa.serve.openai.response_shapes import ERROR_CODES, FINISH_REASONS, NO_CODE, ErrorCode
 
-_ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _ENDPOINTS = {path: path.removeprefix("/v1/") for path in (*PROMPT_FIELDS, SCORES)}
 _KINDS = ("real", "padding")
+_RESULTS = ("succeeded", "failed")
 _PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
@@ -26,6 +28,8 @@ class ServeMetrics:
     """
 
     def __init__(self, model: str) -> None:
+        # For the whole process: no series `..._created` with the time at which another series began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
         self._model = model
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -36,7 +40,9 @@ class ServeMetrics:
             finish_reason=FINISH_REASONS,
         )
         self._rejected = self._counter(
-            "lopa_rejected", "Requests rejected over HTTP, by error code.", reason=(NO_CODE, *ERROR_CODES)
+            "lopa_rejected",
+            "Requests that ended with an error over HTTP, also within a stream, by error code.",
+            reason=(NO_CODE, *ERROR_CODES),
         )
         self._cancelled = self._counter("lopa_cancelled", "Answers cancelled by their client or by its disconnect.")
         self._prompt_tokens = self._counter("lopa_prompt_tokens", "Tokens of the prompts of answers that ended.")
@@ -50,7 +56,7 @@ class ServeMetrics:
         self._round = self._histogram(
             "lopa_round_seconds", "Wall time of a decoding round of all requests.", _ROUND_SECONDS
         )
-        self._outside = self._counter("lopa_round_seconds_outside", "Seconds of decoding rounds outside the forwards.")
+        self._outside = self._counter("lopa_round_outside_seconds", "Seconds of decoding rounds outside the forwards.")
         self._queue = self._histogram(
             "lopa_queue_seconds", "Seconds from submission to the first round.", _REQUEST_SECONDS
         )
@@ -58,19 +64,38 @@ class ServeMetrics:
             "lopa_first_text_seconds", "Seconds from submission to the first committed text.", _REQUEST_SECONDS
         )
         self._seconds = self._histogram("lopa_request_seconds", "Seconds from submission to the end.", _REQUEST_SECONDS)
-        self._engine: Engine | None = None
-        self._gauge("lopa_requests_running", "Running decodes.", lambda status: status.running)
-        self._gauge("lopa_requests_waiting", "Waiting decodes.", lambda status: status.waiting)
+        self._reloads = self._counter(
+            "lopa_reloads", "Attempts to replace the bundle after SIGHUP, by result.", result=_RESULTS
+        )
+        self._build = Gauge(
+            "lopa_build_info",
+            "1, with lopa's version and, once a bundle is open, its schema and the digest in `system_fingerprint`.",
+            ("model", "version", "bundle", "schema"),
+            registry=self.registry,
+        )
+        self.show_bundle("", "")
+        self._engines: tuple[Engine, ...] = ()
+        self.is_ready: Callable[[], bool] = lambda: False
+        """Returns whether the server accepts requests."""
+        ready = Gauge("lopa_ready", "1 while requests are accepted, as in /ready.", ("model",), registry=self.registry)
+        ready.labels(model).set_function(lambda: self.is_ready())
+        self._gauge("lopa_requests_running", "Running decodes.", lambda *engines: sum(each.running for each in engines))
+        self._gauge("lopa_requests_waiting", "Waiting decodes.", lambda *engines: sum(each.waiting for each in engines))
         self._gauge(
             "lopa_cache_used_ratio",
             "Cached rows divided by the capacity of the caches.",
-            lambda status: status.cache_rows / status.cache_rows_limit,
+            lambda newest, *_: newest.cache_rows / newest.cache_rows_limit,
         )
-        self._gauge("lopa_engine_failed", "1 once a device has failed.", lambda status: status.failure is not None)
+        self._gauge("lopa_engine_failed", "1 once a device has failed.", lambda newest, *_: newest.failure is not None)
 
-    def watch(self, engine: Engine) -> None:
-        """Report the state of `engine` from now on, read at each scrape."""
-        self._engine = engine
+    def watch(self, *engines: Engine) -> None:
+        """Report the state of `engines` from now on, read at each scrape. The newest comes first."""
+        self._engines = engines
+
+    def show_bundle(self, digest: str, schema: str) -> None:
+        """Report the bundle that later requests use; empty texts mean none."""
+        self._build.clear()
+        self._build.labels(self._model, __version__, digest, schema).set(1)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -80,8 +105,12 @@ class ServeMetrics:
         """Count a complete answer."""
         self._requests.labels(self._model, _ENDPOINTS[endpoint], finish_reason).inc()
 
+    def reloaded(self, *, succeeded: bool) -> None:
+        """Count an attempt to replace the bundle."""
+        self._reloads.labels(self._model, _RESULTS[not succeeded]).inc()
+
     def rejected(self, code: ErrorCode | None) -> None:
-        """Count a rejected request."""
+        """Count a request that ended with an error."""
         self._rejected.labels(self._model, code or NO_CODE).inc()
 
     def round_ended(self, report: RoundReport) -> None:
@@ -123,8 +152,8 @@ class ServeMetrics:
         histogram.labels(self._model)
         return histogram
 
-    def _gauge(self, name: str, text: str, value: Callable[[EngineStatus], float]) -> None:
-        """Add a gauge of the engine's status, which is 0 until there is an engine."""
+    def _gauge(self, name: str, text: str, value: Callable[..., float]) -> None:
+        """Add a gauge of the statuses of all engines, which is 0 until there is one."""
         Gauge(name, text, ("model",), registry=self.registry).labels(self._model).set_function(
-            lambda: 0.0 if self._engine is None else value(self._engine.status)
+            lambda: value(*(each.status for each in self._engines)) if self._engines else 0.0
         )

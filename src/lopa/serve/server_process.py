@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
@@ -15,14 +16,14 @@ from typing import Any
 
 import uvicorn
 
-from lopa.runtime.engine import Engine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, LopaError
 from lopa.serve.answering.service import PendingService, Service
 from lopa.serve.app import app_from_pending
+from lopa.serve.http.open_connections import OpenConnections, max_connections
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.http.protocol import protocol_with_timeouts
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WRITE_SECONDS = 5
 """Seconds that finished answers have to reach their clients during shutdown."""
 _FAILED_SECONDS = 2.0
@@ -75,21 +76,39 @@ def serve_until_stopped(
     *,
     origin_policy: OriginPolicy,
     drain_seconds: float,
+    idle_seconds: float,
     on_ready: Callable[[], None],
+    on_reload: Callable[[Exception | None], None],
     on_stop: Callable[[], None],
 ) -> bool:
-    """Serve until SIGTERM, SIGHUP or Ctrl-C, then accept no new requests and return when the running ones have ended.
+    """Serve until SIGTERM or Ctrl-C, then accept no new requests and return when the running ones have ended.
 
     Once the server answers, `start_opening` starts to open the service on another thread. `pending` receives the
     service. `on_ready` is called once requests are accepted, and `on_stop` at the signal. Returns whether every answer
     completed within `drain_seconds`. A second SIGTERM or Ctrl-C exits at once with code 128 plus the signal's number.
+
+    At SIGHUP, `start_opening` opens a second service, which receives all later requests. The first one closes after its
+    last request. `on_reload` is called after each attempt, with its error if the first one stays. When the terminal of
+    the process closes, SIGHUP stops the server instead. Connections without a request close after `idle_seconds`.
 
     Raises the error of the opening, and the engine's error when a device fails. A signal before the service is open
     raises KeyboardInterrupt for Ctrl-C and SystemExit with 128 plus its number otherwise. The thread then still runs.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        return asyncio.run(_serve(pending, start_opening, listening, origin_policy, drain_seconds, on_ready, on_stop))
+        return asyncio.run(
+            _serve(
+                pending,
+                start_opening,
+                listening,
+                origin_policy,
+                drain_seconds,
+                idle_seconds,
+                on_ready,
+                on_reload,
+                on_stop,
+            )
+        )
     except _StoppedWhileOpeningError as stopped:
         raise KeyboardInterrupt if stopped.number == signal.SIGINT else SystemExit(128 + stopped.number) from None
 
@@ -108,15 +127,19 @@ async def _serve(
     listening: socket.socket,
     origin_policy: OriginPolicy,
     drain_seconds: float,
+    idle_seconds: float,
     on_ready: Callable[[], None],
+    on_reload: Callable[[Exception | None], None],
     on_stop: Callable[[], None],
 ) -> bool:
+    opened = OpenConnections(max_connections())
     server = _Server(
         uvicorn.Config(
             app_from_pending(pending, origin_policy),
             http=protocol_with_timeouts(
-                pending.limits.stall_seconds, on_invalid=lambda: pending.metrics.rejected(None)
+                pending.limits.stall_seconds, on_invalid=lambda: pending.metrics.rejected(None), opened=opened
             ),
+            timeout_keep_alive=idle_seconds,  # type: ignore[arg-type]  # uvicorn passes it to call_later
             ws="none",
             lifespan="on",
             log_config=None,
@@ -135,14 +158,22 @@ async def _serve(
         listening.listen(_BACKLOG)  # uvicorn has set it to its own
         try:
             if not serving.done():
-                pending.service = await _opened_service(start_opening(), serving, stop, on_stop)
+                pending.change(await _opened_service(start_opening(), serving, stop, on_stop), None)
             if pending.service is not None:
                 on_ready()
-                drained = await _drained(pending.service.engine, serving, stop, drain_seconds, on_stop)
+                reloading = asyncio.create_task(_reload_at_hangups(pending, start_opening, stop.hangup, on_reload))
+                failure = await _until_stopped(pending, serving, stop)
+                reloading.cancel()
+                if failure is None and stop.requested.is_set():
+                    on_stop()
+                    pending.is_stopping = opened.is_closing = True
+                    for connection in list(server.server_state.connections):
+                        connection.end_keep_alive()  # type: ignore[union-attr]  # of protocol_with_timeouts
+                    drained = await _drained(pending, drain_seconds)
         finally:
             server.should_exit = True
             await serving
-    failure = None if pending.service is None else pending.service.engine.status.failure
+    failure = None if pending.service is None else _log_failure(pending.service)
     if failure is not None:
         raise failure
     return drained
@@ -179,22 +210,70 @@ async def _opened_service(
         opening.cancel()  # the call itself cannot be cancelled, and its result is dropped
 
 
-async def _drained(
-    engine: Engine, serving: asyncio.Task[None], stop: "_Stop", drain_seconds: float, on_stop: Callable[[], None]
-) -> bool:
-    """Wait until a signal, a failure or the server's end. Then return whether every answer completed in time."""
-    while not (stop.requested.is_set() or serving.done() or engine.status.failure):
+async def _reload_at_hangups(
+    pending: PendingService,
+    start_opening: Callable[[], Future[Service]],
+    hangup: asyncio.Event,
+    on_reload: Callable[[Exception | None], None],
+) -> None:
+    """Replace the service after each hangup. Those that arrive meanwhile cause one more: at most two are open."""
+    while await hangup.wait():
+        hangup.clear()
+        try:
+            new = await asyncio.wrap_future(start_opening())
+        except Exception as error:
+            on_reload(error)
+            continue
+        pending.change(new, pending.service)
+        on_reload(None)
+        while _is_busy(pending.retiring):
+            await asyncio.sleep(_POLL_SECONDS)
+        if pending.retiring is not None:
+            _log_failure(pending.retiring)
+            await asyncio.to_thread(pending.retiring.close)
+        pending.change(new, None)
+
+
+def _is_busy(service: Service | None) -> bool:
+    """Return whether requests run, wait or are being prepared. No new ones may arrive.
+
+    A prepared request moves on to the waiting ones at any time, so those are read afterwards.
+    """
+    if service is None or service.engine.status.reserved:
+        return service is not None
+    status = service.engine.status
+    return bool(status.running or status.waiting)
+
+
+async def _until_stopped(pending: PendingService, serving: asyncio.Task[None], stop: "_Stop") -> LopaError | None:
+    """Wait until a signal, a failure or the server's end. Return the failure after a while, or None."""
+    while not (stop.requested.is_set() or serving.done() or pending.opened().engine.status.failure):
         await _set_within(stop.requested, _POLL_SECONDS)
-    if engine.status.failure is not None:
+    failure = pending.opened().engine.status.failure
+    if failure is not None:
         await _set_within(stop.requested, _FAILED_SECONDS)
-        return False
-    if not stop.requested.is_set():
-        return False
-    on_stop()
-    drained = await asyncio.to_thread(engine.drain, drain_seconds)
-    if not drained:
-        await asyncio.to_thread(engine.close)  # cut requests receive an error before their connections close
-    return drained
+    return failure
+
+
+def _log_failure(service: Service) -> LopaError | None:
+    """Return the failure of a device, after logging it with its traceback, or None."""
+    failure = service.engine.status.failure
+    if failure is not None:
+        _LOG.error("a device failed", exc_info=failure)
+    return failure
+
+
+async def _drained(pending: PendingService, seconds: float) -> bool:
+    """Return whether every answer completed within `seconds`, also of requests that are being prepared."""
+    services = [each for each in (pending.service, pending.retiring) if each is not None]
+    end = time.monotonic() + seconds
+    while any(each.engine.status.reserved for each in services) and time.monotonic() < end:
+        await asyncio.sleep(_POLL_SECONDS / 10)
+    rest = max(0.0, end - time.monotonic())
+    drained = await asyncio.gather(*(asyncio.to_thread(each.engine.drain, rest) for each in services))
+    if not all(drained):  # cut requests receive an error before their connections close
+        await asyncio.gather(*(asyncio.to_thread(each.engine.close) for each in services))
+    return all(drained)
 
 
 class _Server(uvicorn.Server):
@@ -209,6 +288,8 @@ class _Stop:
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
+        self.hangup = asyncio.Event()
+        """Event set by a SIGHUP that does not stop the server."""
         self.number: int | None = None
         """Number of the signal, or None before it."""
 
@@ -219,10 +300,11 @@ def _stop_signals() -> Iterator[_Stop]:
 
     Signals that the caller ignores stay ignored.
 
-    After the first signal SIGHUP stays ignored: when a terminal closes, both the system and the shell send it.
+    SIGHUP counts as one only if the terminal of this process has closed. After the first signal it stays ignored: when
+    a terminal closes, both the system and the shell send it.
     """
-    stop, loop = _Stop(), asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    stop, loop, had_terminal = _Stop(), asyncio.get_running_loop(), _has_terminal()
+    before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGHUP)}
     handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
 
     def on_signal(received: int) -> None:
@@ -232,8 +314,16 @@ def _stop_signals() -> Iterator[_Stop]:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _end_process)
 
+    def on_hangup() -> None:
+        if had_terminal and not _has_terminal():
+            on_signal(signal.SIGHUP)
+        else:
+            stop.hangup.set()
+
     for number in handled:
         loop.add_signal_handler(number, on_signal, number)
+    if signal.SIGHUP in handled:  # a shell may send it before it closes the terminal, so look a little later
+        loop.add_signal_handler(signal.SIGHUP, loop.call_later, _POLL_SECONDS, on_hangup)
     try:
         yield stop
     finally:
@@ -241,6 +331,15 @@ def _stop_signals() -> Iterator[_Stop]:
             loop.remove_signal_handler(number)
             if number != signal.SIGHUP or not stop.requested.is_set():
                 signal.signal(number, handler)
+
+
+def _has_terminal() -> bool:
+    """Return whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _end_process(number: int, frame: object) -> None:  # noqa: ARG001

@@ -41,7 +41,7 @@ _CORS = "Origin whose pages may send requests."
 _HOSTS = "Host name that requests may be addressed to, e.g. behind a proxy; * for any."
 _ANY_HOST = "addresses and localhost; any host if not on loopback"
 _RECOGNISED = "recognised from the chat template"
-_DRAIN = "Time for running requests to finish after SIGTERM, SIGHUP or Ctrl-C."
+_DRAIN = "Time for running requests to finish after SIGTERM or Ctrl-C."
 _CALLS = "Format in which the model writes tool calls."
 
 
@@ -82,6 +82,11 @@ class ServerSettings(ServeLimits):
     def call_format(self) -> CallFormat | None:
         """Format of tool calls, or None to recognise it from the chat template."""
         return None if self.tool_call_format is None else FORMATS[self.tool_call_format]
+
+
+def name_of_bundle(path: Path) -> str:
+    """Return the model's name if none is given: that of the folder, or of the link, which may lead elsewhere later."""
+    return (path.resolve() if path.name in ("", "..") else path).name
 
 
 def check_server_devices(devices: Sequence[str]) -> None:

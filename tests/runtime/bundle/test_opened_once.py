@@ -16,7 +16,7 @@ from lopa.runtime import decoder as decoder_module
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, CheckFailedError, GrammarHelperError
+from lopa.runtime.errors import BadInputError, CheckFailedError, EngineFailedError, GrammarHelperError
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.helper import is_helper_supported
 
@@ -200,6 +200,24 @@ def test_an_open_decoder_keeps_its_bundle(tiny_bundle: Path, other_bundle: Path,
         shutil.rmtree(first)
         assert decoder.generate(PROMPT, max_new_tokens=48).text == expected
     assert text_of(link) != expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize("rest", [0, None], ids=["truncated", "overwritten"])
+def test_writing_to_mapped_weights_fails_the_next_forward(
+    tiny_bundle: Path, tmp_path: Path, device: str, rest: int | None
+) -> None:
+    """Copy new weights over those of an open bundle. The first forward after that would crash, or mix two models."""
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    weights = Bundle.open(folder).weights
+    with Decoder.open(folder, device=device, threads=1) as decoder:
+        decoder.generate(PROMPT, max_new_tokens=1)
+        content = weights.read_bytes()
+        with weights.open("r+b") as file:
+            file.write(content[:rest])
+            file.truncate()
+        with pytest.raises(EngineFailedError, match="was changed while the bundle was open"):
+            decoder.generate(PROMPT, max_new_tokens=1)
 
 
 def test_processes_open_the_bundle_themselves(tiny_bundle: Path) -> None:

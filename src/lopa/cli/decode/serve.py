@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,17 +15,16 @@ from lopa.cli.options.devices import device_option
 from lopa.cli.options.server_settings import setting_options
 from lopa.cli.program.background_call import start_call
 from lopa.cli.program.environment import EnvironmentCommand
-from lopa.cli.program.grouped_command import option
+from lopa.cli.program.grouped_command import PositiveNumber, option
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
 from lopa.cli.terminal.opening import opening_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
-from lopa.runtime.errors import LopaError
+from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.extra import extra_needed
-from lopa.runtime.hub.hub_id import hub_id_from_uri
 from lopa.runtime.options.option import QUALITY
 from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
-from lopa.serve.server_settings import ServerSettings
+from lopa.serve.server_settings import ServerSettings, name_of_bundle
 from lopa.serve.setting import ACCESS, settings_of
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
@@ -53,7 +52,16 @@ _LOG_GROUP = "Log and traces"
 @click.argument("bundle", type=click.Path(path_type=Path))
 @option("--host", default="127.0.0.1", group=ACCESS, help="Address to listen on; 0.0.0.0 for all addresses.")
 @option("--port", type=click.IntRange(0, 65535), default=8000, group=ACCESS, help="Port; 0 for any free one.")
-@option("--model", metavar="NAME", group=ACCESS, show_default="name of the folder", help="Name of the model.")
+@option(
+    "--idle-timeout",
+    type=PositiveNumber(),
+    default=75.0,
+    metavar="SECONDS",
+    group=ACCESS,
+    advanced=True,
+    help="Time after which a connection without a request is closed. It must exceed that of a proxy.",
+)
+@option("--model", metavar="NAME", group=ACCESS, show_default="name of BUNDLE", help="Name of the model.")
 @device_option
 @setting_options(*_SETTINGS)
 @option(
@@ -94,6 +102,7 @@ def command(
     bundle: Path,
     host: str,
     port: int,
+    idle_timeout: float,
     model: str | None,
     trusted_keys: tuple[Path, ...],
     preset: str | None,
@@ -104,12 +113,12 @@ def command(
     otlp_traces_endpoint: str | None,
     **given: Any,
 ) -> int:
-    """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
+    """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM or Ctrl-C (docs/how-to/serve.md).
 
     While BUNDLE opens, the server answers /health with 200, and /ready and requests with 503.
 
     After the signal the server accepts no new requests and ends when the running ones are answered. A second SIGTERM or
-    Ctrl-C ends it at once.
+    Ctrl-C ends it at once. At SIGHUP it opens BUNDLE again and changes to it without losing a request.
 
     Every option can also be set by an environment variable: LOPA_SERVE__ followed by its name, e.g.
     LOPA_SERVE__MAX_TOKENS=512, LOPA_SERVE__ACCESS_LOG=1, LOPA_SERVE__DEVICE="cuda:0 cuda:1", LOPA_SERVE__BUNDLE=FOLDER.
@@ -128,8 +137,7 @@ def command(
         from lopa.serve.tracing.open_traces import open_traces
     settings = ServerSettings(**given)
     keys = None if settings.api_keys is None else keys_from_file(settings.api_keys)
-    bundle = bundle.resolve() if hub_id_from_uri(bundle) is None else bundle  # a link may change from here on
-    name = bundle.name if model is None else model
+    name = name_of_bundle(bundle) if model is None else model
     metrics = ServeMetrics(name)
     reason = f"opening {name} on {', '.join(settings.devices)}"  # without the path, which clients need not know
     pending = PendingService(limits=settings, metrics=metrics, keys=keys, reason=reason)
@@ -141,7 +149,6 @@ def command(
         _failures_logged(log_format),
         listening_socket(host, port) as listening,
         open_traces(otlp_traces_endpoint, inform=_LOG.info, warn=_LOG.warning) as pending.spans,
-        ExitStack() as opened,
     ):
         on_loopback = is_on_loopback(listening)
         url = url_from_socket(listening)
@@ -156,17 +163,26 @@ def command(
 
         def open_service() -> Service:
             with ExitStack() as opening:
-                decoder, engine = opening.enter_context(
-                    opened_engine(checked.path, settings, _LOG.warning, metrics, **own)
-                )
+                path = checked.path if pending.service is None else _complete_bundle(bundle, settings.devices)
+                decoder, engine = opening.enter_context(opened_engine(path, settings, _LOG.warning, metrics, **own))
                 used = decoder.resolve().preset
                 if used is not None:
                     _LOG.info("requests without options use preset %s", used)
-                metrics.watch(engine)
-                decode_ids, call_format = decoder.tokenizer.decode, settings.call_format
-                service = Service(engine, name, decode_ids, settings, metrics, keys, call_format=call_format)
-                opened.push(opening.pop_all())
-            return service
+                decode_ids, call_format, close = decoder.tokenizer.decode, settings.call_format, opening.pop_all().close
+                return Service(
+                    engine, name, decode_ids, settings, metrics, keys, call_format=call_format, on_close=close
+                )
+
+        def on_reload(error: Exception | None) -> None:
+            metrics.reloaded(succeeded=error is None)
+            if error is None:
+                _LOG.info("%s is now %s", name, pending.opened().engine.decoder.bundle.path)
+            else:
+                _LOG.error(
+                    "error: the bundle is not replaced: %s",
+                    error,
+                    exc_info=None if isinstance(error, LopaError) else error,
+                )
 
         _LOG.info("%s: %s", url, opening_text(checked, settings.devices))
         completed = serve_until_stopped(
@@ -175,12 +191,31 @@ def command(
             listening,
             origin_policy=origin_policy,
             drain_seconds=settings.drain,
+            idle_seconds=idle_timeout,
             on_ready=lambda: _LOG.info("%s at %s/v1", name, url),
+            on_reload=on_reload,
             on_stop=lambda: _LOG.info(_STOPPED_WHILE_OPENING if pending.service is None else _STOPPING),
         )
         if not completed:
             _LOG.error("error: answers were cut after %g seconds; raise --drain", settings.drain)
     return 0 if completed else _ANSWERS_CUT
+
+
+def _complete_bundle(path: Path, devices: Sequence[str]) -> Path:
+    """Return the folder of the bundle at `path`. Raises BadInputError if a file is not as it was exported.
+
+    The opening checks only sizes. A bundle that is copied while a server runs is more often incomplete.
+    """
+    bundle = Bundle.open(path)
+    _LOG.info("SIGHUP: %s", opening_text(bundle, devices))
+    altered = bundle.altered_files()
+    if altered:
+        raise BadInputError(
+            f"{', '.join(altered)} in {bundle.path} differ from the digests in its manifest",
+            expected="a complete copy of an exported bundle",
+            remedy="copy the bundle again into a new folder, change the link, and send SIGHUP again",
+        )
+    return bundle.path
 
 
 @contextmanager

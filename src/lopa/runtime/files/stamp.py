@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input, raise_if_from_handler
+from lopa.runtime.errors import BadInputError, EngineFailedError, LopaError, errors_as_bad_input, raise_if_from_handler
 
 Stamp = tuple[int, ...]
 """Size in bytes, and the time of the last change of content in nanoseconds. A strict stamp also has the time of the
@@ -40,6 +40,33 @@ def changed_file(path: Path) -> BadInputError:
         expected="files that stay as they are until the bundle is open",
         remedy="open it again; replace a bundle by a new folder, as docs/how-to/deploy.md describes",
     )
+
+
+class MappedFile:
+    """A file whose content must stay the same while it is mapped. A file that is renamed over it changes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Hold `path` until this object is deleted. Raises BadInputError if it cannot be opened."""
+        with errors_as_bad_input(str(path), expected="a readable file", remedy="check the path"):
+            self._descriptor = os.open(path, os.O_RDONLY)
+        self._name, self._stamp = path.name, stamp_from_status(os.fstat(self._descriptor))
+
+    def check(self) -> None:
+        """Raise EngineFailedError if somebody has written to the file. Reading a truncated one would end the process.
+
+        This takes microseconds. It cannot see what happens later.
+        """
+        if stamp_from_status(os.fstat(self._descriptor)) != self._stamp:
+            raise EngineFailedError(
+                f"{self._name} was changed while the bundle was open",
+                expected="files that stay as they are while a bundle is open",
+                remedy="copy the bundle into a new folder, as docs/how-to/deploy.md describes, and open that",
+            )
+
+    def __del__(self) -> None:
+        """Close the file."""
+        if "_descriptor" in vars(self):
+            os.close(self._descriptor)
 
 
 class HeldFolder:

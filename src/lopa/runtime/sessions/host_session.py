@@ -9,6 +9,7 @@ from typing import Protocol
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.errors import converted_device_errors
+from lopa.runtime.files.stamp import MappedFile
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 from lopa.runtime.sessions.session import check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets
@@ -33,8 +34,10 @@ class Forward(Protocol):
 class HostSession:
     """Session with prefix caches in host memory. `forward` computes in `wait`."""
 
-    def __init__(self, forward: Forward, device: str, shape: CacheShape) -> None:
+    def __init__(self, forward: Forward, device: str, shape: CacheShape, mapped: MappedFile | None = None) -> None:
         self._forward: Forward | None = forward
+        self._mapped = mapped
+        """File that forwards read, or None."""
         self._device = device
         self._shape = shape
         self._caches: dict[int, PrefixCache] = {}
@@ -60,6 +63,8 @@ class HostSession:
         Raises like Session.wait, and EngineFailedError for any exception of the forward.
         """
         forward = self._open_forward()
+        if self._mapped is not None:
+            self._mapped.check()
         padded = padded_batch(self._tickets.take(ticket))
         if self._last is not None and self._last in self._tickets:
             rows = self._tickets.rows(self._last)
@@ -120,6 +125,7 @@ class HostSession:
         forward, self._forward = self._forward, None  # at once, so that a close() after an interrupted one is safe
         if forward is not None:
             forward.close()
+        self._mapped = None
         self._tickets.clear()
         self._caches.clear()
         self._stack = PrefixStack(self._shape)

@@ -29,6 +29,7 @@ from lopa.runtime.contract import (
 )
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.stamp import MappedFile
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
 
@@ -43,7 +44,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     Raises BadInputError if a weight is missing or has another shape.
     """
     forward = numpy_forward_from_bundle(bundle, bundle.manifest)
-    return HostSession(forward, device, cache_shape_from_manifest(bundle.manifest))
+    return HostSession(forward, device, cache_shape_from_manifest(bundle.manifest), MappedFile(bundle.weights))
 
 
 def numpy_forward_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyForward":

@@ -20,6 +20,7 @@ from lopa.runtime.contract.portable_form import (
 )
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.denormals import denormals_as_zero
+from lopa.runtime.files.stamp import MappedFile
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import open_part_graph, quiet_run
@@ -47,7 +48,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, exact: boo
         forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads), manifest.rotary)
     else:
         forward = forward_from_bundle(bundle, part, device, threads=threads, exact=exact)
-    return HostSession(forward, device, cache_shape_from_manifest(manifest))
+    return HostSession(forward, device, cache_shape_from_manifest(manifest), MappedFile(bundle.weights))
 
 
 def forward_from_bundle(

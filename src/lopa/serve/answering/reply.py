@@ -1,6 +1,7 @@
 """One reply to a request, in the form of its protocol, and its choices, awaited while the client stays connected."""
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -9,14 +10,16 @@ from starlette.types import Receive
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.answering.service import Service
 from lopa.serve.answering.submission import Handles
-from lopa.serve.http.api_error import unavailable
+from lopa.serve.http.api_error import ApiError, logged_api_error, unavailable
 from lopa.serve.http.events import watch_disconnect
 from lopa.serve.http.request_log import HEADER, request_number, set_request_id
 from lopa.serve.openai.request import AnswerRequest
 from lopa.serve.protocols.choice import Choice, DecodeIds, choice_from_handle
 from lopa.serve.protocols.endpoints import ENDPOINTS
 from lopa.serve.protocols.reply_format import ReplyContext
-from lopa.serve.tracing.request_trace import trace_finish
+from lopa.serve.tracing.request_trace import trace_error, trace_finish
+
+_LOG = logging.getLogger(__name__)
 
 
 class Reply:
@@ -38,6 +41,16 @@ class Reply:
         """Count one complete choice in the metrics and the trace."""
         self.service.metrics.answered(self.requested.endpoint, choice.finish_reason)
         trace_finish(choice.result, choice.finish_reason, reasoning_tokens=choice.reasoning_tokens)
+
+    def count_error(self, error: Exception) -> ApiError:
+        """Log and count the error that ends the stream of this reply. Return it for the client."""
+        api_error = logged_api_error(error)
+        _LOG.info(
+            "%s: stream ended by error %s: %r %s", self.format.id, api_error.reason, str(api_error), api_error.operator
+        )
+        self.service.metrics.rejected(api_error.code)
+        trace_error(api_error.reason)
+        return api_error
 
 
 async def await_choices(handles: Handles, decode_ids: DecodeIds, receive: Receive) -> list[Choice] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.chat.call_format import CallFormat
 from lopa.runtime.engine import Engine
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.serve.http.api_error import ApiError, unavailable
+from lopa.serve.http.api_error import STOPPING, ApiError, unavailable
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES, SCORES
@@ -47,6 +47,8 @@ class Service:
     """Cards of all models that clients can request, by name, or None for this service's model only."""
     call_format: CallFormat | None = None
     """Format of tool calls, or None to recognise it from the chat template."""
+    on_close: Callable[[], None] = lambda: None
+    """Called once the engine is closed."""
     threads: ThreadPoolExecutor = field(init=False)
     """Threads that prepare requests without a grammar."""
     grammar_threads: ThreadPoolExecutor = field(init=False)
@@ -85,6 +87,7 @@ class Service:
         self.engine.close()
         self.threads.shutdown()
         self.grammar_threads.shutdown()
+        self.on_close()
 
 
 def model_card(name: str, created: int, manifest: Manifest, *, chats: bool) -> dict[str, Any]:
@@ -109,14 +112,44 @@ class PendingService:
     reason: str
     """Reason why the service is not set yet, e.g. "opening tiny on cpu"."""
     service: Service | None = None
+    retiring: Service | None = None
+    """The service before the last change of the bundle, until its last request has ended."""
+    is_stopping: bool = False
+    """True once new requests are rejected, because the server stops."""
     spans: RequestSpans | None = None
     """Writer of the spans of requests, or None without traces."""
+
+    def __post_init__(self) -> None:
+        self.metrics.is_ready = lambda: self.refusal() is None
+        if self.service is not None:
+            self.change(self.service, None)
 
     def opened(self) -> Service:
         """Return the service. Raises ApiError 503 before it is set."""
         if self.service is None:
             raise self.not_ready()
         return self.service
+
+    def check_accepting(self) -> None:
+        """Raise ApiError 503 once the server stops."""
+        if self.is_stopping:
+            raise unavailable(STOPPING, "not_ready")
+
+    def change(self, service: Service | None, retiring: Service | None) -> None:
+        """Send new requests to `service`, while those of `retiring` finish."""
+        self.service, self.retiring = service, retiring
+        self.metrics.watch(*(each.engine for each in (service, retiring) if each is not None))
+        if service is not None:
+            schema = service.engine.decoder.bundle.manifest.schema
+            self.metrics.show_bundle(service.fingerprint.rpartition("-")[2], str(schema))
+
+    def refusal(self) -> ApiError | None:
+        """Return the 503 reply to new requests, or None while the engine accepts them."""
+        if self.service is None:
+            return self.not_ready()
+        status = self.service.engine.status
+        is_closing = self.is_stopping or status.draining or status.closed
+        return unavailable(STOPPING, "not_ready") if is_closing else None
 
     def not_ready(self) -> ApiError:
         """Return the 503 reply that says what clients wait for."""

@@ -11,11 +11,9 @@ from lopa.serve.answering.draft_fields import DraftFields, StepRecords
 from lopa.serve.answering.reply import Reply, check_complete
 from lopa.serve.answering.submission import Handles
 from lopa.serve.chat.answer_parser import AnswerParser, Part
-from lopa.serve.http.api_error import logged_api_error
 from lopa.serve.http.events import KEEP_ALIVE
 from lopa.serve.protocols.choice import Choice, choice_from_parts
 from lopa.serve.protocols.reply_format import StreamFormat
-from lopa.serve.tracing.request_trace import trace_error
 
 NumberedEvents = tuple[int, Sequence[Event] | Exception]
 """Index of a choice with its new events, or with the error that ended it."""
@@ -30,8 +28,6 @@ async def stream_from_reply(reply: Reply, handles: Handles, records: StepRecords
     form, decode_ids = handles[0].form, reply.service.decode_ids
     tokenizer = reply.service.engine.decoder.tokenizer
     drafts = [DraftFields(records, index, tokenizer) for index in range(len(handles))]
-    if begin := written.begin(len(handles), handles[0].prompt_tokens):
-        yield begin
     parsers = [AnswerParser(form) for _ in handles]
     parts: list[list[Part]] = [[] for _ in handles]
     choices: dict[int, Choice] = {}
@@ -40,13 +36,15 @@ async def stream_from_reply(reply: Reply, handles: Handles, records: StepRecords
         parts[index] += new
         return b"".join(written.part(index, part) for part in new)
 
-    async for numbered in merge_events(handles, reply.service.limits.keep_alive_seconds):
-        if numbered is None:
-            yield KEEP_ALIVE
-            continue
-        index, events = numbered
-        sent = b""
-        try:
+    sent = b""  # not yielded yet
+    try:
+        if begin := written.begin(len(handles), handles[0].prompt_tokens):
+            yield begin
+        async for numbered in merge_events(handles, reply.service.limits.keep_alive_seconds):
+            if numbered is None:
+                yield KEEP_ALIVE
+                continue
+            index, events = numbered
             if isinstance(events, Exception):
                 raise events
             for event in events:
@@ -60,14 +58,12 @@ async def stream_from_reply(reply: Reply, handles: Handles, records: StepRecords
                     choices[index] = choice = choice_from_parts(result, parts[index], form, decode_ids)
                     reply.count(choice)
                     sent += written.choice_ended(index, choice)
-        except Exception as error:  # the status line was sent long ago, so the error goes into the stream
-            api_error = logged_api_error(error)
-            trace_error(api_error.reason)
-            yield sent + written.error(api_error)
-            return
-        if sent:
-            yield sent
-    yield written.end([choices[index] for index in range(len(choices))])
+            if sent:
+                yield sent
+                sent = b""
+        yield written.end([choices[index] for index in range(len(choices))])
+    except Exception as error:  # the status line was sent long ago, so the error goes into the stream
+        yield sent + written.error(reply.count_error(error))
 
 
 async def merge_events(handles: Handles, seconds: float) -> AsyncGenerator[NumberedEvents | None, None]:

@@ -67,7 +67,7 @@ def api_error_from(error: Exception) -> ApiError:
         return overloaded(f"{error.received}, {error.expected}; retry later")
     if isinstance(error, EngineClosedError | EngineFailedError):
         has_failed = isinstance(error, EngineFailedError) or error.__cause__ is not None
-        received = FAILED if has_failed else "server is shutting down and accepts no new requests"
+        received = FAILED if has_failed else STOPPING
         return unavailable(received, "engine_failed" if has_failed else "not_ready", operator=str(error))
     if isinstance(error, ResourceExhaustedError | MemoryError):
         received = "the server has no memory, files or threads left; retry later"
@@ -99,6 +99,7 @@ def logged_api_error(error: Exception) -> ApiError:
 
 FAILED = "a device of this server failed; its log has the reason"
 """Message of replies after a failure of the engine."""
+STOPPING = "server is shutting down and accepts no new requests"
 
 
 def overloaded(message: str) -> ApiError:

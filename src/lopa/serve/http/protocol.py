@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lopa.serve.http.events import HALF_CLOSED
+from lopa.serve.http.open_connections import OpenConnections
 from lopa.serve.http.transport import GracefulTransport
 
 _LOG = logging.getLogger(__name__)
@@ -31,20 +32,23 @@ _UNBOUNDED: Any = math.inf
 """Length of a stream. uvicorn subtracts the bytes that it sends."""
 
 
-def protocol_with_timeouts(seconds: float, on_invalid: Callable[[], None]) -> type[HttpToolsProtocol]:
-    """Return a protocol class that closes stalled connections.
+def protocol_with_timeouts(
+    seconds: float, on_invalid: Callable[[], None], opened: OpenConnections
+) -> type[HttpToolsProtocol]:
+    """Return a protocol class that closes stalled connections, and those that `opened` has no place for.
 
     It closes a connection when the head of a request takes longer than `seconds`, or the rest of a request after its
     answer. It also does so when the client reads nothing for that long. It calls `on_invalid` for each connection that
     sends invalid HTTP.
     """
-    members = {"seconds": seconds, "on_invalid": staticmethod(on_invalid)}
+    members = {"seconds": seconds, "on_invalid": staticmethod(on_invalid), "opened": opened}
     return type("BoundedProtocol", (_BoundedProtocol,), members)
 
 
 class _BoundedProtocol(HttpToolsProtocol):
     seconds: float
     on_invalid: Callable[[], None]
+    opened: OpenConnections
     transport: GracefulTransport
     _current: RequestResponseCycle | None = None
     """Request that the app answers or answered last. uvicorn's `cycle` is the newest request, which may be queued."""
@@ -70,8 +74,10 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._half_closed = asyncio.Event()
         super().connection_made(GracefulTransport(transport, self.seconds))
         self._start_read_timer()
+        self.opened.add(self, len(self.connections))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.opened.remove(self)
         self.transport.on_connection_lost()
         self._stop_read_timer()
         if self._half_closed_timer is not None:
@@ -137,6 +143,15 @@ class _BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self.transport.hang_up()
 
+    def hang_up(self) -> None:
+        """Close the connection without waiting for the client."""
+        self.transport.hang_up()
+
+    def end_keep_alive(self) -> None:
+        """Close the connection, after its answer if one is running. Without a first answer it receives one."""
+        if self.cycle is not None and not (self.transport.unread and self.cycle.response_complete):
+            super().shutdown()
+
     def on_message_begin(self) -> None:
         self.transport.unread = True
         self._head_bytes = self._rest_bytes = 0
@@ -163,7 +178,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         self.url = _target_with_path(self.url)
         super().on_headers_complete()
         self._in_body = True
-        if self.expect_100_continue:  # the client may omit the body, so the next bytes are ambiguous
+        # The client may omit an expected body, so the next bytes are ambiguous.
+        if self.expect_100_continue or self.opened.is_closing:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -183,12 +199,14 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self.opened.mark_idle(self)
         super().on_response_complete()
         if self.transport.unread and self.cycle.response_complete and not self.transport.is_closing():
             self._start_read_timer()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
+        self.opened.remove(self)
         super()._start_asgi_task(cycle, _unchunked(app, cycle) if cycle.scope["http_version"] == "1.0" else app)
 
     def _reject(self, error: Exception) -> None:

@@ -39,7 +39,6 @@ class OpenedBundle:
         with ExitStack() as cleanup:
             metrics = ServeMetrics(bundle.model)
             decoder, self._engine = cleanup.enter_context(opened_engine(bundle.path, options, _LOG.warning, metrics))
-            metrics.watch(self._engine)
             decode_ids, call_format = decoder.tokenizer.decode, options.call_format
             service = Service(
                 self._engine, bundle.model, decode_ids, options, metrics, keys, catalog=cards, call_format=call_format

@@ -15,7 +15,7 @@ from lopa.runtime.checked_values import check_int
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.engine import MAX_WAITING
 from lopa.runtime.errors import BadInputError
-from lopa.serve.server_settings import ServerSettings
+from lopa.serve.server_settings import ServerSettings, name_of_bundle
 from lopa.serve.setting import flags_of, float_setting, int_setting, record_from_values, setting
 
 _MAX_REPLICAS = 10**4
@@ -56,7 +56,7 @@ def _check_bundles(name: str, value: Any) -> tuple[NamedBundle, ...]:
 def _name_bundle(bundle: str | NamedBundle) -> NamedBundle:
     if isinstance(bundle, NamedBundle):
         return NamedBundle(str(Path(bundle.path).absolute()), bundle.model)
-    return NamedBundle(str(Path(bundle).absolute()), Path(bundle).resolve().name)
+    return NamedBundle(str(Path(bundle).absolute()), name_of_bundle(Path(bundle)))
 
 
 @dataclass(frozen=True, kw_only=True)
