@@ -132,6 +132,7 @@ def test_unit_gives_the_server_time_to_stop() -> None:
     options = unit_options()
     assert float(setting("TimeoutStopSec")) >= options["drain"] + 5 + 10
     assert setting("KillMode") == "mixed"
+    assert (setting("Type"), setting("WatchdogSec")) == ("notify", "5min")
     assert setting("RestartPreventExitStatus") == "1 2"
     assert setting("LoadCredential").startswith(f"{options['api_keys'].name}:")
 
@@ -177,6 +178,9 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={found('true')}", UNIT, flags=re.MULTILINE))
     done = subprocess.run([program, "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    exposure = [program, "security", "--offline=true", "--threshold=20", "--no-pager", unit]  # 20 is an exposure of 2.0
+    done = subprocess.run(exposure, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("config", "prometheus.yml"), ("rules", "alerts.yml")])

@@ -133,7 +133,11 @@ class PendingService:
     def change(self, service: Service | None, retiring: Service | None) -> None:
         """Send new requests to `service`, while those of `retiring` finish."""
         self.service, self.retiring = service, retiring
-        self.metrics.watch(*(each.engine for each in (service, retiring) if each is not None))
+        self.metrics.watch(*self.engines())
+
+    def engines(self) -> list[Engine]:
+        """Return the open engines, the newest first."""
+        return [each.engine for each in (self.service, self.retiring) if each is not None]
 
     def not_ready(self) -> ApiError:
         """Return the 503 reply that says what clients wait for."""
