@@ -169,6 +169,7 @@ def test_proxy_matches_the_server() -> None:
     assert f"    server 127.0.0.1:{unit_options()['port']};\n" in NGINX
     assert nginx_setting("server_name") in unit_options()["allow_host"]
     assert nginx_setting("proxy_set_header Host") == "$http_host"
+    assert nginx_setting("proxy_set_header X-Forwarded-For") == "$remote_addr", "not the client's own header"
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
