@@ -156,9 +156,27 @@ def test_deployment_page_uses_existing_options() -> None:
     of_command = {flag for parameter in command.params for flag in parameter.opts}
     server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now", "--entrypoint", "--signal"}
-    others |= {"--build-arg", "--format", "--from-file"}
+    others |= {"--build-arg", "--format", "--from-file", "--memory", "--pids-limit", "--for", "--timeout"}
     others |= {"--prompts", "--shard", "--overwrite"}  # options of generate and onnx
     assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
+
+
+def test_files_have_the_limits_that_the_security_page_lists() -> None:
+    page = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = {
+        name: cells for name, *cells in re.findall(r"^\| \[(.+?)\]\(.+?\)" + r" \| (.+?)" * 4 + r" \|$", page, re.M)
+    }
+    texts = {
+        "systemd": UNIT,
+        "podman": DEPLOY_PAGE.partition("podman run --init")[2].partition("```")[0],
+        "Kubernetes": (DEPLOY / "kubernetes/base/deployment.yaml").read_text(encoding="utf-8"),
+        "Ray Serve": (DEPLOY / "ray.yaml").read_text(encoding="utf-8"),
+    }
+    assert set(rows) == set(texts)
+    for name, text in texts.items():
+        limits = re.findall(r"`(.+?)`", " ".join(rows[name]))
+        assert limits
+        assert all(re.search(rf"(?<![\w-]){limit}\b", text) for limit in limits), (name, limits)
 
 
 def test_proxy_matches_the_server() -> None:
