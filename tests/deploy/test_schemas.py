@@ -19,7 +19,8 @@ FILES = sorted(path for path in KUBERNETES.rglob("*.yaml") if path.name != "kust
 RESOURCES: dict[str, dict[str, Any]] = {
     each["kind"]: each for path in FILES if "kind" in (each := yaml.safe_load(path.read_text(encoding="utf-8")))
 }
-CORE = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget"}
+CORE = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"}
+CORE |= {"PersistentVolumeClaim", "Job"}
 OF_NPM = {"HTTPRoute", "PodMonitor"}
 OF_KSERVE = {"ServingRuntime": "V1alpha1ServingRuntime", "InferenceService": "V1beta1InferenceService"}
 BY_NONE = {"InferencePool", "EndpointPickerConfig"}

@@ -134,6 +134,7 @@ def test_unit_gives_the_server_time_to_stop() -> None:
     options = unit_options()
     assert float(setting("TimeoutStopSec")) >= options["drain"] + 5 + 10
     assert setting("KillMode") == "mixed"
+    assert (setting("Type"), setting("WatchdogSec")) == ("notify", "5min")
     assert setting("RestartPreventExitStatus") == "1 2"
     assert setting("LoadCredential").startswith(f"{options['api_keys'].name}:")
 
@@ -157,9 +158,27 @@ def test_deployment_page_uses_existing_options() -> None:
     of_command = {flag for parameter in command.params for flag in parameter.opts}
     server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now", "--entrypoint", "--signal"}
-    others |= {"--build-arg", "--format", "--from-file"}
+    others |= {"--build-arg", "--format", "--from-file", "--memory", "--pids-limit", "--for", "--timeout"}
     others |= {"--prompts", "--shard", "--overwrite"}  # options of generate and onnx
     assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
+
+
+def test_files_have_the_limits_that_the_security_page_lists() -> None:
+    page = (PROJECT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = {
+        name: cells for name, *cells in re.findall(r"^\| \[(.+?)\]\(.+?\)" + r" \| (.+?)" * 4 + r" \|$", page, re.M)
+    }
+    texts = {
+        "systemd": UNIT,
+        "podman": DEPLOY_PAGE.partition("podman run --init")[2].partition("```")[0],
+        "Kubernetes": (DEPLOY / "kubernetes/base/deployment.yaml").read_text(encoding="utf-8"),
+        "Ray Serve": (DEPLOY / "ray.yaml").read_text(encoding="utf-8"),
+    }
+    assert set(rows) == set(texts)
+    for name, text in texts.items():
+        limits = re.findall(r"`(.+?)`", " ".join(rows[name]))
+        assert limits
+        assert all(re.search(rf"(?<![\w-]){limit}\b", text) for limit in limits), (name, limits)
 
 
 def test_proxy_matches_the_server() -> None:
@@ -170,6 +189,7 @@ def test_proxy_matches_the_server() -> None:
     assert f"    server 127.0.0.1:{unit_options()['port']};\n" in NGINX
     assert nginx_setting("server_name") in unit_options()["allow_host"]
     assert nginx_setting("proxy_set_header Host") == "$http_host"
+    assert nginx_setting("proxy_set_header X-Forwarded-For") == "$remote_addr", "not the client's own header"
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
@@ -179,6 +199,9 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={found('true')}", UNIT, flags=re.MULTILINE))
     done = subprocess.run([program, "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    exposure = [program, "security", "--offline=true", "--threshold=20", "--no-pager", unit]  # 20 is an exposure of 2.0
+    done = subprocess.run(exposure, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def promtool(*arguments: object, text: str | None = None) -> None:

@@ -1,19 +1,24 @@
 """The files in deploy/kubernetes/ match the server and each other: options, metrics, paths, ports, names and times."""
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.serve.servers import Server
+from tests.forked import ForkedProcess
+from tests.hub_server import HubServer
+from tests.serve.servers import WAIT, Server
 from tests.serve.test_deploy import CONTAINERFILE, DEPLOY_PAGE, options_of
 
 from lopa import __version__
-from lopa.runtime.engine import QUEUE_LIMIT
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 FILES = sorted(KUBERNETES.rglob("*.yaml"))
@@ -103,22 +108,55 @@ def test_mounts_match_the_server_s_paths() -> None:
     assert str(options["api_keys"].parent) in mounts
     secret = next(each["secret"] for each in POD["spec"]["volumes"] if "secret" in each)
     assert f"create secret generic {secret['secretName']} --from-file={options['api_keys'].name}=" in DEPLOY_PAGE
-    (claim,) = [each["persistentVolumeClaim"] for each in POD["spec"]["volumes"] if "persistentVolumeClaim" in each]
-    assert f"`{claim['claimName']}`" in DEPLOY_PAGE
-    assert read("kserve/service.yaml")["spec"]["predictor"]["model"]["storageUri"] == f"pvc://{claim['claimName']}"
+
+
+def claim_of(pod: dict[str, Any]) -> str:
+    (claim,) = [each["persistentVolumeClaim"] for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    return str(claim["claimName"])
+
+
+def test_the_job_fills_the_mounted_folder(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Run the Job's command against a Hub. Servers on several nodes read what it writes."""
+    claim, job = read("bundle/claim.yaml"), read("bundle/fill.yaml")["spec"]["template"]["spec"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim_of(job) == claim_of(POD["spec"]) == claim["metadata"]["name"]
+    (container,), (server,) = job["containers"], POD["spec"]["containers"]
+    assert [container["securityContext"], container["image"]] == [server["securityContext"], server["image"]]
+    written = {each["mountPath"] for each in container["volumeMounts"]}
+    variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    assert all(any(Path(value).is_relative_to(each) for each in written) for value in variables.values())
+    (mounted,) = [each["subPath"] for each in server["volumeMounts"] if "subPath" in each]
+    storage = read("kserve/service.yaml")["spec"]["predictor"]["model"]["storageUri"]
+    assert storage == f"pvc://{claim['metadata']['name']}/{mounted}"
+    with closing(HubServer(tmp_path / "home")) as hub:
+        commit = hub.state.commit_folder("ORG/NAME", tiny_bundle)
+        program, *arguments = [each.replace("0" * 40, commit) for each in container["command"]]
+        assert program == "lopa-export"
+        folders = {name: str(tmp_path / value.strip("/")) for name, value in variables.items()}
+        process = ForkedProcess(arguments, {**os.environ, **hub.environment, **folders})
+        _, errors = process.communicate(timeout=WAIT)
+        assert process.wait(WAIT) == 0, errors
+    bundle = Path(folders["HF_HUB_CACHE"], mounted.replace("0" * 40, commit))
+    assert Bundle.open(bundle).altered_files() == []
 
 
 def test_everything_selects_these_pods_by_their_ports() -> None:
     labels = POD["metadata"]["labels"]
     (port,) = POD["spec"]["containers"][0]["ports"]
-    service, monitor = read("base/service.yaml")["spec"], read("autoscaling/monitor.yaml")["spec"]
+    service, monitor = read("base/service.yaml")["spec"], read("monitor/monitor.yaml")["spec"]
     pool, spread = read("gateway/pool.yaml")["spec"], POD["spec"]["topologySpreadConstraints"][0]
     selectors = [each["selector"]["matchLabels"] for each in (DEPLOYMENT["spec"], monitor, pool)]
     disruption = read("base/disruption.yaml")["spec"]
+    network, predictor = read("base/network.yaml")["spec"], read("kserve/service.yaml")["spec"]["predictor"]
     selectors += [disruption["selector"]["matchLabels"], spread["labelSelector"]["matchLabels"]]
+    selectors += [network["podSelector"]["matchLabels"], predictor["labels"]]
     assert all(selector == labels for selector in [*selectors, service["selector"]])
     assert [each["targetPort"] for each in service["ports"]] == [port["name"]]
     assert [each["port"] for each in monitor["podMetricsEndpoints"]] == [port["name"]]
+    assert [each["name"] for each in RUNTIME["spec"]["containers"][0]["ports"]] == [port["name"]]
+    assert [each["ports"] for each in network["ingress"]] == [[{"port": port["name"]}]]
+    jobs = yaml.safe_load((KUBERNETES.parent / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    assert [each["job_name"] for each in jobs] == [labels[monitor["jobLabel"]]]
     assert pool["targetPorts"] == [{"number": port["containerPort"]}]
 
 
@@ -141,20 +179,27 @@ def test_metrics_exist_on_the_server(server: Server) -> None:
     assert {"lopa_requests_waiting", "lopa_cache_used_ratio"} <= named <= exposed
 
 
-def test_autoscaler_uses_the_adapter_s_metric() -> None:
-    (metric,) = read("autoscaling/autoscaler.yaml")["spec"]["metrics"]
-    (rule,) = read("autoscaling/adapter.yaml")["rules"]["custom"]
-    assert metric["type"] == "Pods"
-    assert rule["name"]["as"] == rule["name"]["matches"] == metric["pods"]["metric"]["name"]
-    assert rule["seriesQuery"].startswith(f"{rule['name']['matches']}{{")
-    assert {each["resource"] for each in rule["resources"]["overrides"].values()} == {"namespace", "pod"}
-    assert 0 < int(metric["pods"]["target"]["averageValue"]) < QUEUE_LIMIT
-    scaled = read("kserve/service.yaml")["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]
-    assert f'{metric["pods"]["metric"]["name"]}{{model="' in scaled["metric"]["query"]
+def test_autoscalers_use_the_metrics_of_the_adapter() -> None:
+    metrics = [each["pods"] for each in read("autoscaling/autoscaler.yaml")["spec"]["metrics"]]
+    scaled = {each["metric"]["name"]: int(each["target"]["averageValue"]) for each in metrics}
+    limits = {"lopa_requests_waiting": QUEUE_LIMIT, "lopa_requests_running": MAX_NUM_SEQS}
+    assert list(scaled) == list(limits)
+    assert all(0 < value < limits[name] for name, value in scaled.items())
+    rules = read("autoscaling/adapter.yaml")["rules"]["custom"]
+    for name, rule in zip(scaled, rules, strict=True):
+        assert rule["name"]["as"] == rule["name"]["matches"] == name
+        assert rule["seriesQuery"].startswith(f"{name}{{")
+        assert {each["resource"] for each in rule["resources"]["overrides"].values()} == {"namespace", "pod"}
+    queried = [each["external"] for each in read("kserve/service.yaml")["spec"]["predictor"]["autoScaling"]["metrics"]]
+    of_kserve = {
+        re.findall(r"^avg\((\w+)\{", each["metric"]["query"])[0]: int(each["target"]["value"]) for each in queried
+    }
+    assert of_kserve == scaled
 
 
 def test_the_image_has_the_version_of_this_project() -> None:
     (image,) = read("base/kustomization.yaml")["images"]
+    assert read("bundle/kustomization.yaml")["images"] == [image]
     assert image["name"] == POD["spec"]["containers"][0]["image"]
     assert image["newTag"] == __version__
     assert RUNTIME["spec"]["containers"][0]["image"] == f"{image['newName']}:{__version__}"
@@ -193,5 +238,6 @@ def test_kserve_metric_names_the_served_model() -> None:
     """Check the model name: KServe replaces {{.Name}} of the runtime with the service's name."""
     service = read("kserve/service.yaml")
     assert container_options(RUNTIME["spec"]["containers"][0])["model"] == "{{.Name}}"
-    query = service["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]["metric"]["query"]
-    assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]
+    for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]:
+        query = metric["external"]["metric"]["query"]
+        assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]

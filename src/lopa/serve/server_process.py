@@ -22,6 +22,7 @@ from lopa.serve.app import app_from_pending
 from lopa.serve.http.open_connections import OpenConnections, max_connections
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.http.protocol import protocol_with_timeouts
+from lopa.serve.service_manager import READY, STOPPING, send_heartbeats, send_state, watchdog_seconds
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WRITE_SECONDS = 5
@@ -90,6 +91,7 @@ def serve_until_stopped(
     At SIGHUP, `start_opening` opens a second service, which receives all later requests. The first one closes after its
     last request. `on_reload` is called after each attempt, with its error if the first one stays. When the terminal of
     the process closes, SIGHUP stops the server instead. Connections without a request close after `idle_seconds`.
+    A service manager learns of readiness and of the signal, and receives heartbeats (service_manager.py).
 
     Raises the error of the opening, and the engine's error when a device fails. A signal before the service is open
     raises KeyboardInterrupt for Ctrl-C and SystemExit with 128 plus its number otherwise. The thread then still runs.
@@ -132,7 +134,7 @@ async def _serve(
     on_reload: Callable[[Exception | None], None],
     on_stop: Callable[[], None],
 ) -> bool:
-    opened = OpenConnections(max_connections())
+    opened, watchdog = OpenConnections(max_connections()), watchdog_seconds()
     server = _Server(
         uvicorn.Config(
             app_from_pending(pending, origin_policy),
@@ -161,15 +163,19 @@ async def _serve(
                 pending.change(await _opened_service(start_opening(), serving, stop, on_stop), None)
             if pending.service is not None:
                 on_ready()
+                send_state(READY)
+                beating = asyncio.create_task(send_heartbeats(pending.engines, watchdog))
                 reloading = asyncio.create_task(_reload_at_hangups(pending, start_opening, stop.hangup, on_reload))
                 failure = await _until_stopped(pending, serving, stop)
                 reloading.cancel()
                 if failure is None and stop.requested.is_set():
                     on_stop()
+                    send_state(STOPPING)
                     pending.is_stopping = opened.is_closing = True
                     for connection in list(server.server_state.connections):
                         connection.end_keep_alive()  # type: ignore[union-attr]  # of protocol_with_timeouts
                     drained = await _drained(pending, drain_seconds)
+                beating.cancel()
         finally:
             server.should_exit = True
             await serving
@@ -265,14 +271,14 @@ def _log_failure(service: Service) -> LopaError | None:
 
 async def _drained(pending: PendingService, seconds: float) -> bool:
     """Return whether every answer completed within `seconds`, also of requests that are being prepared."""
-    services = [each for each in (pending.service, pending.retiring) if each is not None]
+    engines = pending.engines()
     end = time.monotonic() + seconds
-    while any(each.engine.status.reserved for each in services) and time.monotonic() < end:
+    while any(each.status.reserved for each in engines) and time.monotonic() < end:
         await asyncio.sleep(_POLL_SECONDS / 10)
     rest = max(0.0, end - time.monotonic())
-    drained = await asyncio.gather(*(asyncio.to_thread(each.engine.drain, rest) for each in services))
+    drained = await asyncio.gather(*(asyncio.to_thread(each.drain, rest) for each in engines))
     if not all(drained):  # cut requests receive an error before their connections close
-        await asyncio.gather(*(asyncio.to_thread(each.engine.close) for each in services))
+        await asyncio.gather(*(asyncio.to_thread(each.close) for each in engines))
     return all(drained)
 
 

@@ -138,7 +138,7 @@ class PendingService:
     def change(self, service: Service | None, retiring: Service | None) -> None:
         """Send new requests to `service`, while those of `retiring` finish."""
         self.service, self.retiring = service, retiring
-        self.metrics.watch(*(each.engine for each in (service, retiring) if each is not None))
+        self.metrics.watch(*self.engines())
         if service is not None:
             schema = service.engine.decoder.bundle.manifest.schema
             self.metrics.show_bundle(service.fingerprint.rpartition("-")[2], str(schema))
@@ -150,6 +150,10 @@ class PendingService:
         status = self.service.engine.status
         is_closing = self.is_stopping or status.draining or status.closed
         return unavailable(STOPPING, "not_ready") if is_closing else None
+
+    def engines(self) -> list[Engine]:
+        """Return the open engines, the newest first."""
+        return [each.engine for each in (self.service, self.retiring) if each is not None]
 
     def not_ready(self) -> ApiError:
         """Return the 503 reply that says what clients wait for."""
