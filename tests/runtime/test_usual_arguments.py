@@ -1,6 +1,7 @@
 """Arguments as users of other libraries write them: one device, one stop text, messages, and other names of options."""
 
 import copy
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from lopa.runtime.errors import BadInputError
 PROMPT = "Question: Ida has 4 pens and buys 3 more. How many pens does Ida have?\nAnswer:"
 MESSAGES = [{"role": "user", "content": "Ida has 4 pens and buys 3 more. How many pens does Ida have?"}]
 
+TEMPLATE = "{% for message in messages %}Question: {{ message.content }}\nAnswer:{% endfor %}"
+
 
 @pytest.fixture(scope="module")
 def chat_decoder(tiny_bundle: Path) -> Any:
-    template = "{% for message in messages %}Question: {{ message.content }}\nAnswer:{% endfor %}"
-    with Decoder.open(tiny_bundle, device="cpu", threads=1, chat_template=template) as decoder:
+    with Decoder.open(tiny_bundle, device="cpu", threads=1, chat_template=TEMPLATE) as decoder:
         yield decoder
 
 
@@ -51,10 +53,28 @@ def test_messages_are_one_chat(chat_decoder: Decoder) -> None:
     for several in (lambda: chat_decoder.stream(["a", "b"]), lambda: chat_decoder.prepare(["a", "b"])):  # type: ignore[list-item]
         with pytest.raises(BadInputError, match="2 texts as one prompt"):
             several()
-    with pytest.raises(BadInputError, match="chat_template of type PosixPath"):
-        Decoder.open(chat_decoder.bundle.path, chat_template=Path("t.jinja"))  # type: ignore[arg-type]
+    unread: Any
+    for unread in (Path("t.jinja"), "t.jinja"):
+        with pytest.raises(BadInputError, match=r"chat_template is .*t\.jinja'\)?\n.*\n.*read the file"):
+            Decoder.open(chat_decoder.bundle.path, chat_template=unread)
+    with pytest.raises(BadInputError, match=r"invalid messages 'hello'\n.*a list of .*\n.*\[{"):
+        chat_decoder.generate(messages="hello")  # type: ignore[call-overload]
+    with pytest.raises(BadInputError, match=r"invalid prompts b'a'\n.*\n.*decode\(\)"):
+        chat_decoder.generate(b"a")  # type: ignore[call-overload]
     with pytest.raises(BadInputError, match="a prompt and messages"):
         chat_decoder.generate("text", messages=MESSAGES)  # type: ignore[call-overload]
+
+
+def test_an_engine_is_opened_as_a_decoder_is(tiny_bundle: Path, chat_decoder: Decoder) -> None:
+    engine, usual = (inspect.signature(each.open).parameters for each in (Engine, Decoder))
+    assert usual.keys() <= engine.keys()
+    with Engine.open(tiny_bundle, chat_template=TEMPLATE, defaults={"max_new_tokens": 16}) as opened:
+        expected = chat_decoder.generate(MESSAGES, max_new_tokens=16)
+        assert opened.submit(messages=MESSAGES).result().token_ids == expected.token_ids
+    kind: Any
+    for kind in (Decoder, Engine):
+        with pytest.raises(BadInputError, match=rf" is 'out/bundle'\n.*\n.*use {kind.__name__}\.open"):
+            kind("out/bundle", devices=["cpu"])
 
 
 @pytest.mark.parametrize(
@@ -89,6 +109,8 @@ def test_an_unknown_argument_gets_the_name_that_is_meant(decoder: Decoder, tiny_
     ):
         with pytest.raises(BadInputError, match=rf"did you mean {meant}\?"):
             method(**arguments)
+    with pytest.raises(BadInputError, match=r"on_step, or a decoding option .*\n.*pass each option by name"):
+        usual.generate(PROMPT, options={"max_new_tokens": 5})
 
 
 def test_a_config_can_be_copied_and_pickled() -> None:

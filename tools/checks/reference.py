@@ -106,7 +106,7 @@ def python_names() -> str:
     rows = []
     for name in dir(lopa):
         found = getattr(lopa, name)
-        if not isinstance(found, (type, FunctionType)) or name.endswith("Error"):
+        if not isinstance(found, (type, FunctionType)) or name.endswith("Error") or found.__module__[:5] != "lopa.":
             continue
         is_class = isinstance(found, type)
         rows.append((f"`{name}`" if is_class else f"`{name}{_parameters(found)}`", _first_paragraph(found)))

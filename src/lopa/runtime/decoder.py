@@ -14,7 +14,7 @@ from typing import Any, Self, Unpack, overload
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edit_bundle
-from lopa.runtime.checked_values import check_callback, check_int
+from lopa.runtime.checked_values import check_callback, check_int, shown
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.devices import devices_from_arguments, session_from_devices
 from lopa.runtime.errors import (
@@ -76,6 +76,7 @@ class Decoder:
     session: Session
     tokenizer: Tokenizer
 
+    @with_known_arguments
     def __init__(
         self,
         bundle: Bundle,
@@ -129,10 +130,10 @@ class Decoder:
         the last device fails.
         """
         devices = devices_from_arguments(devices, device)
-        if not isinstance(chat_template, str | None):
+        if chat_template is not None and not (isinstance(chat_template, str) and "{" in chat_template):
             raise BadInputError(
-                f"chat_template of type {type(chat_template).__name__}",
-                expected="the text of a template, or None",
+                f"chat_template is {shown(chat_template)}",
+                expected="the text of a Jinja template, or None",
                 remedy="read the file, e.g. Path(..).read_text()",
             )
         folder, held = folder_of_bundle(path), None

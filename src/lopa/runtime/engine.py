@@ -10,13 +10,13 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from lopa.runtime.checked_values import MAX_SECONDS, check_callback, check_float, check_int
 from lopa.runtime.decoder import NUM_SEQS_LIMIT, Decoder
@@ -164,11 +164,13 @@ class Engine:
         max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
         grammar_limits: GrammarLimits | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
         trusted_keys: Sequence[Path | str] | None = None,
     ) -> Self:
         """Open the bundle at `path` as Decoder.open does, with the same errors. Closing the engine closes it.
 
-        `device_timeout`, `grammar_limits` and `trusted_keys` have the same meaning as for Decoder.open.
+        The arguments of Decoder.open have the same meaning here.
         """
         decoder = Decoder.open(
             path,
@@ -177,6 +179,8 @@ class Engine:
             threads=threads,
             device_timeout=device_timeout,
             grammar_limits=grammar_limits,
+            defaults=defaults,
+            chat_template=chat_template,
             trusted_keys=trusted_keys,
         )
         try:

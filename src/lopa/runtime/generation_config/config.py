@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial, wraps
+from pathlib import PurePath
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, get_args
 
 from lopa.runtime.checked_values import invalid_value, shown
@@ -217,18 +218,25 @@ def did_you_mean(
 
 
 def with_known_arguments(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return `function` with a BadInputError for an unknown keyword argument, with the nearest name."""
+    """Return `function` with a BadInputError for an unknown keyword argument, with the nearest name.
+
+    A constructor also has one for a path, which `open` takes.
+    """
     own = tuple(inspect.signature(function).parameters)[1:]
-    names = (*own[:-1], *OPTIONS) if own[-1] == "options" else own
+    names, expected = own, f"one of {', '.join(own)} (docs/reference/python.md)"
+    if own[-1] == "options":
+        own = own[:-1]
+        names, expected = (*own, *OPTIONS), f"one of {', '.join(own)}, or a decoding option (docs/reference/python.md)"
 
     @wraps(function)
     def checked(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        if function.__name__ == "__init__" and isinstance(opened := next(iter(arguments[1:]), None), str | PurePath):
+            remedy = f"use {type(arguments[0]).__name__}.open, which takes a path"
+            raise BadInputError(f"{own[0]} is {shown(opened)}", expected=f"an opened {own[0]}", remedy=remedy)
         for name in options:
             if name not in names:
-                expected = f"one of {', '.join(own)} (docs/reference/python.md)"
-                raise BadInputError(
-                    f"unknown option {shown(name)}", expected=expected, remedy=did_you_mean(name, names)
-                )
+                remedy = did_you_mean(name, names) if name != "options" else "pass each option by name, e.g. **options"
+                raise BadInputError(f"unknown option {shown(name)}", expected=expected, remedy=remedy)
         return function(*arguments, **options)
 
     return checked

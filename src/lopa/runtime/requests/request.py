@@ -93,13 +93,14 @@ def changed_config(base: Any, options: GenerationOptions) -> GenerationConfig:
 
 def check_prompts(prompts: Iterable[Any]) -> None:
     """Raise BadInputError unless `prompts` are several prompts."""
-    one = isinstance(prompts, (str, bytes))
+    one, is_bytes = isinstance(prompts, str), isinstance(prompts, (bytes, bytearray))
     is_number = isinstance(prompts, np.ndarray) and not prompts.ndim  # NumPy's numbers only look iterable
-    if one or is_number or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+    if one or is_bytes or is_number or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+        remedy = "decode them, e.g. prompt.decode()" if is_bytes else 'e.g. ["text"]'
         raise BadInputError(
             f"invalid prompts {shown(prompts)}",
             expected="one prompt (text, token IDs, a Chat) or a list of prompts",
-            remedy=f"for a single prompt use [{shown(prompts)}]" if one else 'e.g. ["text"]',
+            remedy=f"for a single prompt use [{shown(prompts)}]" if one else remedy,
         )
 
 

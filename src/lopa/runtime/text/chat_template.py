@@ -260,11 +260,11 @@ def _template_text(template: str) -> str:
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise BadInputError unless `messages` have the form of a chat, with roles among ROLES."""
-    if not isinstance(messages, Sequence) or not 0 < len(messages) <= MAX_MESSAGES:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not 0 < len(messages) <= MAX_MESSAGES:
         raise BadInputError(
             f"invalid messages {shown(messages)}",
             expected=f"a list of 1 to {MAX_MESSAGES} messages",
-            remedy=_MESSAGE_FORM["remedy"],
+            remedy='e.g. [{"role": "user", "content": "Hello"}]',
         )
     for number, message in enumerate(messages):
         role, content = (
