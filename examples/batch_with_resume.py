@@ -18,6 +18,7 @@ PROMPTS = [
 
 def main(bundle: str, folder: str) -> None:
     """Answer the file, interrupt it, resume it, and compare with the answers of one undisturbed run."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
     prompts, answers = Path(folder, "prompts.jsonl"), Path(folder, "answers.jsonl")
     prompts.write_text("".join(json.dumps({"id": n, "prompt": prompt}) + "\n" for n, prompt in enumerate(PROMPTS)))
     command = [sys.executable, "-m", "lopa.cli.main", "generate", bundle, "--prompts", str(prompts)]

@@ -97,7 +97,7 @@ def test_structured_output(tiny_bundle: Path) -> None:
 
 
 def test_batch_with_resume(tiny_bundle: Path, tmp_path: Path) -> None:
-    lines = output_of("batch_with_resume.py", tiny_bundle, tmp_path).splitlines()
+    lines = output_of("batch_with_resume.py", tiny_bundle, tmp_path / "new").splitlines()
     assert [line.split()[0] for line in lines] == list("012345")
 
 

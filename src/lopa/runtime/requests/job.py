@@ -264,10 +264,10 @@ class RequestPreparation:
         manifest = self.bundle.manifest
         if manifest.origin.adapter and config.attention != "full":
             raise BadInputError(
-                "holes for a bundle with a D2F adapter, whose rows attend to earlier blocks only",
+                "holes for a bundle with a D2F adapter, which was trained without the text behind a block",
                 expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F "
                 "adapter",
-                remedy="set attention to full, which tries the adapter anyway",
+                remedy="request attention=full by name, even if it is the default, to try the adapter anyway",
                 operator="export the checkpoint without its adapter",
             )
         config = config_of_expressions(config, text)

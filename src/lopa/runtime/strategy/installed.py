@@ -235,7 +235,7 @@ def register_strategy(strategy: Strategy) -> None:
         raise BadInputError(
             f"{shown(strategy)} is not a strategy",
             expected="an instance of lopa.runtime.strategy.Strategy",
-            remedy="pass a Strategy (docs/concepts/decoding.md, Your own strategy)",
+            remedy="pass a Strategy (docs/how-to/choose-a-strategy.md, Add your own strategy)",
         )
     name = strategy.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
