@@ -199,12 +199,19 @@ def test_a_call_is_valid_behind_reasoning(reasoning_server: Server, seed: int) -
         ({"tools": [_deep_tool(60)], "tool_choice": "none"}, "tools"),
         ({**ON, "lopa": {"grammar": "start: /a/"}}, "lopa.grammar"),
         ({"tools": [STRICT], "tool_choice": "required"}, "tools"),
+        ({"tools": [TOOLS[0], STRICT]}, "tools"),
+        ({"tools": TOOLS, "lopa": {"json_schema": {"not": {}}}}, "lopa.json_schema"),
+        ({**ON, "lopa": {"json_schema": {"not": {}}}}, "lopa.json_schema"),
+        ({**ON, "lopa": {"regex": "(a"}}, "lopa.regex"),
     ],
 )
 def test_invalid_fields_are_rejected_by_name(reasoning_server: Server, invalid: dict[str, Any], param: str) -> None:
     body = {"model": "tiny", "messages": CHAT, "max_tokens": 60, **invalid}
     answer = reasoning_server.http.post("/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["error"].get("param")) == (400, param), answer.text
+    message = answer.json()["error"]["message"]
+    assert "start: " not in message, "no grammar that the server made"
+    assert ("tool x: " in message) == (STRICT in invalid.get("tools", ()))
 
 
 def test_optional_calls_are_only_read_where_options_exclude_grammars(reasoning_server: Server) -> None:

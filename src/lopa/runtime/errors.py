@@ -120,6 +120,9 @@ class FieldError(BadInputError):
 class GrammarRefusedError(BadInputError):
     """An invalid grammar: it does not parse, uses unsupported features, or cannot end within the answer's length."""
 
+    param: str | None = None
+    """For a chat, the option or field that is invalid, if it is known."""
+
 
 class ChoicesRefusedError(BadInputError):
     """Choices that cannot be read, or whose probabilities the bundle does not return."""

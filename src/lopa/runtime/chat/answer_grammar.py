@@ -6,12 +6,18 @@ text, a lazy rule ends the free text at the mark.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from lopa.runtime.chat.call_format import CallFormat
+from lopa.runtime.chat.chat import Chat, requested_tools
 from lopa.runtime.chat.tool_definition import Tool, ToolRequest
+from lopa.runtime.errors import BadInputError, GrammarRefusedError
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.exact_schema import exact_schema
+from lopa.runtime.grammar.grammar_source import option_error, rule_of_error
+from lopa.runtime.options import GRAMMARS
 from lopa.runtime.text.tokenizer import CLOSING, OPENING
 
 Reasoning = Literal["none", "possible", "open"]
@@ -62,6 +68,28 @@ def answer_grammar(
     return "\n".join((f"start: {body}", *rules)) + "\n"
 
 
+@contextmanager
+def chat_grammar_errors(prompt: object, config: GenerationConfig, grammar: str | None) -> Iterator[None]:
+    """Turn an error about the `grammar` of a chat's answer into one about the tool or the option of `config` in it."""
+    try:
+        yield
+    except GrammarRefusedError as error:
+        rule, message = rule_of_error(error, grammar or "")
+        if not isinstance(prompt, Chat) or config.grammar is not None or not rule.startswith(("answer", "call_")):
+            raise
+        tools = requested_tools(prompt)
+        if tools is None or rule == "answer":
+            param = next(name for name in GRAMMARS if getattr(config, name) is not None)
+            made = option_error(param, getattr(config, param), message)
+        else:
+            tool, param = tools.callable_tools[int(rule.removeprefix("call_"))], "tools"
+            made = option_error("json_schema", json.dumps(tool.parameters), message)
+            made = made.with_received(f"tool {tool.name}: {made.received}").with_remedy("correct the tool's parameters")
+        refused = GrammarRefusedError(made.received, expected=made.expected, remedy=made.remedy)
+        refused.param = param
+        raise refused from error
+
+
 def json_expression(schema: str, *, lenient: bool = False) -> str:
     """Return the Lark expression of a JSON value with the schema `schema`, given as text.
 
@@ -87,7 +115,10 @@ def _call_rules(tools: ToolRequest, written: CallFormat, is_token: IsToken) -> l
 
 
 def _call_rule(number: int, tool: Tool, written: CallFormat) -> str:
-    schema = json_expression(json.dumps(tool.parameters), lenient=not tool.strict)
+    try:
+        schema = json_expression(json.dumps(tool.parameters), lenient=not tool.strict)
+    except BadInputError as error:
+        raise error.with_received(f"tool {tool.name}: {error.received}") from error
     return f'call_{number}: {json.dumps(_head(tool, written))} {schema} "}}"'
 
 

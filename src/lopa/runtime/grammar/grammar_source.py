@@ -86,7 +86,7 @@ def _option_errors(request: GrammarRequest) -> Iterator[None]:
         raise
     except Exception as error:
         raise_if_from_handler(error)
-        raise _grammar_error(request.option, request.text, error_text(error)) from error
+        raise option_error(request.option, request.text, error_text(error)) from error
 
 
 def _from_schema(text: str) -> str:
@@ -210,15 +210,23 @@ _EXPECTED = {
 }
 
 
-def _grammar_error(name: str, text: str, message: str) -> BadInputError:
+def rule_of_error(error: BadInputError, grammar: str) -> tuple[str, str]:
+    """Return the rule of a Lark grammar that the library rejects, and its message, or empty texts."""
+    found = re.search(r": at (\d+)\(\d+\): (.*)", error.received, re.DOTALL)
+    line, message = (int(found[1]), found[2]) if found is not None else (0, "")
+    return "".join(grammar.split("\n")[line - 1 : line]).partition(":")[0], message
+
+
+def option_error(name: str, text: str, message: str) -> BadInputError:
+    """Return the error of the option `name` with the value `text`, from the library's message about its grammar."""
     if message.startswith("panic"):
         return BadInputError(
             f"llguidance failed on {name} {shown(text)} ({message.splitlines()[0][:100]})",
             expected=_EXPECTED[name],
             remedy=f"rewrite {name} with fewer nested repeats",
         )
-    if name == "grammar" and not _LARK.search(text):
-        message = _CONVERTED.sub("", message)
+    if name == "json_schema" or (name == "grammar" and not _LARK.search(text)):
+        message = _CONVERTED.sub("", message).removeprefix("failed to compile JSON schema: ")
     what = f"{name} {shown(text)}: {_regex_message(message) if name == 'regex' else message.strip()}"
     return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle, costs_name
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.chat.answer_grammar import chat_grammar_errors
 from lopa.runtime.chat.chat import Chat
 from lopa.runtime.chat.prepared_chat import PLAIN, AnswerForm, prepare_chat
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float
@@ -215,14 +216,18 @@ class RequestPreparation:
         check_callback(on_step)
         due = None if deadline is None else submitted + check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
         _LOG.debug("a request with %s", params)
+        with chat_grammar_errors(request.prompt, changed_config(request.config, {}), resolved.config.grammar):
+            grammar = (
+                self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due)
+                if params.has_grammar
+                else None
+            )
         return Job(
             prompt_ids=ids,
             resolved=resolved,
             budget=self._budget(params),
             sharing=self._sharing(params),
-            grammar=self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due)
-            if params.has_grammar
-            else None,
+            grammar=grammar,
             choices=choices,
             handle=RequestHandle(form, len(ids)),
             drafts=check_bool("drafts", drafts),

@@ -168,6 +168,8 @@ def _field_error(requested: AnswerRequest, error: BadInputError) -> FieldError:
     if isinstance(error, GrammarRefusedError):
         may_call = requested.chat is not None and requested.chat.may_call
         param = "tools" if may_call else next((params[name] for name in GRAMMARS if name in params), LOPA_FIELD)
+        if error.param is not None:
+            return error.of_field(params.get(error.param, error.param))
         if LENGTH in error.remedy:  # the answer is too short for it
             names = {LENGTH: requested.length_param}
             if requested.chat is not None:
