@@ -221,6 +221,10 @@ def test_other_errors_have_the_same_form(server: Server) -> None:
     ):
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
         assert "a" not in answer.headers
+    for path, meant in (("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages")):
+        message = server.http.post(path).json()["error"]["message"]
+        assert message.endswith(f"did you mean {meant}? GET /openapi.json lists all paths."), message
+    assert server.http.get("/v1/completions").json()["error"]["message"] == "/v1/completions takes POST, not GET"
 
 
 def test_values_that_many_clients_send_are_accepted(server: Server) -> None:

@@ -5,6 +5,7 @@ import contextvars
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from lopa import __version__
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import LopaError
 from lopa.serve.answering.draft_fields import StepRecords
 from lopa.serve.answering.reply import Reply, await_choices
@@ -35,7 +37,7 @@ from lopa.serve.openai.body_requests import choice_errors
 from lopa.serve.openai.response_shapes import ErrorCode
 from lopa.serve.page.response import page
 from lopa.serve.protocols.answer_request import renamed_fields
-from lopa.serve.protocols.api_description import api_description
+from lopa.serve.protocols.api_description import PATHS, api_description
 from lopa.serve.protocols.endpoints import ENDPOINTS
 from lopa.serve.protocols.messages_reply import anthropic_error
 from lopa.serve.tracing.request_trace import trace_error
@@ -213,7 +215,15 @@ class _Endpoints:
     async def handle_http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code)
-        api_error = ApiError(error.status_code, error.detail, code=code, headers=error.headers)
+        path, detail = request.url.path, error.detail
+        if error.status_code == 404:
+            near = get_close_matches(path[:80], [name.split()[1] for name in PATHS], n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            detail = f"this server has no path {shown(path)}{hint} GET /openapi.json lists all paths."
+        elif error.status_code == 405:
+            allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
+            detail = f"{path} takes {' or '.join(allowed)}, not {request.method}"
+        api_error = ApiError(error.status_code, detail, code=code, headers=error.headers)
         return await self.handle_error(request, api_error)
 
     async def client_disconnected(self, _: Request, __: Exception) -> Response:
