@@ -109,6 +109,7 @@ def test_an_argument_too_many_is_the_value_of_the_missing_option() -> None:
     [
         *[("inspct", "inspect"), ("generte", "generate"), ("bnech", "bench"), ("Chat", "chat")],
         *[("export", "onnx"), ("convert", "onnx"), ("quantize", "onnx .*--quantize int8"), ("run", "generate")],
+        *[("score", "generate .*--choices"), ("plot", "bench quality .*--plot")],
     ],
 )
 def test_a_typo_gets_a_suggestion(typed: str, meant: str) -> None:
@@ -118,6 +119,12 @@ def test_a_typo_gets_a_suggestion(typed: str, meant: str) -> None:
     usage = "lopa-export [OPTIONS] COMMAND [ARGS]..."
     expected = f"error: no such command 'xyz'\n  expected: {usage}\n  what to do: see lopa-export --help\n"
     assert lopa_export("xyz").stderr == expected
+
+
+def test_an_error_of_an_option_names_its_command_and_the_nearest_option() -> None:
+    assert "what to do: see lopa-export generate --help" in lopa_export("generate", "bundle", "--stop").stderr
+    nearest = lopa_export("generate", "bundle", "x", "--branch", "3").stderr
+    assert nearest.endswith("did you mean '--branches'?\n")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

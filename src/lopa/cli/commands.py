@@ -54,6 +54,8 @@ _OTHER_NAMES = {
     **dict.fromkeys(("benchmark", "eval"), "bench"),
     "upload": "push",
     "infill": "fill",
+    "score": "generate BUNDLE PROMPT --choices ANSWER --choices ANSWER",
+    "plot": "bench quality BUNDLE EVAL --plot FILE",
 }
 """Commands by the names that other programs have for them."""
 COMMANDS = {

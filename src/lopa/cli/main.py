@@ -171,6 +171,8 @@ def _report_bug(error: BaseException) -> None:
 
 def _report_usage(error: click.ClickException) -> None:
     """Report an error of click in the form of our own. A command without its subcommand shows its help."""
+    if nearest := getattr(error, "possibilities", None):
+        del nearest[1:]
     message, context = error.format_message(), getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         _report(message)

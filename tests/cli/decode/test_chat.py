@@ -86,6 +86,7 @@ INVALID = (
     ("/set temperatur 1", "did you mean /set temperature VALUE?"),
     ("/set skip_threshold 0.3", "cannot combine skip_threshold 0.3 with strategy 'vanilla'"),
     ("/quit now", "/quit alone"),
+    ("/exit now", "/quit alone"),
     ("word " * 3000, "positions for prompt and answer together"),
 )
 """Lines that are refused, each with a part of its error."""
@@ -105,7 +106,7 @@ def test_invalid_commands_are_reported_and_the_chat_continues(tiny_bundle: Path)
 
 
 def test_quiet_prints_only_the_answers(tiny_bundle: Path) -> None:
-    done = chat(tiny_bundle, "Question\n/set stop x\n", "-q")
+    done = chat(tiny_bundle, "Question\n/set stop x\n/exit\n/never\n", "-q")
     assert (done.returncode, done.stderr) == (0, "")
 
 

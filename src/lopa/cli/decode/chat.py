@@ -94,8 +94,9 @@ _COMMANDS = {
     "/undo": "remove the last question and its answer",
     "/save FILE": "write the conversation as JSON lines, one message each",
     "/set OPTION VALUE": "change a decoding option, e.g. /set temperature 0.7; /set alone lists them",
-    "/quit": "end",
+    "/quit": "end, as /exit does",
 }
+_QUIT = ("/quit", "/exit")
 _NO_TEMPLATE = "the bundle has no chat template: each message is continued as plain text, without earlier messages"
 
 
@@ -123,7 +124,7 @@ class ChatSession:
             _print_notice(f"preset {self._resolved.preset}")
         with interrupts_as_exceptions():
             for text in messages:
-                if text == "/quit":
+                if text in _QUIT:
                     break
                 try:
                     self._handle(text)
@@ -168,7 +169,7 @@ class ChatSession:
     def _run_command(self, line: str) -> None:
         """Run the command in `line`. Raises BadInputError for an unknown command."""
         name, _, rest = line.partition(" ")
-        rest = rest.strip()
+        name, rest = _QUIT[0] if name in _QUIT else name, rest.strip()
         known = {entry.split()[0]: entry for entry in _COMMANDS}
         if name not in known:
             raise BadInputError(

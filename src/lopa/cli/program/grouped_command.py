@@ -113,6 +113,9 @@ class GroupedCommand(CommandWithExamples):
                 raise
             flag = error.param.opts[0]
             raise click.UsageError(f"Missing option '{flag}': write {flag} before {extra[0]!r}", ctx) from error
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click leaves it out for an option without its value
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of the requested level, each group under its title."""
