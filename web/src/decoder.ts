@@ -2,10 +2,10 @@
 
 import { Bundle, type OpenFolder } from "./bundle/bundle.js";
 import { int } from "./bundle/record.js";
-import { drawsFromLogits, missingLogits } from "./decoding/candidates.js";
+import { drawsFromLogits, rejectLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
 import type { Step } from "./decoding/step.js";
-import { BadInputError, MissingBackendError, shown } from "./errors.js";
+import { MissingBackendError, reject, shown } from "./errors.js";
 import type { GenerationOptions } from "./generation_config/config.js";
 import { paramsFromOptions } from "./generation_config/resolve.js";
 import { IS_NODE, nextTask } from "./platform.js";
@@ -84,7 +84,7 @@ export class Decoder {
    * invalid values and invalid combinations. */
   params(options: GenerationOptions = {}): DecodingParams {
     const params = paramsFromOptions(options, this.bundle.manifest, this.device);
-    if (drawsFromLogits(params) && !this.bundle.manifest.with_logits) throw missingLogits(params);
+    if (drawsFromLogits(params) && !this.bundle.manifest.with_logits) rejectLogits(params);
     return params;
   }
 
@@ -118,10 +118,7 @@ export class Decoder {
         // A forward on WebAssembly blocks its thread, and its promise resolves in the same task.
         await nextTask();
         if (this.closing !== null) {
-          throw new BadInputError("the decoder is closed", {
-            expected: "an open decoder",
-            remedy: "open the bundle again",
-          });
+          reject("the decoder is closed", "an open decoder", "open the bundle again");
         }
         if (signal?.aborted) {
           decoding.stop("cancelled");
@@ -160,9 +157,8 @@ export async function decoderOf<T>(
 ): Promise<T> {
   const { threads, signal, on_progress: onProgress } = options;
   const device = options.device ?? (IS_NODE ? "cpu" : "wasm");
-  if (!DEVICES.includes(device)) throw invalid("device", device, `one of ${DEVICES.join(", ")}`);
-  const wrong = threads == null ? null : int(1, MAX_THREADS)(threads, "threads");
-  if (wrong !== null) throw invalid("threads", threads, wrong.expected);
+  if (!DEVICES.includes(device)) rejectValue("device", device, `one of ${DEVICES.join(", ")}`);
+  int(1, MAX_THREADS)(threads ?? 1, "threads", (_, expected) => rejectValue("threads", threads, expected));
   checkFunction("on_progress", onProgress);
   checkSignal(signal);
   const importRuntime = loaders?.importRuntime ?? missingRuntime;
@@ -177,22 +173,25 @@ export async function decoderOf<T>(
 }
 
 function missingRuntime(device: Device): never {
-  throw new MissingBackendError(`device "${device}" without the option ort`, {
-    expected: "the module of ONNX Runtime, which a bundler must see",
-    remedy: 'import * as ort from "onnxruntime-web/wasm", and pass it as ort',
-  });
+  reject(
+    `device "${device}" without the option ort`,
+    "the module of ONNX Runtime, which a bundler must see",
+    'import * as ort from "onnxruntime-web/wasm", and pass it as ort',
+    undefined,
+    MissingBackendError,
+  );
 }
 
 function checkFunction(name: string, value: unknown): void {
-  if (value != null && typeof value !== "function") throw invalid(name, value, "a function");
+  if (value != null && typeof value !== "function") rejectValue(name, value, "a function");
 }
 
 function checkSignal(value: unknown): void {
   if (value != null && typeof (value as AbortSignal).aborted !== "boolean") {
-    throw invalid("signal", value, "an AbortSignal, such as the signal of an AbortController");
+    rejectValue("signal", value, "an AbortSignal, such as the signal of an AbortController");
   }
 }
 
-function invalid(name: string, value: unknown, expected: string): BadInputError {
-  return new BadInputError(`invalid ${name} ${shown(value)}`, { expected, remedy: `correct ${name}` });
+function rejectValue(name: string, value: unknown, expected: string): never {
+  reject(`invalid ${name} ${shown(value)}`, expected, `correct ${name}`);
 }

@@ -60,16 +60,28 @@ export function errorText(error: unknown): string {
   return (error instanceof Error ? error.message : String(error)).slice(0, MAX_MESSAGE_CHARACTERS);
 }
 
+/** Throw a BadInputError, or another error of this package. */
+export function reject(
+  received: string,
+  expected: string,
+  remedy: string,
+  cause?: unknown,
+  Kind: new (received: string, text: ErrorText, cause?: unknown) => LopaError = BadInputError,
+): never {
+  throw new Kind(received, { expected, remedy }, cause);
+}
+
 /** Call `make`, and convert any error but our own to a BadInputError with `received` and the error's text. */
 export async function withErrorsAsBadInput<T>(
   received: string,
-  text: ErrorText,
+  expected: string,
+  remedy: string,
   make: () => T | Promise<T>,
 ): Promise<T> {
   try {
     return await make();
   } catch (error) {
     if (error instanceof LopaError) throw error;
-    throw new BadInputError(`${received}: ${errorText(error)}`, text, error);
+    return reject(`${received}: ${errorText(error)}`, expected, remedy, error);
   }
 }

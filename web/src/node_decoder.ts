@@ -2,7 +2,7 @@
 
 import { Decoder as BrowserDecoder, decoderOf, type OpenOptions } from "./decoder.js";
 import { openFolder } from "./bundle/folder.js";
-import { MissingBackendError, errorText } from "./errors.js";
+import { MissingBackendError, errorText, reject } from "./errors.js";
 import type { Device, OnnxRuntime } from "./sessions/onnxruntime_session.js";
 
 /** A bundle opened on a device. Several requests may be decoded at once; their forwards take turns. */
@@ -25,10 +25,12 @@ export async function importRuntime(device: Device): Promise<OnnxRuntime> {
     const found = (await import(name)) as OnnxRuntime & { default?: OnnxRuntime };
     return found.InferenceSession === undefined ? found.default! : found;
   } catch (error) {
-    throw new MissingBackendError(
+    reject(
       `device "${device}" needs the package ${name}: ${errorText(error)}`,
-      { expected: "an installed ONNX Runtime", remedy: `npm install ${name.split("/")[0]}, or pass the module as ort` },
+      "an installed ONNX Runtime",
+      `npm install ${name.split("/")[0]}, or pass the module as ort`,
       error,
+      MissingBackendError,
     );
   }
 }

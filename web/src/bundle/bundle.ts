@@ -1,6 +1,6 @@
 /** A bundle in a folder or at a URL: its manifest and checked files. */
 
-import { BadInputError, CheckFailedError, DownloadFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
+import { CheckFailedError, DownloadFailedError, errorText, reject, shown, withErrorsAsBadInput } from "../errors.js";
 import { IS_NODE } from "../platform.js";
 import { MANIFEST_NAME, manifestFromJson, type FileRecord, type GraphTwin, type Manifest } from "./manifest.js";
 import { MAX_JSON_BYTES } from "./record.js";
@@ -89,10 +89,7 @@ export class Bundle {
   #record(name: string): FileRecord {
     const found = this.manifest.files.find((file) => file.path === name);
     if (found !== undefined) return found;
-    throw new BadInputError(`${this.files.location} does not list ${shown(name)}`, {
-      expected: "a bundle made by lopa-export onnx",
-      remedy: REMEDY,
-    });
+    reject(`${this.files.location} does not list ${shown(name)}`, "a bundle made by lopa-export onnx", REMEDY);
   }
 }
 
@@ -110,10 +107,11 @@ async function filesAt(
   } catch {
     // reported below
   }
-  throw new BadInputError(`the bundle location ${shown(given)}`, {
-    expected: `${hasFolders ? "a folder, or " : ""}an http or https address`,
-    remedy: "check the location",
-  });
+  reject(
+    `the bundle location ${shown(given)}`,
+    `${hasFolders ? "a folder, or " : ""}an http or https address`,
+    "check the location",
+  );
 }
 
 function filesAtUrl(base: URL, signal?: AbortSignal | null): Files {
@@ -131,7 +129,7 @@ function filesAtUrl(base: URL, signal?: AbortSignal | null): Files {
       };
       const { ok, status, body } = await fetch(url, { signal: signal ?? null }).catch(onError);
       if (status === 404 || status === 410) {
-        throw new BadInputError(`${url.href} is missing (HTTP status ${status})`, { expected, remedy });
+        reject(`${url.href} is missing (HTTP status ${status})`, expected, remedy);
       }
       if (!ok || body === null) throw failed(`is not sent (HTTP status ${status})`);
       return contentOfStream(body, url.href, max, onError, onBytes);
@@ -148,11 +146,10 @@ async function contentOfStream(
   onError: (error: unknown) => never,
   onBytes?: OnBytes,
 ): Promise<Uint8Array> {
-  const expected = "a bundle that fits into the memory of this page";
-  const remedy = "use a smaller or quantized bundle, or lopa-export on a machine with more memory";
   const content = await withErrorsAsBadInput(
     `no memory for the ${max} bytes of ${name}`,
-    { expected, remedy },
+    "a bundle that fits into the memory of this page",
+    "use a smaller or quantized bundle, or lopa-export on a machine with more memory",
     () => new Uint8Array(max),
   );
   let size = 0;
@@ -173,41 +170,43 @@ async function contentOfStream(
 
 export function checkLimit(name: string, size: number, max: number): void {
   if (size <= max) return;
-  throw new BadInputError(`${name} has more than ${max} bytes`, { expected: `at most ${max} bytes`, remedy: REMEDY });
+  reject(`${name} has more than ${max} bytes`, `at most ${max} bytes`, REMEDY);
 }
 
 /** Throw BadInputError for a file name that leaves the bundle or is not Unicode. */
 function checkName(name: string, location: string): void {
   const parts = name.split("/");
   if (!/[\\:\0\p{Surrogate}]/u.test(name) && !name.startsWith("/") && parts.every((part) => part !== ".." && part !== "")) return;
-  throw new BadInputError(`the bundle ${location} names the file ${shown(name)}`, {
-    expected: "a relative path inside the bundle",
-    remedy: `do not use this bundle; ${REMEDY}`,
-  });
+  reject(
+    `the bundle ${location} names the file ${shown(name)}`,
+    "a relative path inside the bundle",
+    `do not use this bundle; ${REMEDY}`,
+  );
 }
 
 function checkSize(file: FileRecord, size: number, location: string): void {
   if (size === file.size) return;
-  throw new BadInputError(`${location}/${file.path} has ${size} bytes`, {
-    expected: `a file of ${file.size} bytes, as listed by the bundle`,
-    remedy: REMEDY,
-  });
+  reject(`${location}/${file.path} has ${size} bytes`, `a file of ${file.size} bytes, as listed by the bundle`, REMEDY);
 }
 
 function checkDigest(file: FileRecord, digest: string, location: string): void {
   if (digest === file.sha256) return;
-  throw new CheckFailedError(`${location}/${file.path} has the SHA-256 ${digest}`, {
-    expected: `${file.sha256}, as listed by the bundle`,
-    remedy: REMEDY,
-  });
+  reject(
+    `${location}/${file.path} has the SHA-256 ${digest}`,
+    `${file.sha256}, as listed by the bundle`,
+    REMEDY,
+    undefined,
+    CheckFailedError,
+  );
 }
 
 async function sha256(content: Uint8Array): Promise<string> {
   if (globalThis.crypto?.subtle === undefined) {
-    throw new BadInputError("this page has no crypto.subtle, which checks digests", {
-      expected: "a page from https or localhost",
-      remedy: "serve the page over https",
-    });
+    reject(
+      "this page has no crypto.subtle, which checks digests",
+      "a page from https or localhost",
+      "serve the page over https",
+    );
   }
   const digest = await crypto.subtle.digest("SHA-256", content as Uint8Array<ArrayBuffer>);
   return Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");

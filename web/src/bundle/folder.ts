@@ -1,6 +1,6 @@
 /** The files of a bundle in a folder, in Node. */
 
-import { BadInputError, errorText } from "../errors.js";
+import { errorText, reject } from "../errors.js";
 import { REMEDY, checkLimit, type Files } from "./bundle.js";
 
 /** Return the files in a folder. Nothing outside it is read. */
@@ -23,11 +23,11 @@ export async function openFolder(location: string | URL): Promise<Files> {
       if (fs.statSync(path).isFile() && isWithin(path)) return path;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "ENOENT") {
-        throw new BadInputError(`${path}: ${errorText(error)}`, { expected, remedy: REMEDY }, error);
+        reject(`${path}: ${errorText(error)}`, expected, REMEDY, error);
       }
-      throw new BadInputError(`${path} is missing`, { expected, remedy: REMEDY });
+      reject(`${path} is missing`, expected, REMEDY);
     }
-    throw new BadInputError(`${path} is no regular file inside the bundle`, { expected, remedy: REMEDY });
+    reject(`${path} is no regular file inside the bundle`, expected, REMEDY);
   };
   return {
     location: folder,

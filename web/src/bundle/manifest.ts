@@ -4,7 +4,8 @@
  * that a manifest alone can cost. */
 
 import { CONTRACT_VERSION, TILE, TOP_K } from "../contract/sizes.js";
-import { BadInputError } from "../errors.js";
+import { reject } from "../errors.js";
+import { ALIGNMENTS, ATTENTIONS, CACHES, CONFIDENCES } from "../options/decoding_params.js";
 import {
   anything,
   bool,
@@ -18,7 +19,7 @@ import {
   record,
   text,
   type JsonObject,
-  type Problem,
+  type Reject,
 } from "./record.js";
 
 export const SCHEMA_VERSION = 3;
@@ -104,6 +105,8 @@ const share = float(0, 1);
 const name = text(1024);
 const sha256 = text(64, /^[0-9a-f]{64}$/, "64 hexadecimal digits");
 const heads = int(1, 4096);
+const dialect = choice("standard", "portable");
+const DTYPES = ["float32", "float16", "bfloat16"];
 
 const DIMENSIONS = record(
   {
@@ -125,10 +128,10 @@ const DECODING = record(
   { block_size: size, block_add_threshold: share, decoded_token_threshold: share, skip_threshold: share, add_bos: bool },
   {
     strategy: text(64),
-    attention: choice("full", "block_causal", "causal"),
-    alignment: choice("prompt", "absolute", "sliding"),
-    cache: choice("blocks", "none", "prefix", "dual", "sub_block"),
-    confidence: choice("neg_entropy", "probability", "margin"),
+    attention: choice(...ATTENTIONS, "causal"),
+    alignment: choice(...ALIGNMENTS, "sliding"),
+    cache: choice(...CACHES),
+    confidence: choice(...CONFIDENCES),
     sub_block: nullable(size),
     block_steps: nullable(size),
   },
@@ -136,7 +139,7 @@ const DECODING = record(
 
 const FILE = record({ path: name, size: bytes, sha256 });
 const TENSOR = record({
-  dtype: choice("float32", "float16", "bfloat16", "int8", "int4"),
+  dtype: choice(...DTYPES, "int8", "int4"),
   shape: list(int(0, 2 ** 32), 8),
   offset: bytes,
   length: bytes,
@@ -151,8 +154,8 @@ const MANIFEST = record(
     schema: choice(SCHEMA_VERSION),
     contract: choice(CONTRACT_VERSION),
     architecture: text(1024),
-    dialect: choice("standard", "portable"),
-    dtype: choice("float32", "float16", "bfloat16"),
+    dialect,
+    dtype: choice(...DTYPES),
     quantization: nullable(map(anything)),
     with_logits: bool,
     prediction_shift: choice(0, 1),
@@ -171,7 +174,7 @@ const MANIFEST = record(
   },
   {
     portable_graph: nullable(name),
-    rotary_inputs: list(choice("standard", "portable"), 2),
+    rotary_inputs: list(dialect, 2),
     twins: list(TWIN, 4096),
     plugins: list(name, 4096),
     defaults: map(anything),
@@ -190,42 +193,36 @@ export function manifestFromJson(content: Uint8Array, source: string): Manifest 
   for (const [field, known] of Object.entries(versions)) {
     const found = value[field];
     if (found === known || !Number.isInteger(found)) continue;
-    throw new BadInputError(`${source} has ${field} version ${String(found)}`, {
-      expected: `${field} version ${known}`,
-      remedy: (found as number) > known ? `update lopa-web, or ${REMEDY}` : REMEDY,
-    });
+    reject(
+      `${source} has ${field} version ${String(found)}`,
+      `${field} version ${known}`,
+      (found as number) > known ? `update lopa-web, or ${REMEDY}` : REMEDY,
+    );
   }
-  const wrong = MANIFEST(value, "$") ?? contradiction(value as unknown as Manifest);
-  if (wrong !== null) {
-    throw new BadInputError(`${source} has ${wrong.received}`, { expected: wrong.expected, remedy: REMEDY });
-  }
+  const fail: Reject = (received, expected) => reject(`${source} has ${received}`, expected, REMEDY);
+  MANIFEST(value, "$", fail);
+  checkTogether(value as unknown as Manifest, fail);
   return value as unknown as Manifest;
 }
 
-/** Return the first contradiction between the fields of a manifest, or null. */
-function contradiction(manifest: Manifest): Problem | null {
+/** Call `fail` for a contradiction between the fields of a manifest. */
+function checkTogether(manifest: Manifest, fail: Reject): void {
   const { dimensions, special_tokens: tokens, files } = manifest;
   const tile = 2 * dimensions.layers * dimensions.kv_heads * dimensions.head_size * TILE * 4;
-  if (tile > MAX_TILE_BYTES) {
-    return { received: `caches of ${tile} bytes for ${TILE} positions`, expected: `at most ${MAX_TILE_BYTES} bytes` };
-  }
-  const { mask, eos, pad, bos, expand = null } = tokens;
+  if (tile > MAX_TILE_BYTES) fail(`caches of ${tile} bytes for ${TILE} positions`, `at most ${MAX_TILE_BYTES} bytes`);
+  const { mask, eos, pad, bos, expand = null, stops = [] } = tokens;
   for (const [role, id] of Object.entries({ mask, eos, pad, bos, expand })) {
     if (id !== null && id >= dimensions.vocab_size) {
-      return { received: `special_tokens.${role} = ${id}`, expected: `a token id below ${dimensions.vocab_size}` };
+      fail(`special_tokens.${role} = ${id}`, `a token id below ${dimensions.vocab_size}`);
     }
   }
-  if ([tokens.eos, tokens.bos, ...(tokens.stops ?? [])].includes(tokens.mask)) {
-    return { received: `special_tokens.mask = ${tokens.mask}, which has another role`, expected: "a separate id" };
+  if ([eos, bos, ...stops].includes(mask)) {
+    fail(`special_tokens.mask = ${mask}, which has another role`, "a separate id");
   }
   const listed = files.map((file) => file.path);
   const twice = listed.find((path, index) => listed.indexOf(path) < index);
-  if (twice !== undefined) return { received: `the file ${twice} twice`, expected: "each file listed once" };
-  const used = [manifest.graph, manifest.weights, ...(manifest.twins ?? []).map((twin) => twin.graph)];
-  if (manifest.portable_graph) used.push(manifest.portable_graph);
-  const unlisted = used.find((path) => !listed.includes(path));
-  if (unlisted !== undefined) {
-    return { received: `${unlisted}, which is not in its list of files`, expected: "listed files" };
-  }
-  return null;
+  if (twice) fail(`the file ${twice} twice`, "each file listed once");
+  const { graph, weights, twins = [], portable_graph: portable } = manifest;
+  const unlisted = [graph, weights, ...twins.map((twin) => twin.graph), portable ?? graph].find((path) => !listed.includes(path));
+  if (unlisted) fail(`${unlisted}, which is not in its list of files`, "listed files");
 }

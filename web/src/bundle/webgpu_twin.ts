@@ -3,7 +3,7 @@
  * ONNX Runtime's WebGPU provider does not fuse DequantizeLinear and MatMul. The twin of a portable graph multiplies by
  * MatMulNBits, whose matrices have another order than the weights file. */
 
-import { BadInputError } from "../errors.js";
+import { reject } from "../errors.js";
 import type { Manifest, TensorRecord } from "./manifest.js";
 
 /** A file with values of a graph, by the name that the graph has for it. */
@@ -39,7 +39,7 @@ export function filesOfTwin(graph: Uint8Array, weights: Uint8Array, { tensors }:
     const isInt4 = record.dtype === "int4";
     const blocks = inputs / BLOCK;
     const shape = isInt4 ? [blocks, outputs] : [outputs];
-    if (scales === undefined || !Number.isInteger(blocks) || String(scales.shape) !== String(shape)) throw wrongRecord(name);
+    if (scales === undefined || !Number.isInteger(blocks) || String(scales.shape) !== String(shape)) rejectRecord(name);
     const reordered = isInt4 ? reorderedInt4 : reorderedInt8;
     files.push({ path, data: reordered(bytesOf(name, record, weights), inputs, outputs) });
     const stored = bytesOf(name, scales, weights).buffer;
@@ -88,15 +88,16 @@ function scalesByOutput(stored: Uint16Array | Uint32Array, outputs: number, bloc
 /** Return a copy of the stored bytes of a tensor. */
 function bytesOf(name: string, { dtype, shape, offset, length }: TensorRecord, weights: Uint8Array): Uint8Array {
   const size = Math.ceil((shape.reduce((product, each) => product * each, 1) * (BITS[dtype] ?? 0)) / 8);
-  if (size !== length || offset + length > weights.length) throw wrongRecord(name);
+  if (size !== length || offset + length > weights.length) rejectRecord(name);
   return weights.slice(offset, offset + length);
 }
 
-function wrongRecord(name: string): BadInputError {
-  return new BadInputError(`the manifest's record of ${name} does not fit the weights`, {
-    expected: "the sizes and scales of the weights file",
-    remedy: "export the checkpoint again",
-  });
+function rejectRecord(name: string): never {
+  reject(
+    `the manifest's record of ${name} does not fit the weights`,
+    "the sizes and scales of the weights file",
+    "export the checkpoint again",
+  );
 }
 
 /** Give each value that the session computes a file name of its own, and return the file names by the values' names. */

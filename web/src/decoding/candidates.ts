@@ -4,7 +4,7 @@
 
 import type { RowStatistics } from "../contract/row_statistics.js";
 import { TOP_K } from "../contract/sizes.js";
-import { BadInputError } from "../errors.js";
+import { reject } from "../errors.js";
 import type { DecodingParams } from "../options/decoding_params.js";
 import { unwrittenTokens, type Context } from "../state/context.js";
 import type { Candidates } from "../strategy/views.js";
@@ -53,12 +53,13 @@ export function drawsFromLogits(params: DecodingParams): boolean {
   return params.filters && !(params.top_k >= 1 && params.top_k <= TOP_K);
 }
 
-/** Return the error for a parameters that needs logits, for a bundle without logits. */
-export function missingLogits(params: DecodingParams): BadInputError {
-  return new BadInputError(`top_k ${params.top_k} with a bundle that returns only the ${TOP_K} best candidates`, {
-    expected: `top_k from 1 to ${TOP_K}, or a bundle that returns logits`,
-    remedy: "lower top_k, or export the checkpoint with --with-logits",
-  });
+/** Throw BadInputError for parameters that need logits, for a bundle without logits. */
+export function rejectLogits(params: DecodingParams): never {
+  reject(
+    `top_k ${params.top_k} with a bundle that returns only the ${TOP_K} best candidates`,
+    `top_k from 1 to ${TOP_K}, or a bundle that returns logits`,
+    "lower top_k, or export the checkpoint with --with-logits",
+  );
 }
 
 function confidenceOf(candidate: Candidate, params: DecodingParams): number {
@@ -105,7 +106,7 @@ function candidateFromLogits(
   step: number,
 ): Candidate {
   const { params } = context;
-  if (rows.logits === null) throw missingLogits(params);
+  if (rows.logits === null) rejectLogits(params);
   const width = rows.logits.length / rows.count;
   const logits = rows.logits.subarray(row * width, (row + 1) * width);
   const logprobs = filterVocabulary(logits, params, unwrittenTokens(context));

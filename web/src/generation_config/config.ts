@@ -1,8 +1,12 @@
 /** The decoding options of one request, with the names and values of Python's GenerationConfig
  * (docs/reference/python.md). Each value is checked; `resolve` checks combinations. */
 
-import { BadInputError, shown } from "../errors.js";
+import { reject, shown } from "../errors.js";
 import {
+  ALIGNMENTS,
+  ATTENTIONS,
+  CACHES,
+  CONFIDENCES,
   MAX_BRANCHES,
   MAX_POSITIONS,
   MAX_STOPS,
@@ -15,7 +19,7 @@ import {
   type Confidence,
   type Attention,
 } from "../options/decoding_params.js";
-import { bool, choice, float, int, type Check } from "../bundle/record.js";
+import { bool, choice, either, float, int, type Check } from "../bundle/record.js";
 import { strategyFromName } from "../strategy/strategies.js";
 
 /** An option of undefined or null selects the default of the bundle, then of the model, then of the package. */
@@ -66,19 +70,19 @@ const positions = int(1, MAX_POSITIONS);
 const CHECKS: Readonly<Record<string, Check>> = {
   branches: int(1, MAX_BRANCHES),
   block_size: positions,
-  gamma: (value, path) => (value === Infinity ? null : float(0, 1e308)(value, path)),
+  gamma: either(Infinity, float(0, 1e308)),
   block_add_threshold: share,
   decoded_token_threshold: share,
   skip_threshold: share,
   unmask_first_masked: bool,
-  confidence: choice("neg_entropy", "probability", "margin"),
-  attention: choice("full", "block_causal"),
-  alignment: choice("prompt", "absolute"),
+  confidence: choice(...CONFIDENCES),
+  attention: choice(...ATTENTIONS),
+  alignment: choice(...ALIGNMENTS),
   sub_block: positions,
   block_steps: positions,
-  cache: choice("blocks", "none", "prefix", "dual", "sub_block"),
+  cache: choice(...CACHES),
   max_new_tokens: positions,
-  temperature: (value, path) => (value === 0 ? null : float(MIN_TEMPERATURE, MAX_TEMPERATURE)(value, path)),
+  temperature: either(0, float(MIN_TEMPERATURE, MAX_TEMPERATURE)),
   top_k: int(0, MAX_TOP_K),
   top_p: float(0, 1, true),
   stop_at_eos: bool,
@@ -110,31 +114,29 @@ export function checkedOptions(options: Options, source: string): Record<string,
     const isKnown = OPTION_NAMES.includes(name);
     const asked = [null, undefined, false, UNCHANGED[name]].includes(value as null) ? null : value;
     if (!isKnown && ONLY_IN_PYTHON.includes(name) && asked === null) continue;
-    if (!isKnown) throw unknownOption(name, source);
+    if (!isKnown) rejectOption(name, source);
     if (value === undefined || value === null) continue;
     result[name] = checkedValue(name, value, source);
   }
   return result;
 }
 
-function unknownOption(name: string, source: string): BadInputError {
+function rejectOption(name: string, source: string): never {
   const isOther = ONLY_IN_PYTHON.includes(name);
-  return new BadInputError(`${source} with ${isOther ? `${name}, which lopa-web lacks` : `unknown ${shown(name)}`}`, {
-    expected: `options among ${OPTION_NAMES.join(", ")}`,
-    remedy: isOther ? "remove it, or decode with Python" : "correct or remove it",
-  });
+  reject(
+    `${source} with ${isOther ? `${name}, which lopa-web lacks` : `unknown ${shown(name)}`}`,
+    `options among ${OPTION_NAMES.join(", ")}`,
+    isOther ? "remove it, or decode with Python" : "correct or remove it",
+  );
 }
 
 function checkedValue(name: string, value: unknown, source: string): unknown {
   if (name === "strategy") return strategyFromName(value).name;
   if (name === "seed") return checkedSeed(value);
   if (name === "stop") return checkedStop(value);
-  const wrong = CHECKS[name]!(value, name);
-  if (wrong === null) return value;
-  throw new BadInputError(`${source} with ${wrong.received}`, {
-    expected: wrong.expected,
-    remedy: source === A_REQUEST ? `correct ${name}` : "decode this bundle with Python",
-  });
+  const remedy = source === A_REQUEST ? `correct ${name}` : "decode this bundle with Python";
+  CHECKS[name]!(value, name, (received, expected) => reject(`${source} with ${received}`, expected, remedy));
+  return value;
 }
 
 /** Return the checked seed. */
@@ -142,10 +144,7 @@ function checkedSeed(seed: unknown): bigint {
   const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
   const value = isWhole ? BigInt(seed as bigint | number) : -1n;
   if (value >= 0n && value < 2n ** 63n) return value;
-  throw new BadInputError(`invalid seed ${shown(seed)}`, {
-    expected: "a whole number from 0 to 2^63 - 1, as a bigint above 2^53",
-    remedy: "correct seed",
-  });
+  reject(`invalid seed ${shown(seed)}`, "a whole number from 0 to 2^63 - 1, as a bigint above 2^53", "correct seed");
 }
 
 function checkedStop(stop: unknown): readonly string[] {
@@ -153,8 +152,9 @@ function checkedStop(stop: unknown): readonly string[] {
     typeof text === "string" && !/^$|\p{Surrogate}/u.test(text) && Array.from(text).length <= MAX_STOP_CHARACTERS;
   const texts: unknown = Array.isArray(stop) && stop.length <= MAX_STOPS ? Array.from(stop) : null; // no holes
   if (Array.isArray(texts) && texts.every(isText)) return texts as string[];
-  throw new BadInputError(`invalid stop ${shown(stop)}`, {
-    expected: `a list of at most ${MAX_STOPS} Unicode strings of 1 to ${MAX_STOP_CHARACTERS} characters`,
-    remedy: 'e.g. stop: ["\\n\\n"]',
-  });
+  reject(
+    `invalid stop ${shown(stop)}`,
+    `a list of at most ${MAX_STOPS} Unicode strings of 1 to ${MAX_STOP_CHARACTERS} characters`,
+    'e.g. stop: ["\\n\\n"]',
+  );
 }

@@ -2,7 +2,7 @@
 
 import type { Manifest } from "../bundle/manifest.js";
 import { TOP_K } from "../contract/sizes.js";
-import { BadInputError, shown } from "../errors.js";
+import { BadInputError, reject, shown } from "../errors.js";
 import {
   DEFAULT_BRANCHES,
   PUBLISHED_STEP_LIMIT,
@@ -130,37 +130,37 @@ function checkTogether(options: Merged, strategy: Strategy): void {
   const named = `strategy ${shown(strategy.name)}`;
   for (const name of ["sub_block", "block_steps"] as const) {
     const value = options[name];
-    if (value != null && value > size) throw wrong(`${name} ${value}`, `a whole number from 1 to ${size}`);
+    if (value != null && value > size) rejectTogether(`${name} ${value}`, `a whole number from 1 to ${size}`);
   }
   if (options.gamma !== undefined && strategy.name !== "eb") {
-    throw wrong(`gamma ${options.gamma} with ${named}`, "strategy eb with this option");
+    rejectTogether(`gamma ${options.gamma} with ${named}`, "strategy eb with this option");
   }
   if (options.unmask_first_masked && (!strategy.unmasksFirst || options.reference)) {
-    throw wrong(
+    rejectTogether(
       `unmask_first_masked with ${options.reference ? "reference mode" : named}`,
       "strategy lopa, d2f, threshold or eb, and no reference mode",
     );
   }
   if (cache !== "blocks" && strategy.pipelined) {
-    throw wrong(`cache ${shown(cache)} with ${named}`, "a strategy with one block at a time, e.g. threshold");
+    rejectTogether(`cache ${shown(cache)} with ${named}`, "a strategy with one block at a time, e.g. threshold");
   }
   if (options.block_steps != null && !strategy.blockSteps) {
-    throw wrong(`block_steps with ${named}`, "strategy threshold, vanilla or sequential");
+    rejectTogether(`block_steps with ${named}`, "strategy threshold, vanilla or sequential");
   }
   if (isWhole && (options.alignment !== "prompt" || options.attention !== "full")) {
-    throw wrong(
+    rejectTogether(
       `cache ${shown(cache)} with alignment ${shown(options.alignment)} and attention ${shown(options.attention)}`,
       "alignment prompt and attention full, since this loop attends to the whole answer",
     );
   }
   if (cache === "sub_block" && options.sub_block == null) {
-    throw wrong('cache "sub_block" without the option sub_block', "both, e.g. sub_block 8");
+    rejectTogether('cache "sub_block" without the option sub_block', "both, e.g. sub_block 8");
   }
   if (options.branches !== undefined && options.branches > 1 && !strategy.looksAhead) {
-    throw wrong(`branches ${options.branches} with ${named}`, `one branch, since ${strategy.name} does not look ahead`);
+    rejectTogether(`branches ${options.branches} with ${named}`, `one branch, since ${strategy.name} does not look ahead`);
   }
 }
 
-function wrong(received: string, expected: string): BadInputError {
-  return new BadInputError(`cannot combine ${received}`, { expected, remedy: "change one of these options" });
+function rejectTogether(received: string, expected: string): never {
+  reject(`cannot combine ${received}`, expected, "change one of these options");
 }

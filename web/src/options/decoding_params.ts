@@ -1,12 +1,16 @@
 /** The decoding params of one request: every option has a value. */
 
-export type Confidence = "neg_entropy" | "probability" | "margin";
-export type Attention = "full" | "block_causal";
-export type Alignment = "prompt" | "absolute";
-export type Cache = "blocks" | "none" | "prefix" | "dual" | "sub_block";
+export const CONFIDENCES = ["neg_entropy", "probability", "margin"] as const;
+export const ATTENTIONS = ["full", "block_causal"] as const;
+export const ALIGNMENTS = ["prompt", "absolute"] as const;
+export const CACHES = ["blocks", "none", "prefix", "dual", "sub_block"] as const;
+export type Confidence = (typeof CONFIDENCES)[number];
+export type Attention = (typeof ATTENTIONS)[number];
+export type Alignment = (typeof ALIGNMENTS)[number];
+export type Cache = (typeof CACHES)[number];
 
 /** Caches for which the sequence contains the whole answer from the start. */
-export const WHOLE_CACHES: readonly Cache[] = ["none", "prefix", "dual"];
+export const WHOLE_CACHES: readonly Cache[] = CACHES.slice(1, 4);
 /** Default number of branches on WebGPU and in reference mode. */
 export const DEFAULT_BRANCHES = 4;
 export const MAX_BRANCHES = 64;

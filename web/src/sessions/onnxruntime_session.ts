@@ -4,11 +4,11 @@ import type * as Ort from "onnxruntime-common";
 
 import type { Bundle } from "../bundle/bundle.js";
 import { filesOfTwin } from "../bundle/webgpu_twin.js";
-import { BadInputError, MissingBackendError, errorText } from "../errors.js";
+import { MissingBackendError, errorText, reject } from "../errors.js";
 import { IS_NODE } from "../platform.js";
-import type { GpuDevice } from "./device_cache.js";
+import type { GpuDevice } from "./row_memory.js";
 import type { Dialect, OnnxRuntime } from "./graph_inputs.js";
-import { OnnxGraph, rowNames } from "./onnx_graph.js";
+import { onnxGraph, rowNames } from "./onnx_graph.js";
 import { Session } from "./session.js";
 
 export type { OnnxRuntime };
@@ -46,7 +46,7 @@ export async function openSession(
     extra: { session: { qdq_matmulnbits_accuracy_level: "1" } },
   });
   const gpu = hasDeviceCaches ? ((await runtime.env.webgpu.device) as unknown as GpuDevice) : null;
-  return new Session(device, new OnnxGraph(runtime, opened, manifest, dialect, gpu, files.location));
+  return new Session(device, onnxGraph(runtime, opened, manifest, dialect, gpu, files.location));
 }
 
 /** Return the names of the files that `openSession` reads. */
@@ -66,10 +66,11 @@ function graphForDevice(bundle: Bundle, device: Device): [Dialect, string] {
 /** Throw BadInputError for a bundle whose type ONNX Runtime lacks here. */
 function checkBundle({ manifest, files }: Bundle): void {
   if (manifest.dtype !== "bfloat16") return;
-  throw new BadInputError(`${files.location} is in bfloat16`, {
-    expected: "a bundle in float32 or float16",
-    remedy: "export the checkpoint again with --dtype float32 or float16",
-  });
+  reject(
+    `${files.location} is in bfloat16`,
+    "a bundle in float32 or float16",
+    "export the checkpoint again with --dtype float32 or float16",
+  );
 }
 
 async function checkWebgpu(): Promise<void> {
@@ -77,10 +78,13 @@ async function checkWebgpu(): Promise<void> {
   const gpu = (globalThis.navigator as { gpu?: { requestAdapter(): Promise<unknown> } } | undefined)?.gpu;
   const adapter = await gpu?.requestAdapter();
   if (adapter) return;
-  throw new MissingBackendError(gpu === undefined ? "this browser has no WebGPU" : "WebGPU has no adapter here", {
-    expected: "a browser with WebGPU, on a page from https or localhost",
-    remedy: 'open the bundle with device "wasm", or use another browser',
-  });
+  reject(
+    gpu === undefined ? "this browser has no WebGPU" : "WebGPU has no adapter here",
+    "a browser with WebGPU, on a page from https or localhost",
+    'open the bundle with device "wasm", or use another browser',
+    undefined,
+    MissingBackendError,
+  );
 }
 
 async function openGraph(
@@ -104,14 +108,11 @@ async function openGraph(
   try {
     return await runtime.InferenceSession.create(content as Uint8Array, { ...options, ...values });
   } catch (error) {
-    throw new BadInputError(
+    reject(
       `ONNX Runtime cannot open ${graph} of ${bundle.files.location}: ${errorText(error)}`,
-      {
-        expected: "a graph made by lopa-export, and a runtime with this device",
-        remedy:
-          "check the bundle with lopa-export verify, use a smaller or quantized one if memory is short, and update " +
+      "a graph made by lopa-export, and a runtime with this device",
+      "check the bundle with lopa-export verify, use a smaller or quantized one if memory is short, and update " +
           "onnxruntime-web or onnxruntime-node",
-      },
       error,
     );
   }

@@ -1,10 +1,9 @@
-/** Committed key and value rows of one request, in host memory. */
+/** Committed key and value rows of one request, in the memory of the host or of a device. */
+
+import type * as Ort from "onnxruntime-common";
 
 import type { Manifest } from "../bundle/manifest.js";
-import { TILE, tiles } from "../contract/sizes.js";
-
-/** Numbers of a bundle's type: float32, or float16 as 16-bit words. */
-export type Rows = Float32Array | Uint16Array;
+import { TILE, range, tiles } from "../contract/sizes.js";
 
 /** Sizes of a bundle's prefix caches. */
 export interface CacheShape {
@@ -30,36 +29,59 @@ export interface RowPlace {
   readonly headStride: number;
 }
 
+/** Function that copies `count` rows from row `fromRow` of one block to row `toRow` of another. */
+export type CopyRows<Block> = (from: Block, fromRow: number, to: Block, toRow: number, count: number) => void;
+
+/** Memory of rows. A row has the numbers of one head. */
+export interface RowMemory<Block> {
+  /** Return a block of `rows` rows of zeros. */
+  zeros(rows: number): Block;
+  /** Call `run`, which copies rows. */
+  copy(run: (copyRows: CopyRows<Block>) => void): void;
+  free(block: Block): void;
+  /** Return the rows of an output of a graph. */
+  rowsOf(output: Ort.Tensor): Block;
+  /** Return rows `first` to `first + count` of a block as an input of a graph. */
+  tensorOf(block: Block, first: number, count: number, dims: readonly number[]): Ort.Tensor;
+}
+
 /** Prefix of one request. It grows by tiles, so that forwards see few prefix lengths. */
-export class PrefixCache {
+export class PrefixCache<Block> {
   /** Number of committed rows. */
   length = 0;
   /** Number of allocated rows, P. */
   capacity = TILE;
   /** All arrays [arrays, heads, P, head size] in the order of the layers, key before value. Rows without a commit are
    * zero. */
-  block: Rows;
+  #block: Block;
+  /** Number of heads of all arrays. */
+  readonly #heads: number;
 
-  constructor(readonly shape: CacheShape) {
-    this.block = this.#zeros(TILE);
+  constructor(
+    readonly shape: CacheShape,
+    readonly memory: RowMemory<Block>,
+  ) {
+    this.#heads = shape.arrays * shape.heads;
+    this.#block = memory.zeros(this.#heads * TILE);
   }
 
-  /** Return the view [heads, P, head size] of one array. */
-  array(index: number): Rows {
-    const size = this.shape.heads * this.capacity * this.shape.headSize;
-    return this.block.subarray(index * size, (index + 1) * size);
+  /** Return the arrays as `count` inputs of a graph, each [arrays / count, heads, P, head size]. */
+  tensors(count: number): Ort.Tensor[] {
+    const { arrays, heads, headSize } = this.shape;
+    const rows = (this.#heads / count) * this.capacity;
+    const dims = [arrays / count, heads, this.capacity, headSize];
+    return range(0, count).map((index) => this.memory.tensorOf(this.#block, index * rows, rows, dims));
   }
 
   /** Append `count` rows of each new array. */
-  append(rows: readonly Rows[], { first, headStride }: RowPlace, count: number): void {
-    const { heads, headSize } = this.shape;
+  append(outputs: readonly Ort.Tensor[], { first, headStride }: RowPlace, count: number): void {
     const start = this.length;
     if (start + count > this.capacity) this.#resize(tiles(start + count));
-    rows.forEach((array, index) => {
-      for (let head = 0; head < heads; head++) {
-        const from = (first + head * headStride) * headSize;
-        const to = ((index * heads + head) * this.capacity + start) * headSize;
-        this.block.set(array.subarray(from, from + count * headSize), to);
+    this.memory.copy((copyRows) => {
+      for (let row = 0; row < this.#heads; row++) {
+        const head = row % this.shape.heads;
+        const rows = this.memory.rowsOf(outputs[(row - head) / this.shape.heads]!);
+        copyRows(rows, first + head * headStride, this.#block, row * this.capacity + start, count);
       }
     });
     this.length = start + count;
@@ -71,20 +93,19 @@ export class PrefixCache {
     this.#resize(tiles(count));
   }
 
-  #resize(capacity: number): void {
-    const { arrays, heads, headSize } = this.shape;
-    const old = { block: this.block, capacity: this.capacity };
-    this.capacity = capacity;
-    this.block = this.#zeros(capacity);
-    for (let row = 0; row < arrays * heads; row++) {
-      const from = row * old.capacity * headSize;
-      this.block.set(old.block.subarray(from, from + this.length * headSize), row * capacity * headSize);
-    }
+  release(): void {
+    this.memory.free(this.#block);
   }
 
-  #zeros(capacity: number): Rows {
-    const { arrays, heads, headSize, type } = this.shape;
-    const size = arrays * heads * capacity * headSize;
-    return type === "float16" ? new Uint16Array(size) : new Float32Array(size);
+  #resize(capacity: number): void {
+    const old = this.#block;
+    this.#block = this.memory.zeros(this.#heads * capacity);
+    this.memory.copy((copyRows) => {
+      for (let row = 0; this.length && row < this.#heads; row++) {
+        copyRows(old, row * this.capacity, this.#block, row * capacity, this.length);
+      }
+    });
+    this.memory.free(old);
+    this.capacity = capacity;
   }
 }

@@ -1,7 +1,7 @@
 /** A bundle's graph on a device. Requests take turns, since ONNX Runtime runs one forward at a time. */
 
 import type { Forwards } from "../decoding/decoding.js";
-import { EngineFailedError, LopaError, errorText } from "../errors.js";
+import { EngineFailedError, LopaError, errorText, reject } from "../errors.js";
 
 /** A graph that computes forwards. */
 export interface Graph {
@@ -43,10 +43,12 @@ export class Session {
       return await turn;
     } catch (error) {
       if (error instanceof LopaError) throw error;
-      throw new EngineFailedError(
+      reject(
         `${this.device} failed: ${errorText(error)}`,
-        { expected: "a forward without errors", remedy: "open the bundle again, or use another device" },
+        "a forward without errors",
+        "open the bundle again, or use another device",
         error,
+        EngineFailedError,
       );
     }
   }

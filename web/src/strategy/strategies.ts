@@ -1,6 +1,6 @@
 /** The table of strategies. */
 
-import { BadInputError, shown } from "../errors.js";
+import { reject, shown } from "../errors.js";
 import {
   byConfidence,
   constant,
@@ -49,8 +49,9 @@ export function strategyFromName(name: unknown): Strategy {
   const found = STRATEGIES.find((strategy) => strategy.name === name);
   if (found !== undefined) return found;
   const known = typeof name === "string" && ONLY_IN_PYTHON.includes(name);
-  throw new BadInputError(known ? `strategy ${shown(name)}, which lopa-web lacks` : `unknown strategy ${shown(name)}`, {
-    expected: `one of ${STRATEGIES.map((strategy) => strategy.name).join(", ")}`,
-    remedy: known ? "use one of these strategies, or decode with Python" : "use one of these strategies",
-  });
+  reject(
+    known ? `strategy ${shown(name)}, which lopa-web lacks` : `unknown strategy ${shown(name)}`,
+    `one of ${STRATEGIES.map((strategy) => strategy.name).join(", ")}`,
+    known ? "use one of these strategies, or decode with Python" : "use one of these strategies",
+  );
 }

@@ -2,7 +2,7 @@
 
 import type { JsonObject } from "../bundle/record.js";
 import { isObject } from "../bundle/record.js";
-import { BadInputError, errorText, shown } from "../errors.js";
+import { errorText, reject, shown } from "../errors.js";
 
 const MAX_MESSAGES = 4096;
 
@@ -46,9 +46,10 @@ export async function textFromMessages(
     const inParts = new Set([...roles].filter((role) => takesOnlyParts(render, role)));
     return render(messages.map((each) => (inParts.has(each.role) ? asParts(each) : each)));
   } catch (error) {
-    throw new BadInputError(
+    reject(
       `the chat template of ${location} failed: ${errorText(error)}`,
-      { expected, remedy: "change the messages, or send a plain prompt" },
+      expected,
+      "change the messages, or send a plain prompt",
       error,
     );
   }
@@ -94,8 +95,9 @@ function checkMessages(messages: unknown): asserts messages is readonly Message[
     isObject(each) && typeof each["role"] === "string" && typeof each["content"] === "string";
   const isChat = Array.isArray(messages) && messages.length > 0 && messages.length <= MAX_MESSAGES;
   if (isChat && messages.every(isMessage)) return;
-  throw new BadInputError(`invalid chat ${shown(messages)}`, {
-    expected: `a list of 1 to ${MAX_MESSAGES} messages with the texts role and content`,
-    remedy: 'e.g. [{ role: "user", content: "Hello" }]',
-  });
+  reject(
+    `invalid chat ${shown(messages)}`,
+    `a list of 1 to ${MAX_MESSAGES} messages with the texts role and content`,
+    'e.g. [{ role: "user", content: "Hello" }]',
+  );
 }

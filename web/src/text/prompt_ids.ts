@@ -1,7 +1,7 @@
 /** Prompts, given as text or token ids, checked and converted to ids. */
 
 import type { Manifest } from "../bundle/manifest.js";
-import { BadInputError, PromptTooLongError, shown } from "../errors.js";
+import { PromptTooLongError, reject, shown } from "../errors.js";
 import type { DecodingParams } from "../options/decoding_params.js";
 import type { Tokenizer } from "./tokenizer.js";
 
@@ -24,25 +24,23 @@ export function idsFromPrompt(
     ids = Array.isArray(prompt) ? Array.from(prompt as unknown[]) : [prompt];
   }
   if (ids.length === 0) {
-    throw new BadInputError("an empty prompt", {
-      expected: "at least one character or token id",
-      remedy: "provide a text to continue",
-    });
+    reject("an empty prompt", "at least one character or token id", "provide a text to continue");
   }
   const { max_positions: positions, vocab_size: vocabulary } = manifest.dimensions;
   if (ids.length + params.positions > positions) {
-    throw new PromptTooLongError(
+    reject(
       `a prompt of ${ids.length} tokens and max_new_tokens ${params.max_new_tokens}, which do not fit together`,
-      {
-        expected: `at most ${positions} positions for prompt and answer together`,
-        remedy: "shorten the prompt or lower max_new_tokens",
-      },
+      `at most ${positions} positions for prompt and answer together`,
+      "shorten the prompt or lower max_new_tokens",
+      undefined,
+      PromptTooLongError,
     );
   }
   const isId = (id: unknown): id is number => Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabulary;
   if (ids.every(isId)) return ids;
-  throw new BadInputError(`invalid prompt ${shown(prompt)}`, {
-    expected: `text, or a list of integers from 0 to ${vocabulary - 1}`,
-    remedy: "encode the text with the bundle's tokenizer",
-  });
+  reject(
+    `invalid prompt ${shown(prompt)}`,
+    `text, or a list of integers from 0 to ${vocabulary - 1}`,
+    "encode the text with the bundle's tokenizer",
+  );
 }

@@ -4,7 +4,7 @@ import { Tokenizer as Backend } from "@huggingface/tokenizers";
 
 import type { Bundle } from "../bundle/bundle.js";
 import { isObject, objectFromJson, type JsonObject } from "../bundle/record.js";
-import { BadInputError, PromptTooLongError, shown, withErrorsAsBadInput } from "../errors.js";
+import { PromptTooLongError, reject, shown, withErrorsAsBadInput } from "../errors.js";
 import { isMarkup, templateOfSettings, textFromMessages, type Message } from "./chat_template.js";
 import { supportedParts } from "./tokenizer_parts.js";
 
@@ -12,10 +12,8 @@ export const TOKENIZER_NAME = "tokenizer.json";
 export const TOKENIZER_CONFIG_NAME = "tokenizer_config.json";
 /** Characters of a text that fit into one position, at most: a longer text is rejected before it is encoded. */
 const MAX_CHARACTERS_PER_POSITION = 256;
-const EXPECTED = {
-  expected: "the files that lopa-export onnx wrote, and a tokenizer that lopa-web supports",
-  remedy: "export the checkpoint again, or decode in Python",
-};
+const EXPECTED = "the files that lopa-export onnx wrote, and a tokenizer that lopa-web supports";
+const REMEDY = "export the checkpoint again, or decode in Python";
 
 interface AddedToken {
   readonly id: number;
@@ -60,18 +58,22 @@ export class Tokenizer {
     const { location } = bundle.files;
     const [definition, settings] = await Promise.all(
       [TOKENIZER_NAME, TOKENIZER_CONFIG_NAME].map(async (name) =>
-        objectFromJson(await bundle.read(name), `${location}/${name}`, EXPECTED.remedy),
+        objectFromJson(await bundle.read(name), `${location}/${name}`, REMEDY),
       ),
     );
     const { mask, eos, pad, bos, stops = [] } = bundle.manifest.special_tokens;
     const named = new Set([mask, eos, pad, bos, ...stops].filter((id) => id !== null));
-    return withErrorsAsBadInput(`the tokenizer of ${location}`, EXPECTED, () => {
+    return withErrorsAsBadInput(`the tokenizer of ${location}`, EXPECTED, REMEDY, () => {
       const parts = supportedParts(definition!);
       const added = addedTokens(definition!);
       const backend = new Backend(parts, {});
       const missing = [...named].filter((id) => backend.id_to_token(id) === undefined);
       if (missing.length > 0) {
-        throw new BadInputError(`${location}/${TOKENIZER_NAME} has no token for the ids ${missing.join(", ")}`, EXPECTED);
+        reject(
+          `${location}/${TOKENIZER_NAME} has no token for the ids ${missing.join(", ")}`,
+          EXPECTED,
+          REMEDY,
+        );
       }
       const template = bundle.manifest.chat_template ?? templateOfSettings(settings!);
       const isControl = ({ id, content, special }: AddedToken): boolean =>
@@ -94,16 +96,20 @@ export class Tokenizer {
   encode(prompt: string, addBos: boolean, specialTokens: boolean): number[] {
     const { backend, control, bos, maxCharacters } = this.parts;
     if (/\p{Surrogate}/u.test(prompt)) {
-      throw new BadInputError(`prompt is not valid Unicode: ${shown(prompt)}`, {
-        expected: "text that can be encoded as UTF-8",
-        remedy: "convert the input to UTF-8",
-      });
+      reject(
+        `prompt is not valid Unicode: ${shown(prompt)}`,
+        "text that can be encoded as UTF-8",
+        "convert the input to UTF-8",
+      );
     }
     if (prompt.length > maxCharacters) {
-      throw new PromptTooLongError(`the text has ${prompt.length} characters`, {
-        expected: `at most ${maxCharacters} characters`,
-        remedy: "shorten the prompt",
-      });
+      reject(
+        `the text has ${prompt.length} characters`,
+        `at most ${maxCharacters} characters`,
+        "shorten the prompt",
+        undefined,
+        PromptTooLongError,
+      );
     }
     let ids = encoded(backend, prompt);
     if (!specialTokens && ids.some((id) => control.has(id))) ids = this.#literalIds(prompt);
@@ -117,10 +123,11 @@ export class Tokenizer {
   async chat(messages: readonly Message[], specialTokens: boolean): Promise<number[]> {
     const { template, location, added, control, settings } = this.parts;
     if (template === null) {
-      throw new BadInputError(`${location} has no chat template`, {
-        expected: `a chat_template in ${TOKENIZER_CONFIG_NAME}`,
-        remedy: "use a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
-      });
+      reject(
+        `${location} has no chat template`,
+        `a chat_template in ${TOKENIZER_CONFIG_NAME}`,
+        "use a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
+      );
     }
     const text = await textFromMessages(template, messages, settings, location);
     // Only the template itself may write control tokens.
@@ -128,10 +135,11 @@ export class Tokenizer {
       ({ id, content }) => control.has(id) && messages.some((message) => message.content.includes(content)),
     );
     if (found !== undefined && !specialTokens) {
-      throw new BadInputError(`a message with the special token ${shown(found.content)}`, {
-        expected: "messages without special tokens",
-        remedy: "remove it, or set special_tokens",
-      });
+      reject(
+        `a message with the special token ${shown(found.content)}`,
+        "messages without special tokens",
+        "remove it, or set special_tokens",
+      );
     }
     return this.encode(text, false, true);
   }
