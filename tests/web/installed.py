@@ -69,4 +69,6 @@ def strings_in(text: str, name: str, end: str) -> list[str]:
 
 def options_only_in_python() -> list[str]:
     """Return the decoding options that lopa-web rejects by name."""
-    return strings_in(source("generation_config/config.ts"), "ONLY_IN_PYTHON", "];")
+    text = source("generation_config/config.ts")
+    begin = text.index("ONLY_IN_PYTHON = (")
+    return " ".join(re.findall(r'"([a-z0-9_ ]+)" ?\+?\n', text[begin : text.index(")", begin)])).split()

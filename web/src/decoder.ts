@@ -1,6 +1,6 @@
 /** Decode prompts with a bundle opened on a device. */
 
-import { Bundle, type OpenFolder } from "./bundle/bundle.js";
+import { openBundle, type Bundle, type OpenFolder } from "./bundle/bundle.js";
 import { int } from "./bundle/record.js";
 import { drawsFromLogits, rejectLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
@@ -10,14 +10,14 @@ import type { GenerationOptions } from "./generation_config/config.js";
 import { paramsFromOptions } from "./generation_config/resolve.js";
 import { IS_NODE, nextTask } from "./platform.js";
 import type { DecodingParams } from "./options/decoding_params.js";
-import { Answer } from "./requests/answer.js";
+import { answerOf } from "./requests/answer.js";
 import type { Event, GenerationResult } from "./requests/result.js";
 import { DEVICES, filesOfSession, openSession, type Device, type OnnxRuntime } from "./sessions/onnxruntime_session.js";
 import type { Session } from "./sessions/session.js";
 import { contextFromManifest } from "./state/context.js";
 import type { Message } from "./text/chat_template.js";
 import { idsFromPrompt, type Prompt } from "./text/prompt_ids.js";
-import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, Tokenizer } from "./text/tokenizer.js";
+import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, openTokenizer, type Tokenizer } from "./text/tokenizer.js";
 
 const MAX_THREADS = 1024;
 
@@ -59,7 +59,7 @@ interface Loaders {
 
 /** A bundle opened on a device. Several requests may be decoded at once; their forwards take turns. */
 export class Decoder {
-  private closing: Promise<void> | null = null;
+  #closing: Promise<void> | null = null;
 
   protected constructor(
     readonly bundle: Bundle,
@@ -112,12 +112,12 @@ export class Decoder {
     const ids = idsFromPrompt(prompt, params, this.tokenizer, manifest);
     const session = this.session.request();
     const decoding = new Decoding(session, ids, contextFromManifest(params, manifest));
-    const answer = new Answer(decoding, ids, this.tokenizer, drafts);
+    const answer = answerOf(decoding, ids, this.tokenizer, drafts);
     try {
-      while (decoding.stopReason === null) {
+      while (!decoding.stopReason) {
         // A forward on WebAssembly blocks its thread, and its promise resolves in the same task.
         await nextTask();
-        if (this.closing !== null) {
+        if (this.#closing) {
           reject("the decoder is closed", "an open decoder", "open the bundle again");
         }
         if (signal?.aborted) {
@@ -144,7 +144,7 @@ export class Decoder {
 
   /** Free the graph after the forwards that run. */
   close(): Promise<void> {
-    return (this.closing ??= this.session.close());
+    return (this.#closing ??= this.session.close());
   }
 }
 
@@ -165,9 +165,9 @@ export async function decoderOf<T>(
   let loaded = 0;
   let total = 0;
   const onBytes = (count: number): unknown => onProgress?.({ loaded: (loaded += count), total });
-  const bundle = await Bundle.open(location, loaders?.openFolder ?? null, signal, onBytes);
+  const bundle = await openBundle(location, loaders?.openFolder ?? null, signal, onBytes);
   total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
-  const tokenizer = await Tokenizer.open(bundle);
+  const tokenizer = await openTokenizer(bundle);
   const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
   return make(bundle, tokenizer, await openSession(bundle, ort, device, threads ?? undefined));
 }

@@ -56,9 +56,8 @@ export function shown(value: unknown): string {
 }
 
 /** Return a short description of anything that was thrown. */
-export function errorText(error: unknown): string {
-  return (error instanceof Error ? error.message : String(error)).slice(0, MAX_MESSAGE_CHARACTERS);
-}
+export const errorText = (error: unknown): string =>
+  (error instanceof Error ? error.message : String(error)).slice(0, MAX_MESSAGE_CHARACTERS);
 
 /** Throw a BadInputError, or another error of this package. */
 export function reject(

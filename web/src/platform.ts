@@ -6,8 +6,8 @@ export const IS_NODE = typeof process !== "undefined" && Boolean(process.version
 /** Return a promise that resolves in a new task. Timers, messages, clicks and frames that wait get their turn before it.
  *
  * A timeout would take 4 ms. scheduler.yield would continue before other tasks, so that timers could wait for ever. */
-export function nextTask(): Promise<void> {
-  return new Promise((resolve) => {
+export const nextTask = (): Promise<void> =>
+  new Promise((resolve) => {
     if (IS_NODE) {
       setImmediate(resolve);
       return;
@@ -19,4 +19,3 @@ export function nextTask(): Promise<void> {
     };
     port2.postMessage(null);
   });
-}

@@ -32,9 +32,9 @@ test("invalid messages are rejected", async () => {
 });
 
 test("text events have the offsets of markup", async () => {
-  const { TextStream } = await import("../dist/text/text_stream.js");
+  const { textStream } = await import("../dist/text/text_stream.js");
   const [mark, text] = [...decoder.tokenizer.shownMarkup].find(([, shown]) => shown === "<tool_call>");
-  const stream = new TextStream(decoder.tokenizer, []);
+  const stream = textStream(decoder.tokenizer, []);
   const before = stream.push(decoder.tokenizer.encode("a b", false, false));
   const shown = before + stream.push([mark]) + stream.finish();
   assert.ok(shown.endsWith(text));

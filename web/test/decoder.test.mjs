@@ -19,7 +19,7 @@ import {
   SCHEMA_VERSION,
 } from "../dist/index.js";
 import { Decoder as BrowserDecoder } from "../dist/browser.js";
-import { TextStream } from "../dist/text/text_stream.js";
+import { textStream } from "../dist/text/text_stream.js";
 
 const { BUNDLE, EXPECTED } = process.env;
 const PROMPT = "Tom has 3 apples. He buys 4 more.";
@@ -106,7 +106,7 @@ test("drafts show masked positions, and steps are reported", async () => {
 test("pieces of text end with whole characters", () => {
   const text = "Übung: 🍎🍎 und 中文.";
   const ids = decoder.tokenizer.encode(text, false, false);
-  const stream = new TextStream(decoder.tokenizer, []);
+  const stream = textStream(decoder.tokenizer, []);
   const pieces = [...ids.map((id) => stream.push([id])), stream.finish()];
   assert.equal(pieces.join(""), text);
   assert.ok(pieces.every((piece) => !piece.includes("\ufffd")));

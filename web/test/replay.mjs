@@ -6,14 +6,14 @@
 // prompt.
 import { createInterface } from "node:readline";
 
-import { Bundle } from "../dist/bundle/bundle.js";
+import { openBundle } from "../dist/bundle/bundle.js";
 import { openFolder } from "../dist/bundle/folder.js";
 import { importRuntime } from "../dist/node_decoder.js";
 import { openSession } from "../dist/sessions/onnxruntime_session.js";
 import { decodeWithSteps } from "./decode_with_steps.mjs";
 
 const [folder, device] = process.argv.slice(2);
-const bundle = await Bundle.open(folder, openFolder);
+const bundle = await openBundle(folder, openFolder);
 const session = await openSession(bundle, () => importRuntime(device), device, 1);
 for await (const line of createInterface({ input: process.stdin })) {
   console.log(JSON.stringify(await decodeWithSteps(session, bundle.manifest, JSON.parse(line))));

@@ -7,7 +7,7 @@
 import { createInterface } from "node:readline";
 
 import { textFromMessages } from "../dist/text/chat_template.js";
-import { Tokenizer } from "../dist/text/tokenizer.js";
+import { openTokenizer } from "../dist/text/tokenizer.js";
 
 const special_tokens = { mask: null, eos: null, pad: null, bos: null };
 const manifest = { special_tokens, chat_template: null, dimensions: { max_positions: 4096 } };
@@ -20,7 +20,7 @@ async function answer(given) {
   }
   if (given.tokenizer !== undefined) {
     const read = async (name) => new TextEncoder().encode(name === "tokenizer.json" ? given.tokenizer : "{}");
-    tokenizer = await Tokenizer.open({ files: { location: "bundle" }, read, manifest });
+    tokenizer = await openTokenizer({ files: { location: "bundle" }, read, manifest });
     return {};
   }
   return { text: await textFromMessages(given.template, given.messages, given.settings, "bundle") };

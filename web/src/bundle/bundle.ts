@@ -26,71 +26,66 @@ export interface Files {
 export type OpenFolder = (location: string | URL) => Promise<Files>;
 
 /** An opened bundle: its files and checked manifest. */
-export class Bundle {
-  private constructor(
-    readonly files: Files,
-    readonly manifest: Manifest,
-    private readonly onBytes?: OnBytes,
-  ) {}
-
-  /** Open the bundle in a folder (Node) or at a URL. Throws BadInputError if the manifest is missing or invalid, if a
-   * file of a folder is missing, or if the schema differs. Only `openFolder` can open folders. `signal` cancels downloads.
-   * `onBytes` is for files that are downloaded later. */
-  static async open(
-    location: string | URL,
-    openFolder: OpenFolder | null,
-    signal?: AbortSignal | null,
-    onBytes?: OnBytes,
-  ): Promise<Bundle> {
-    const files = await filesAt(location, openFolder, signal);
-    const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${files.location}/${MANIFEST_NAME}`);
-    for (const file of manifest.files) {
-      checkName(file.path, files.location);
-      const size = await files.size?.(file.path);
-      if (size !== undefined) checkSize(file, size, files.location);
-    }
-    return new Bundle(files, manifest, onBytes);
-  }
-
+export interface Bundle {
+  readonly files: Files;
+  readonly manifest: Manifest;
   /** Return the content of a listed file. Throws BadInputError for another size, and CheckFailedError for another
    * digest. */
-  async read(name: string): Promise<Uint8Array> {
-    const file = this.#record(name);
-    const content = await this.files.read(name, file.size, this.onBytes);
-    checkSize(file, content.length, this.files.location);
-    checkDigest(file, await sha256(content), this.files.location);
-    return content;
-  }
-
+  read(name: string): Promise<Uint8Array>;
   /** Return the sum of the sizes of listed files. */
-  size(names: readonly string[]): number {
-    return names.reduce((sum, name) => sum + this.#record(name).size, 0);
-  }
-
+  size(names: readonly string[]): number;
   /** Return the path of a listed file whose digest is right, or null if the bundle is not on this machine. */
-  async path(name: string): Promise<string | null> {
-    const found = await this.files.onDisk?.(name);
-    if (found === undefined) return null;
-    checkDigest(this.#record(name), found.sha256, this.files.location);
-    return found.path;
-  }
+  path(name: string): Promise<string | null>;
+  /** Return the name of the graph for a provider in place of the graph `source`: the twin that is faster there, if it
+   * was made from that graph, otherwise `source`. */
+  graphFor(provider: GraphTwin["provider"], source: string): string;
+}
 
-  /** Return the name of the graph for a provider in place of the graph `source`: the twin that is faster there, if it was
-   * made from that graph, otherwise `source`. */
-  graphFor(provider: GraphTwin["provider"], source: string): string {
-    const { twins = [], quantization, dtype } = this.manifest;
-    // Scales of int8 are always float32, which a graph for WebGPU in float16 would not take.
-    if (provider === "webgpu" && quantization?.["kind"] === "int8" && dtype === "float16") return source;
-    const { sha256 } = this.#record(source);
-    const fits = (twin: GraphTwin): boolean => twin.source === source && twin.source_sha256 === sha256;
-    return twins.find((twin) => twin.provider === provider && twin.form !== "mapped" && fits(twin))?.graph ?? source;
+/** Open the bundle in a folder (Node) or at a URL. Throws BadInputError if the manifest is missing or invalid, if a file
+ * of a folder is missing, or if the schema differs. Only `openFolder` can open folders. `signal` cancels downloads.
+ * `onBytes` is for files that are downloaded later. */
+export async function openBundle(
+  address: string | URL,
+  openFolder: OpenFolder | null,
+  signal?: AbortSignal | null,
+  onBytes?: OnBytes,
+): Promise<Bundle> {
+  const files = await filesAt(address, openFolder, signal);
+  const { location } = files;
+  const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${location}/${MANIFEST_NAME}`);
+  for (const file of manifest.files) {
+    checkName(file.path, location);
+    checkSize(file, (await files.size?.(file.path)) ?? file.size, location);
   }
-
-  #record(name: string): FileRecord {
-    const found = this.manifest.files.find((file) => file.path === name);
-    if (found !== undefined) return found;
-    reject(`${this.files.location} does not list ${shown(name)}`, "a bundle made by lopa-export onnx", REMEDY);
-  }
+  const recordOf = (name: string): FileRecord =>
+    manifest.files.find((file) => file.path === name) ??
+    reject(`${location} does not list ${shown(name)}`, "a bundle made by lopa-export onnx", REMEDY);
+  return {
+    files,
+    manifest,
+    async read(name) {
+      const file = recordOf(name);
+      const content = await files.read(name, file.size, onBytes);
+      checkSize(file, content.length, location);
+      checkDigest(file, await sha256(content), location);
+      return content;
+    },
+    size: (names) => names.reduce((sum, name) => sum + recordOf(name).size, 0),
+    async path(name) {
+      const found = await files.onDisk?.(name);
+      if (!found) return null;
+      checkDigest(recordOf(name), found.sha256, location);
+      return found.path;
+    },
+    graphFor(provider, source) {
+      const { twins = [], quantization, dtype } = manifest;
+      // Scales of int8 are always float32, which a graph for WebGPU in float16 would not take.
+      if (provider === "webgpu" && quantization?.["kind"] === "int8" && dtype === "float16") return source;
+      const { sha256 } = recordOf(source);
+      const fits = (twin: GraphTwin): boolean => twin.source === source && twin.source_sha256 === sha256;
+      return twins.find((twin) => twin.provider === provider && twin.form !== "mapped" && fits(twin))?.graph ?? source;
+    },
+  };
 }
 
 async function filesAt(
@@ -99,8 +94,8 @@ async function filesAt(
   signal?: AbortSignal | null,
 ): Promise<Files> {
   const given = String(location);
-  const hasFolders = IS_NODE && openFolder !== null;
-  if (hasFolders && !/^https?:/.test(given)) return openFolder(location);
+  const open = IS_NODE && openFolder;
+  if (open && !/^https?:/.test(given)) return open(location);
   try {
     const base = new URL(given.endsWith("/") ? given : `${given}/`, globalThis.location?.href);
     if (base.protocol === "http:" || base.protocol === "https:") return filesAtUrl(base, signal);
@@ -109,33 +104,31 @@ async function filesAt(
   }
   reject(
     `the bundle location ${shown(given)}`,
-    `${hasFolders ? "a folder, or " : ""}an http or https address`,
+    `${open ? "a folder, or " : ""}an http or https address`,
     "check the location",
   );
 }
 
-function filesAtUrl(base: URL, signal?: AbortSignal | null): Files {
-  return {
-    location: base.href.replace(/\/$/, ""),
-    async read(name, max, onBytes) {
-      const url = new URL(name.split("/").map(encodeURIComponent).join("/"), base);
-      const expected = "a file of the bundle";
-      const remedy = "check the address and that the server sends the bundle";
-      const failed = (problem: string, error?: unknown): DownloadFailedError =>
-        new DownloadFailedError(`${url.href} ${problem}`, { expected, remedy: `try again, or ${remedy}` }, error);
-      const onError = (error: unknown): never => {
-        signal?.throwIfAborted();
-        throw failed(`cannot be fetched: ${errorText(error)}`, error);
-      };
-      const { ok, status, body } = await fetch(url, { signal: signal ?? null }).catch(onError);
-      if (status === 404 || status === 410) {
-        reject(`${url.href} is missing (HTTP status ${status})`, expected, remedy);
-      }
-      if (!ok || body === null) throw failed(`is not sent (HTTP status ${status})`);
-      return contentOfStream(body, url.href, max, onError, onBytes);
-    },
-  };
-}
+const filesAtUrl = (base: URL, signal?: AbortSignal | null): Files => ({
+  location: base.href.replace(/\/$/, ""),
+  async read(name, max, onBytes) {
+    const url = new URL(name.split("/").map(encodeURIComponent).join("/"), base);
+    const expected = "a file of the bundle";
+    const remedy = "check the address and that the server sends the bundle";
+    const failed = (problem: string, error?: unknown): DownloadFailedError =>
+      new DownloadFailedError(`${url.href} ${problem}`, { expected, remedy: `try again, or ${remedy}` }, error);
+    const onError = (error: unknown): never => {
+      signal?.throwIfAborted();
+      throw failed(`cannot be fetched: ${errorText(error)}`, error);
+    };
+    const { ok, status, body } = await fetch(url, { signal: signal ?? null }).catch(onError);
+    if (status === 404 || status === 410) {
+      reject(`${url.href} is missing (HTTP status ${status})`, expected, remedy);
+    }
+    if (!ok || !body) throw failed(`is not sent (HTTP status ${status})`);
+    return contentOfStream(body, url.href, max, onError, onBytes);
+  },
+});
 
 /** Return the content of a stream of at most `max` bytes. The memory for `max` bytes is reserved at once, so that a large
  * file is in memory once. */
@@ -201,7 +194,7 @@ function checkDigest(file: FileRecord, digest: string, location: string): void {
 }
 
 async function sha256(content: Uint8Array): Promise<string> {
-  if (globalThis.crypto?.subtle === undefined) {
+  if (!globalThis.crypto?.subtle) {
     reject(
       "this page has no crypto.subtle, which checks digests",
       "a page from https or localhost",

@@ -34,12 +34,12 @@ export function filesOfTwin(graph: Uint8Array, weights: Uint8Array, { tensors }:
     const path = names.get(name);
     const scales = tensors[`${name}_scale`];
     const scalePath = names.get(`${name}_scale`);
-    if (path === undefined || scalePath === undefined) continue;
+    if (!path || !scalePath) continue;
     const [inputs = 0, outputs = 0] = record.shape;
     const isInt4 = record.dtype === "int4";
     const blocks = inputs / BLOCK;
     const shape = isInt4 ? [blocks, outputs] : [outputs];
-    if (scales === undefined || !Number.isInteger(blocks) || String(scales.shape) !== String(shape)) rejectRecord(name);
+    if (!scales || !Number.isInteger(blocks) || String(scales.shape) !== String(shape)) rejectRecord(name);
     const reordered = isInt4 ? reorderedInt4 : reorderedInt8;
     files.push({ path, data: reordered(bytesOf(name, record, weights), inputs, outputs) });
     const stored = bytesOf(name, scales, weights).buffer;
@@ -108,7 +108,7 @@ function namesOfGivenValues(graph: Uint8Array): Map<string, string> {
     const [name] = fieldsAt(graph, initializer, [NAME]);
     const given = fieldsAt(graph, initializer, [EXTERNAL_DATA, ENTRY_VALUE]);
     const location = given.find((value) => text(value) === GIVEN_BY_SESSION);
-    if (name === undefined || location === undefined) continue;
+    if (!name || !location) continue;
     const path = `given.by.${String(names.size).padStart(7, "0")}`;
     graph.set(new TextEncoder().encode(path), location.start);
     names.set(text(name), path);

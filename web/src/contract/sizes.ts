@@ -7,11 +7,8 @@ export const TILE = 64;
 export const TOP_K = 8;
 
 /** Return the number of cache rows to allocate for `rows` committed ones: a multiple of TILE, at least one tile. */
-export function tiles(rows: number): number {
-  return Math.max(1, Math.ceil(rows / TILE)) * TILE;
-}
+export const tiles = (rows: number): number => Math.max(1, Math.ceil(rows / TILE)) * TILE;
 
 /** Return the whole numbers from `start` to `end`, exclusive. */
-export function range(start: number, end: number): number[] {
-  return Array.from({ length: Math.max(0, end - start) }, (_, index) => start + index);
-}
+export const range = (start: number, end: number): number[] =>
+  Array.from({ length: Math.max(0, end - start) }, (_, index) => start + index);

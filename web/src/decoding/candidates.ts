@@ -49,9 +49,8 @@ export function candidatesFromRows(
 }
 
 /** Return true if tokens are drawn from more candidates than the TOP_K of a forward. */
-export function drawsFromLogits(params: DecodingParams): boolean {
-  return params.filters && !(params.top_k >= 1 && params.top_k <= TOP_K);
-}
+export const drawsFromLogits = (params: DecodingParams): boolean =>
+  params.filters && !(params.top_k >= 1 && params.top_k <= TOP_K);
 
 /** Throw BadInputError for parameters that need logits, for a bundle without logits. */
 export function rejectLogits(params: DecodingParams): never {
@@ -106,7 +105,7 @@ function candidateFromLogits(
   step: number,
 ): Candidate {
   const { params } = context;
-  if (rows.logits === null) rejectLogits(params);
+  if (!rows.logits) rejectLogits(params);
   const width = rows.logits.length / rows.count;
   const logits = rows.logits.subarray(row * width, (row + 1) * width);
   const logprobs = filterVocabulary(logits, params, unwrittenTokens(context));

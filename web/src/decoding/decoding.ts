@@ -81,7 +81,7 @@ export class Decoding {
 
     const scores = scoreBranches(windows, rows, this.#strategySteps + 1, context);
     const { winner } = scores;
-    if (windows.sampled.some((positions) => positions.length > 0) || handsOver(this.anchor)) this.#strategySteps += 1;
+    if (windows.sampled.some((positions) => positions.length) || handsOver(this.anchor)) this.#strategySteps += 1;
     await this.#commit(windows, rows, winner);
 
     const outcome = unmask(scores, branches[winner]!, rows, context);
@@ -142,9 +142,8 @@ export class Decoding {
   /** Replace the rows that no window row predicts with the row of the last commit. */
   #fillWithKeptRow(rows: RowStatistics, windows: Windows): void {
     const kept = this.#keptRow;
-    if (kept === null) return;
     windows.fromKeptRow.forEach((isKept, place) => {
-      if (isKept) rows.put(place, kept, 0);
+      if (isKept && kept) rows.put(place, kept, 0);
     });
   }
 

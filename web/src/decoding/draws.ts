@@ -54,20 +54,19 @@ export function filterVocabulary(logits: Float32Array, params: DecodingParams, w
   return result;
 }
 
+type Draw = (logprobs: readonly number[], params: DecodingParams, step: number, position: number) => number;
+
 /** Return the index drawn from the log-probabilities [TOP_K] of the candidates at `position`. */
-export function drawCandidate(logprobs: readonly number[], params: DecodingParams, step: number, position: number): number {
-  return drawn(logprobs, uniformNumbers(params.seed, [0, step, CANDIDATES], position * TOP_K, TOP_K));
-}
+export const drawCandidate: Draw = (logprobs, params, step, position) =>
+  drawn(logprobs, uniformNumbers(params.seed, [0, step, CANDIDATES], position * TOP_K, TOP_K));
 
 /** Return the id drawn from the log-probabilities [V] of the vocabulary at `position`. */
-export function drawToken(logprobs: readonly number[], params: DecodingParams, step: number, position: number): number {
-  return drawn(logprobs, uniformNumbers(params.seed, [position, step, VOCABULARY], 0, logprobs.length));
-}
+export const drawToken: Draw = (logprobs, params, step, position) =>
+  drawn(logprobs, uniformNumbers(params.seed, [position, step, VOCABULARY], 0, logprobs.length));
 
 /** Return the index of a draw by the Gumbel-max trick. */
-function drawn(logprobs: readonly number[], uniform: Float64Array): number {
-  return indexOfMax(logprobs.map((logprob, index) => fround(logprob + gumbel(uniform[index]!))));
-}
+const drawn = (logprobs: readonly number[], uniform: Float64Array): number =>
+  indexOfMax(logprobs.map((logprob, index) => fround(logprob + gumbel(uniform[index]!))));
 
 function gumbel(uniform: number): number {
   const clipped = Math.min(Math.max(uniform, 1e-12), 1 - 1e-12);
@@ -75,13 +74,10 @@ function gumbel(uniform: number): number {
 }
 
 /** Return the sum of p ln p, skipping probabilities of 0. */
-export function negEntropyOfKept(logprobs: readonly number[]): number {
-  return sum32(logprobs.map((logprob) => (logprob === -Infinity ? 0 : fround(exp32(logprob) * logprob))));
-}
+export const negEntropyOfKept = (logprobs: readonly number[]): number =>
+  sum32(logprobs.map((logprob) => (logprob === -Infinity ? 0 : fround(exp32(logprob) * logprob))));
 
-export function exp32(value: number): number {
-  return fround(Math.exp(value));
-}
+export const exp32 = (value: number): number => fround(Math.exp(value));
 
 /** Return the sum of float32 numbers, rounded in numpy's order of additions. */
 export function sum32(values: readonly number[]): number {
@@ -104,6 +100,5 @@ export function sum32(values: readonly number[]): number {
 }
 
 /** Return the index of the largest value, the first one of equal values. */
-export function indexOfMax(values: readonly number[]): number {
-  return values.reduce((best, value, index) => (value > values[best]! ? index : best), 0);
-}
+export const indexOfMax = (values: readonly number[]): number =>
+  values.reduce((best, value, index) => (value > values[best]! ? index : best), 0);

@@ -49,9 +49,8 @@ export function scoreBranches(windows: Windows, rows: RowStatistics, step: numbe
 }
 
 /** Return the mean confidence over all masked positions of a branch before any is unmasked (section 6 E). */
-function branchConfidence({ confidences }: Candidates): number {
-  return confidences.length > 0 ? Math.fround(sum32(confidences) / confidences.length) : FINISHED_CONFIDENCE;
-}
+const branchConfidence = ({ confidences }: Candidates): number =>
+  confidences.length ? Math.fround(sum32(confidences) / confidences.length) : FINISHED_CONFIDENCE;
 
 /** Return the result for the winner `branch`: unmasked and normalized (section 6 H). */
 export function unmask(scores: Scores, branch: Branch, rows: RowStatistics, context: Context): RoundOutcome {
@@ -86,7 +85,7 @@ export function spawnBranches(
 ): [readonly Branch[], readonly Lookahead[]] {
   const lookaheads = bestLookaheads(outcome, count);
   const branches = lookaheads.map((lookahead) => nextLookahead(outcome.branch, lookahead, context));
-  if (branches.length === 0 && context.params.reference && context.params.branches > 1) branches.push(anchor);
+  if (!branches.length && context.params.reference && context.params.branches > 1) branches.push(anchor);
   return [branchesOfRound([...branches, anchor], context), lookaheads];
 }
 

@@ -93,13 +93,12 @@ const CHECKS: Readonly<Record<string, Check>> = {
 };
 
 /** Options of Python that this package lacks. */
-const ONLY_IN_PYTHON = [
-  ...["preset", "tokens_per_step", "factor", "kl_threshold", "alg", "steps", "alg_temp", "strategy_options"],
-  ...["entropy_threshold", "distance_penalty", "remask_threshold", "remask_limit", "editing_threshold"],
-  ...["editing_limit", "json_schema", "regex", "grammar", "choices", "reasoning_budget", "logprobs", "top_logprobs"],
-  ...["deduplicate_rows", "speculative", "eos_early_stop", "max_forwards", "anytime"],
-  ...["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "stop_token_ids"],
-];
+const ONLY_IN_PYTHON = (
+  "preset tokens_per_step factor kl_threshold alg steps alg_temp strategy_options entropy_threshold distance_penalty " +
+  "remask_threshold remask_limit editing_threshold editing_limit json_schema regex grammar choices reasoning_budget " +
+  "logprobs top_logprobs deduplicate_rows speculative eos_early_stop max_forwards anytime min_p presence_penalty " +
+  "frequency_penalty repetition_penalty logit_bias stop_token_ids"
+).split(" ");
 
 /** Values of these options that change nothing. */
 const UNCHANGED: Options = { min_p: 0, presence_penalty: 0, frequency_penalty: 0, repetition_penalty: 1 };

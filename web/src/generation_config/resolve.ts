@@ -115,8 +115,8 @@ function resolve(given: Options, own: Options, device: string): DecodingParams {
 /** Return the number of branches per step. */
 function branchCount(options: Merged, strategy: Strategy, device: string): number {
   if (!strategy.looksAhead) return 1;
-  if (options.branches !== undefined) return options.branches;
-  if (strategy.defaultBranches !== null) return strategy.defaultBranches;
+  if (options.branches) return options.branches;
+  if (strategy.defaultBranches) return strategy.defaultBranches;
   if (options.reference) return DEFAULT_BRANCHES;
   const open = options.sub_block ?? options.block_size!;
   if (options.block_add_threshold! >= 1 && open < MIN_TO_LOOK_AHEAD) return 1;
@@ -156,7 +156,7 @@ function checkTogether(options: Merged, strategy: Strategy): void {
   if (cache === "sub_block" && options.sub_block == null) {
     rejectTogether('cache "sub_block" without the option sub_block', "both, e.g. sub_block 8");
   }
-  if (options.branches !== undefined && options.branches > 1 && !strategy.looksAhead) {
+  if (options.branches! > 1 && !strategy.looksAhead) {
     rejectTogether(`branches ${options.branches} with ${named}`, `one branch, since ${strategy.name} does not look ahead`);
   }
 }

@@ -34,13 +34,11 @@ export function graphInputs(
     new ort.Tensor("int64", BigInt64Array.from(values, BigInt), dims);
   const floats = (values: Float32Array, dims: number[]): Ort.Tensor => new ort.Tensor("float32", values, dims);
   const inputs: Inputs = { input_ids: ints(windows.inputIds, rows) };
-  if (rotary === null) {
-    inputs["position_ids"] = ints(windows.positions, rows);
-  } else {
+  if (rotary) {
     const [cosines, sines] = cosinesAndSines(windows.positions, rotary);
     inputs["rotary_cos"] = floats(cosines, [...rows, rotary.size / 2]);
     inputs["rotary_sin"] = floats(sines, [...rows, rotary.size / 2]);
-  }
+  } else inputs["position_ids"] = ints(windows.positions, rows);
   const committed = new Uint8Array(prefix.capacity).fill(1, 0, prefix.length);
   if (!isPortable) {
     inputs["window_mask"] = new ort.Tensor("bool", windows.mask.slice(), [...rows, width]);
@@ -61,13 +59,11 @@ export function graphInputs(
 
 /** Return the names of the inputs of a graph except the prefix. */
 export function inputNames(rotary: RotaryAngles | null): string[] {
-  const positions = rotary === null ? ["position_ids"] : ["rotary_cos", "rotary_sin"];
+  const positions = rotary ? ["rotary_cos", "rotary_sin"] : ["position_ids"];
   return ["input_ids", ...positions, "window_mask", "prefix_mask", "logits_index", "temperature"];
 }
 
-function bias(isAllowed: number): number {
-  return isAllowed ? 0 : MASKED;
-}
+const bias = (isAllowed: number): number => (isAllowed ? 0 : MASKED);
 
 /** Return the masks [B, W, W] as a bias [B * W, B * W] that separates the branches. */
 function windowBias({ branches, width, mask }: Windows): Float32Array {

@@ -81,7 +81,7 @@ function statisticsOf(outputs: Ort.InferenceSession.OnnxValueMapType): RowStatis
     Int32Array.from(data("topk_ids") as BigInt64Array, Number),
     Float32Array.from(data("topk_logprobs") as Float32Array),
     Float32Array.from(data("entropy") as Float32Array),
-    outputs["logits"] === undefined ? null : Float32Array.from(data("logits") as Float32Array),
+    outputs["logits"] ? Float32Array.from(data("logits") as Float32Array) : null,
   );
 }
 
@@ -89,7 +89,7 @@ function checkNames(what: string, found: readonly string[], expected: readonly s
   const others = [...new Set([...found, ...expected])].filter(
     (name) => !found.includes(name) || !expected.includes(name),
   );
-  if (others.length === 0) return;
+  if (!others.length) return;
   reject(
     `the ${what} of ${location} do not match its manifest: ${shown(others.slice(0, 5))}`,
     `the ${what} of contract version 1`,

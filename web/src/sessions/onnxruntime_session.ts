@@ -31,14 +31,14 @@ export async function openSession(
   checkBundle(bundle);
   if (device === "webgpu") await checkWebgpu();
   const runtime = await ort();
-  if (device === "wasm" && threads !== undefined) runtime.env.wasm.numThreads = threads;
+  if (device === "wasm" && threads) runtime.env.wasm.numThreads = threads;
   const [dialect, graph] = graphForDevice(bundle, device);
   // In a portable graph every node runs on the GPU, so its caches can be there too.
   const hasDeviceCaches = device === "webgpu" && dialect === "portable" && !IS_NODE;
   const opened = await openGraph(bundle, runtime, graph, {
     executionProviders: [device],
     logSeverityLevel: 3,
-    ...(threads === undefined ? {} : { intraOpNumThreads: threads }),
+    ...(threads ? { intraOpNumThreads: threads } : {}),
     ...(hasDeviceCaches
       ? { preferredOutputLocation: Object.fromEntries(rowNames(manifest).map((name) => [name, "gpu-buffer" as const])) }
       : {}),
@@ -50,9 +50,10 @@ export async function openSession(
 }
 
 /** Return the names of the files that `openSession` reads. */
-export function filesOfSession(bundle: Bundle, device: Device): string[] {
-  return [graphForDevice(bundle, device)[1], bundle.manifest.weights];
-}
+export const filesOfSession = (bundle: Bundle, device: Device): string[] => [
+  graphForDevice(bundle, device)[1],
+  bundle.manifest.weights,
+];
 
 /** Return the dialect and the name of the graph for a device: the portable one for WebGPU, if there is one, otherwise
  * the standard one. Each is in the form that is fastest there. */
@@ -79,7 +80,7 @@ async function checkWebgpu(): Promise<void> {
   const adapter = await gpu?.requestAdapter();
   if (adapter) return;
   reject(
-    gpu === undefined ? "this browser has no WebGPU" : "WebGPU has no adapter here",
+    gpu ? "WebGPU has no adapter here" : "this browser has no WebGPU",
     "a browser with WebGPU, on a page from https or localhost",
     'open the bundle with device "wasm", or use another browser',
     undefined,
@@ -96,10 +97,10 @@ async function openGraph(
   const { weights, twins = [] } = bundle.manifest;
   const isWeb = options.executionProviders?.[0] !== "cpu";
   const path = isWeb ? null : await bundle.path(graph);
-  if (path !== null) await bundle.path(weights);
+  if (path) await bundle.path(weights);
   const content = path ?? (await bundle.read(graph));
   let values: Pick<Ort.InferenceSession.SessionOptions, "externalData"> = {};
-  if (path === null) {
+  if (!path) {
     const data = await bundle.read(weights);
     const isTwin = twins.some((twin) => twin.graph === graph && twin.provider === "webgpu");
     const own = isTwin ? filesOfTwin(content as Uint8Array, data, bundle.manifest) : [];

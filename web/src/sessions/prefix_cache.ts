@@ -14,14 +14,12 @@ export interface CacheShape {
   readonly type: "float32" | "float16";
 }
 
-export function cacheShapeOfManifest({ dimensions, dtype }: Manifest): CacheShape {
-  return {
-    arrays: 2 * dimensions.layers,
-    heads: dimensions.kv_heads,
-    headSize: dimensions.head_size,
-    type: dtype === "float16" ? "float16" : "float32",
-  };
-}
+export const cacheShapeOfManifest = ({ dimensions, dtype }: Manifest): CacheShape => ({
+  arrays: 2 * dimensions.layers,
+  heads: dimensions.kv_heads,
+  headSize: dimensions.head_size,
+  type: dtype === "float16" ? "float16" : "float32",
+});
 
 /** Location of a branch's rows in each new array, in rows: the first row of head 0, and the distance of two heads. */
 export interface RowPlace {

@@ -45,14 +45,12 @@ export interface Branch {
 }
 
 /** Return the blocks that are being unmasked. */
-export function activeBlocks(branch: Branch): readonly Block[] {
-  return branch.blocks.filter((block) => block.state === "active");
-}
+export const activeBlocks = (branch: Branch): readonly Block[] =>
+  branch.blocks.filter((block) => block.state === "active");
 
 /** Return the blocks that the next forward commits to the cache. They are adjacent. */
-export function dueBlocks(branch: Branch): readonly Block[] {
-  return branch.blocks.filter((block) => block.state === "to_cache");
-}
+export const dueBlocks = (branch: Branch): readonly Block[] =>
+  branch.blocks.filter((block) => block.state === "to_cache");
 
 /** Return the anchor before the first round: the prompt and, with a `whole` layout, masked positions behind it. */
 export function firstBranch(prompt: readonly number[], layout: Layout, context: Context): Branch {
@@ -88,9 +86,8 @@ export function withTokens(
 }
 
 /** Return `branch` with the first token of the next block behind its last block (Fast-dLLM v2). */
-export function withFirstOfNextBlock(branch: Branch, token: number, context: Context): Branch {
-  return withTokens(withMasks(branch, 1, context), [branch.blocks.at(-1)!.end], [token], context);
-}
+export const withFirstOfNextBlock = (branch: Branch, token: number, context: Context): Branch =>
+  withTokens(withMasks(branch, 1, context), [branch.blocks.at(-1)!.end], [token], context);
 
 /** Return `branch` cut off behind its first unmasked end of text, where the answer ends at the latest. */
 export function withoutRowsAfterEnd(branch: Branch, ends: readonly number[]): Branch {
@@ -145,28 +142,24 @@ export function publishedStopReason(branches: readonly Branch[], steps: number, 
 /** Return true if the published loop needs no further round for `branch` (section 4, point 3; quirk 4). */
 function publishedIsDone(branch: Branch, context: Context): boolean {
   const isOpen = branch.blocks.at(-1)!.end < branch.layout.end && !branch.ended;
-  if (activeBlocks(branch).length > 0 || isOpen) return false;
+  if (activeBlocks(branch).length || isOpen) return false;
   const masksInPrompt = branch.tokens.slice(0, branch.layout.prompt).includes(context.maskToken);
-  return branch.layout.whole || dueBlocks(branch).length === 0 || !masksInPrompt;
+  return branch.layout.whole || !dueBlocks(branch).length || !masksInPrompt;
 }
 
-function hasEnd(
+const hasEnd = (
   tokens: readonly number[],
   unmasked: readonly boolean[],
   layout: Layout,
   ends: readonly number[],
-): boolean {
-  return tokens.some((token, position) => position >= layout.prompt && unmasked[position] && ends.includes(token));
-}
+): boolean => tokens.some((token, position) => position >= layout.prompt && unmasked[position] && ends.includes(token));
 
 /** Return `branch` with `more` masked positions behind its tokens. */
-export function withMasks(branch: Branch, more: number, context: Context): Branch {
-  return {
-    ...branch,
-    tokens: [...branch.tokens, ...new Array<number>(more).fill(context.maskToken)],
-    unmasked: [...branch.unmasked, ...new Array<boolean>(more).fill(false)],
-  };
-}
+export const withMasks = (branch: Branch, more: number, context: Context): Branch => ({
+  ...branch,
+  tokens: [...branch.tokens, ...new Array<number>(more).fill(context.maskToken)],
+  unmasked: [...branch.unmasked, ...new Array<boolean>(more).fill(false)],
+});
 
 /** Return the number of masked positions of a block. */
 export function countMasks(unmasked: readonly boolean[], start: number, end: number): number {

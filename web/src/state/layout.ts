@@ -47,9 +47,8 @@ export function layoutOfPrompt(prompt: number, params: DecodingParams, predictio
 }
 
 /** Return the exclusive end of the block that begins at `start`, or `start` if no block may begin there. */
-export function endOfBlock(layout: Layout, start: number): number {
-  return Math.max(start, Math.min(start + layout.size, layout.end));
-}
+export const endOfBlock = (layout: Layout, start: number): number =>
+  Math.max(start, Math.min(start + layout.size, layout.end));
 
 /** Return the number of the block of a position, from 0. */
 export function blockNumber(layout: Layout, position: number): number {

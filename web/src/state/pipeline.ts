@@ -18,9 +18,8 @@ import type { Context } from "./context.js";
 import { endOfBlock } from "./layout.js";
 
 /** Return `branch` after tokens were written: cut off behind its end of text. */
-export function normalizeBranch(branch: Branch, context: Context): Branch {
-  return context.ends.length > 0 && context.params.drop_after_eos ? withoutRowsAfterEnd(branch, context.ends) : branch;
-}
+export const normalizeBranch = (branch: Branch, context: Context): Branch =>
+  context.ends.length && context.params.drop_after_eos ? withoutRowsAfterEnd(branch, context.ends) : branch;
 
 /** Return the normalized `branches` as a round verifies them, each with its next block open.
  *
@@ -32,13 +31,15 @@ export function branchesOfRound(branches: readonly Branch[], context: Context): 
   const alone = opened.find(
     (branch) => !branch.unmasked.includes(false) && branch.blocks.at(-1)!.end > branch.layout.first,
   );
-  return alone === undefined ? opened : [withFinishedBlocksDue(alone, context)];
+  return alone ? [withFinishedBlocksDue(alone, context)] : opened;
 }
 
 /** Return the anchor of the next round: the winner with its blocks' next states (section 6 K). */
-export function nextAnchor(winner: Branch): Branch {
-  return { ...winner, blocks: nextBlocks(winner, winner.unmasked), lookahead: null };
-}
+export const nextAnchor = (winner: Branch): Branch => ({
+  ...winner,
+  blocks: nextBlocks(winner, winner.unmasked),
+  lookahead: null,
+});
 
 /** Return a lookahead branch of the next round: the winner with one more token (section 6 J). */
 export function nextLookahead(winner: Branch, lookahead: Lookahead, context: Context): Branch {
@@ -88,7 +89,7 @@ function withFinishedBlocksDue(branch: Branch, context: Context): Branch {
 export function handsOver(branch: Branch): boolean {
   const { layout, tokens } = branch;
   const isAtEnd = branch.blocks.at(-1)!.end === tokens.length && tokens.length < layout.end;
-  return layout.handsOver && isAtEnd && activeBlocks(branch).length === 0;
+  return layout.handsOver && isAtEnd && !activeBlocks(branch).length;
 }
 
 function withOpenPositions(branch: Branch, size: number, context: Context): Branch {
@@ -101,11 +102,10 @@ function withOpenPositions(branch: Branch, size: number, context: Context): Bran
 }
 
 /** Return `blocks` with each block fully activated whose predecessor has reached the threshold. */
-function withCompleteFlags(blocks: readonly Block[], threshold: number): readonly Block[] {
-  return blocks.map((block, index) =>
+const withCompleteFlags = (blocks: readonly Block[], threshold: number): readonly Block[] =>
+  blocks.map((block, index) =>
     block.fullyActivated || index === 0 || progress(blocks[index - 1]!) < threshold ? block : { ...block, fullyActivated: true },
   );
-}
 
 /** Return the unmasked share of a block, 1 for an empty one. */
 function progress(block: Block): number {

@@ -181,7 +181,7 @@ function rowsFromBranch(branch: Branch, anchor: Branch, params: DecodingParams):
     return { ...FINAL, cached: [], order: range(0, branch.tokens.length), commit: 0 };
   }
   if (params.cache === "prefix" || params.cache === "dual") return rowsWithWholeCache(branch, anchor, params);
-  if (params.cache === "sub_block" && activeBlocks(anchor).length > 0) {
+  if (params.cache === "sub_block" && activeBlocks(anchor).length) {
     return rowsWithSubBlockCache(branch, anchor, params);
   }
   const due = dueBlocks(anchor);
@@ -190,7 +190,7 @@ function rowsFromBranch(branch: Branch, anchor: Branch, params: DecodingParams):
     ...FINAL,
     cached: range(branch.layout.unseen, start),
     order: range(start, branch.tokens.length),
-    commit: due.length > 0 ? due.at(-1)!.end - start : 0,
+    commit: due.length ? due.at(-1)!.end - start : 0,
   };
 }
 

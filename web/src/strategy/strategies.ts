@@ -47,7 +47,7 @@ const ONLY_IN_PYTHON = ["wino", "dream", "top_n", "factor", "klass", "credit", "
 /** Return the strategy called `name`. Throws BadInputError for an unknown name. */
 export function strategyFromName(name: unknown): Strategy {
   const found = STRATEGIES.find((strategy) => strategy.name === name);
-  if (found !== undefined) return found;
+  if (found) return found;
   const known = typeof name === "string" && ONLY_IN_PYTHON.includes(name);
   reject(
     known ? `strategy ${shown(name)}, which lopa-web lacks` : `unknown strategy ${shown(name)}`,

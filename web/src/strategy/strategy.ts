@@ -106,6 +106,4 @@ function rankedIndices(ranks: readonly number[], among: readonly boolean[]): num
 }
 
 /** Compare two numbers, the larger one first. Infinities of one sign are equal. */
-export function descending(one: number, other: number): number {
-  return one === other ? 0 : other > one ? 1 : -1;
-}
+export const descending = (one: number, other: number): number => (one === other ? 0 : other > one ? 1 : -1);

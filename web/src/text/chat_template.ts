@@ -78,9 +78,7 @@ function takesOnlyParts(render: (chat: readonly unknown[]) => string, role: stri
   return userInParts;
 }
 
-function asParts(message: Message): unknown {
-  return { ...message, content: [{ type: "text", text: message.content }] };
-}
+const asParts = (message: Message): unknown => ({ ...message, content: [{ type: "text", text: message.content }] });
 
 /** Return true if the template itself writes the markup `text`, such as <tool_call>, or the other mark of its pair. */
 export function isMarkup(text: string, template: string): boolean {

@@ -23,7 +23,7 @@ export function idsFromPrompt(
   } else {
     ids = Array.isArray(prompt) ? Array.from(prompt as unknown[]) : [prompt];
   }
-  if (ids.length === 0) {
+  if (!ids.length) {
     reject("an empty prompt", "at least one character or token id", "provide a text to continue");
   }
   const { max_positions: positions, vocab_size: vocabulary } = manifest.dimensions;

@@ -6,8 +6,6 @@
 
 import { Environment, Interpreter, parse, tokenize } from "@huggingface/jinja";
 
-import { shown } from "../errors.js";
-
 /** A node or a value, whose types are private to the package. */
 type Any = any; // eslint-disable-line @typescript-eslint/no-explicit-any
 
@@ -17,6 +15,8 @@ const SIDES: Readonly<Record<string, number>> = { lstrip: 1, rstrip: 2, strip: 3
 const DIFFERENT = /^(title|capitalize|int|float|unique|indent)$/;
 const SIMPLE = /^([a-z]*|\d{1,9})$/;
 const LINES = /^[^\r\v\f\x1c-\x1e\x85\u2028\u2029]*$/;
+/** Maximum characters of a text in an error. */
+const MAX_SHOWN = 80;
 const CONSTANTS = { true: true, false: false, none: null, True: true, False: false, None: null };
 
 /** Return a function that renders `template` with variables. */
@@ -88,7 +88,8 @@ class PythonInterpreter extends (Interpreter as unknown as new (scope: Environme
 /** Throw an Error if the method or filter `name` may treat a value differently. */
 function checkUse({ value }: Any, name: string): void {
   const text = value?.join?.("") ?? String(value);
-  if (DIFFERENT.test(name) && !(name === "indent" ? LINES : SIMPLE).test(text)) reject(`${name} of ${shown(text)}`);
+  const isSame = !DIFFERENT.test(name) || (name === "indent" ? LINES : SIMPLE).test(text);
+  if (!isSame) reject(`${name} of ${JSON.stringify(text.slice(0, MAX_SHOWN))}`);
 }
 
 function raise(message: string): never {
@@ -100,13 +101,9 @@ function reject(feature: string): never {
 }
 
 /** Return a value of the package. */
-function made(value: unknown): Any {
-  return new Environment().set("", value);
-}
+const made = (value: unknown): Any => new Environment().set("", value);
 
-function kind({ type }: Any): string {
-  return /Int|Flo|Boo/.test(type) ? "number" : type;
-}
+const kind = ({ type }: Any): string => (/Int|Flo|Boo/.test(type) ? "number" : type);
 
 /** Return what Python writes for a value. */
 function printed(of: Any): string {

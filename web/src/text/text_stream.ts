@@ -8,97 +8,94 @@ const REPLACEMENTS_AT_END = /\uFFFD+$/;
  *
  * The first stop string is the one completed first, and the longest of several completed at the same character. The
  * stop string and the text after it are not returned. */
-export class TextStream {
+export interface TextStream {
   /** Stop string that ended the text. */
-  stopped: string | null = null;
+  stopped: string | null;
   /** Number of ids so far, up to the one that completed the stop string. */
-  tokenCount = 0;
+  tokenCount: number;
   /** Offsets in the whole text at which the texts of added tokens begin, such as <tool_call>, ascending. */
-  markup: number[] = [];
-  /** Number of final characters, including those that may begin a stop string. */
-  #finalCharacters = 0;
-  /** Ids to decode: context, whose text was returned, and new ids. Some tokenizers treat the first token specially. */
-  #ids: number[] = [];
-  #context = 0;
-  /** Number of characters after the context that were already returned. */
-  #returned = 0;
-  /** Final text that may be the beginning of a stop string. */
-  #pending = "";
-
-  constructor(
-    private readonly tokenizer: Tokenizer,
-    private readonly stop: readonly string[],
-  ) {}
-
+  markup: number[];
   /** Return the text that `ids` make final; "" after a stop string. */
-  push(ids: readonly number[]): string {
-    let text = "";
-    for (const id of ids) {
-      if (this.stopped !== null) break;
-      this.tokenCount += 1;
-      if (this.tokenizer.specialIds.has(id)) continue;
-      this.#ids.push(id);
-      const final = this.#finalText();
-      this.#finalCharacters += final.length;
-      const markup = this.tokenizer.shownMarkup.get(id);
-      if (markup !== undefined && final.endsWith(markup)) this.markup.push(this.#finalCharacters - markup.length);
-      text += this.#withoutStop(final);
-    }
-    return text;
-  }
-
+  push(ids: readonly number[]): string;
   /** Return the rest of the text when no id follows. */
-  finish(): string {
-    if (this.stopped !== null) return "";
-    const rest = this.#withoutStop(this.#newText().slice(this.#returned));
-    return this.stopped === null ? rest + this.#pending : rest;
-  }
+  finish(): string;
+}
+
+export function textStream(tokenizer: Tokenizer, stops: readonly string[]): TextStream {
+  /** Number of final characters, including those that may begin a stop string. */
+  let finalCharacters = 0;
+  /** Ids to decode: context, whose text was returned, and new ids. Some tokenizers treat the first token specially. */
+  let window: number[] = [];
+  let context = 0;
+  /** Number of characters after the context that were already returned. */
+  let returned = 0;
+  /** Final text that may be the beginning of a stop string. */
+  let pending = "";
 
   /** Return the text of the window after the context. */
-  #newText(): string {
-    const context = this.tokenizer.decode(this.#ids.slice(0, this.#context));
-    return this.tokenizer.decode(this.#ids).slice(context.length);
-  }
+  const newText = (): string =>
+    tokenizer.decode(window).slice(tokenizer.decode(window.slice(0, context)).length);
 
   /** Return newly final text. U+FFFD at the end is not final, since it may be an incomplete character. */
-  #finalText(): string {
-    const text = this.#newText();
+  const finalText = (): string => {
+    const text = newText();
     const final = text.replace(REPLACEMENTS_AT_END, "");
-    const fresh = final.slice(this.#returned);
+    const fresh = final.slice(returned);
+    returned = final.length;
     if (final !== "" && final === text) {
-      this.#ids = this.#ids.slice(this.#context);
-      this.#context = this.#ids.length;
-      this.#returned = 0;
-    } else {
-      this.#returned = final.length;
+      window = window.slice(context);
+      context = window.length;
+      returned = 0;
     }
     return fresh;
-  }
+  };
 
   /** Return the final part of the pending text and `fresh`; set `stopped` if a stop string is complete. */
-  #withoutStop(fresh: string): string {
-    const text = this.#pending + fresh;
-    const found = this.stop
+  const withoutStop = (fresh: string): string => {
+    const text = pending + fresh;
+    const found = stops
       .map((stop) => ({ stop, start: text.indexOf(stop) }))
       .filter(({ start }) => start >= 0)
       .sort((one, other) => one.start + one.stop.length - other.start - other.stop.length || one.start - other.start)[0];
-    if (found !== undefined) {
-      this.stopped = found.stop;
-      this.#pending = "";
-      return text.slice(0, found.start);
-    }
-    const kept = text.length - this.#partialStopLength(text);
-    this.#pending = text.slice(kept);
+    if (found) stream.stopped = found.stop;
+    const kept = found?.start ?? text.length - partialStopLength(text, stops);
+    pending = found ? "" : text.slice(kept);
     return text.slice(0, kept);
-  }
+  };
 
-  /** Return the length of the longest end of `text` that begins a stop string. */
-  #partialStopLength(text: string): number {
-    const longest = Math.max(0, ...this.stop.map((stop) => stop.length - 1));
-    for (let length = Math.min(longest, text.length); length > 0; length--) {
-      const end = text.slice(text.length - length);
-      if (this.stop.some((stop) => stop.startsWith(end))) return length;
-    }
-    return 0;
+  const stream: TextStream = {
+    stopped: null,
+    tokenCount: 0,
+    markup: [],
+    push(ids) {
+      let text = "";
+      for (const id of ids) {
+        if (stream.stopped) break;
+        stream.tokenCount += 1;
+        if (tokenizer.specialIds.has(id)) continue;
+        window.push(id);
+        const final = finalText();
+        finalCharacters += final.length;
+        const markup = tokenizer.shownMarkup.get(id);
+        if (markup !== undefined && final.endsWith(markup)) stream.markup.push(finalCharacters - markup.length);
+        text += withoutStop(final);
+      }
+      return text;
+    },
+    finish() {
+      if (stream.stopped) return "";
+      return withoutStop(newText().slice(returned)) + pending;
+    },
+  };
+  return stream;
+}
+
+/** Return the length of the longest end of `text` that begins a stop string. */
+function partialStopLength(text: string, stops: readonly string[]): number {
+  const longest = Math.max(0, ...stops.map((stop) => stop.length - 1));
+  for (let length = Math.min(longest, text.length); length > 0; length--) {
+    const end = text.slice(text.length - length);
+    if (stops.some((stop) => stop.startsWith(end))) return length;
   }
+  return 0;
 }

@@ -57,9 +57,12 @@ function partsOf(definition: JsonObject, field: string): unknown {
   }) as unknown;
 }
 
-function split(expression: string): JsonObject {
-  return { type: "Split", pattern: { Regex: expression }, behavior: "Isolated", invert: false };
-}
+const split = (expression: string): JsonObject => ({
+  type: "Split",
+  pattern: { Regex: expression },
+  behavior: "Isolated",
+  invert: false,
+});
 
 /** Return an expression that the package matches like Oniguruma. Throws an Error if it may take long: loops in loops
  * make a text backtrack. */
