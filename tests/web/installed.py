@@ -71,4 +71,4 @@ def options_only_in_python() -> list[str]:
     """Return the decoding options that lopa-web rejects by name."""
     text = source("generation_config/config.ts")
     begin = text.index("ONLY_IN_PYTHON = (")
-    return " ".join(re.findall(r'"([a-z0-9_ ]+)" ?\+?\n', text[begin : text.index(")", begin)])).split()
+    return " ".join(re.findall(r'"([a-z0-9_ ]+)"', text[begin : text.index(")", begin)])).split()
