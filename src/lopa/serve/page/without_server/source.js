@@ -20,6 +20,12 @@ export async function open(report) {
   const decoder = await open.catch((error) => {
     if (error instanceof MissingBackendError && device !== "wasm")
       error.remedy = `open this page without ?device=${device}`;
+    else if (/no available backend found/.test(error.received ?? error.message))
+      Object.assign(error, {
+        received: "the ONNX runtime of this page cannot be started: one of its files is missing, or WebAssembly is forbidden",
+        expected: "all files that lopa-export page wrote, and a browser and a host that allow WebAssembly",
+        remedy: "check the network and the page's host, and reload the page",
+      });
     throw error;
   });
   const promptOf = ({ messages, prompt }) => (messages ? decoder.promptFromMessages(messages) : prompt);
