@@ -1,6 +1,7 @@
 """Use of the page in Chromium, as `serve` sends it and as `page` writes it: one page, the same tests."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -395,6 +396,10 @@ def test_a_module_that_fails_ends_in_words_and_the_next_run_works(
             assert browser.value("document.querySelector('#loading').hidden")
             assert browser.value("byId('prompt').value") == PROMPT
         failing.clear()
+        if name == "/start.js":  # only the next visit loads it
+            assert "missing (start.js)" in browser.value("byId('problem').innerText")
+            open_page(browser, address)
+            browser.value(f"void (byId('prompt').value = {json.dumps(PROMPT)})")
         browser.value("void byId('form').requestSubmit()")
         settled(browser, "runs.every((each) => / forwards: /.test(each.part('status').textContent))")
         assert browser.value("byId('prompt').value") == PROMPT or "service_worker" in name
@@ -449,3 +454,75 @@ def test_a_download_shows_its_progress(browser: Browser, folder: Path) -> None:
     parts = [part for text, part in loads if " MB." in text and "of" in text and text.startswith("Loading the model: ")]
     assert len(parts) > 1
     assert parts == sorted(parts)
+
+
+@in_a_page
+def test_filled_holes_keep_their_colours_beside_given_text(browser: Browser, addresses: dict[str, str]) -> None:
+    """The first and the last token of a hole repeat given text: the space before, and the word after it."""
+    open_page(browser, addresses["serve"])
+    browser.value(
+        "choose('holes'); for (const each of runs) each.option('attention').value = 'full'; byId('two').click()"
+    )
+    prompt = (
+        "Question: There are 9 baskets, and each holds 6 candies.\nAnswer: 9 * 6 = <hole:4> candies.\n#### <hole:2>"
+    )
+    browser.value("runs[0].option('branches').value = 1")
+    (status, _) = run_page(browser, prompt)
+    answer = browser.value("runs[0].part('answer').textContent")
+    given = re.split("<hole:.>", prompt)
+    assert re.fullmatch("(.+)".join(map(re.escape, given[:-1])) + ".*", answer, re.DOTALL), answer
+    tokens = browser.value("runs[0].final")
+    assert [each["text"] for each in tokens if each.get("how") == "given text"] == given[:-1]
+    coloured = [each for each in tokens if each.get("how") is None]
+    assert all(each["step"] for each in coloured)
+    assert status == f"{len(coloured)} tokens in {browser.value('runs[0].drafts.at(-1).step')} forwards: holes filled"
+    for place in range(1, browser.value("runs[0].drafts.length")):
+        browser.value(f"runs[0].slider.value = {place}; runs[0].display()")
+        assert browser.value("runs[0].part('answer').textContent").startswith(given[0].strip())
+        assert "=  " not in browser.value("runs[0].part('answer').textContent")
+
+
+@in_a_page
+def test_a_hidden_run_with_an_invalid_field_does_not_block(browser: Browser, address: str) -> None:
+    open_page(browser, address)
+    browser.value("void (runs[1].option('branches').value = 0, runs[1].option('block_size').value = '')")
+    browser.value("byId('two').click()")
+    assert " forwards: " in run_page(browser)[0]
+    browser.value("byId('two').click()")
+    assert not browser.value("byId('form').checkValidity()")
+
+
+@pytest.mark.parametrize(
+    ("received", "field", "line"),
+    [
+        ("the prompt has 12001 tokens", "prompt", "Prompt: the prompt has 12001 tokens."),
+        ("max_tokens is 100000", "max_tokens", "Max tokens is 100000."),
+        ("branches 0", "lopa.branches", "Branches: 0."),
+        ("3f9a2 is the digest", None, "3f9a2 is the digest."),
+        ("a9c3 is the digest", None, "a9c3 is the digest."),
+    ],
+)
+@in_a_page
+def test_an_error_names_a_field_once(
+    received: str, field: str | None, line: str, browser: Browser, addresses: dict[str, str]
+) -> None:
+    open_page(browser, addresses["serve"])
+    error = json.dumps({"received": received, "expected": "a number", "remedy": "lower max_new_tokens"})
+    shown = browser.value(f"errorOfField({error}, {json.dumps(field)}).message").splitlines()
+    assert shown == [line, "Expected: A number.", "What to do: Lower Max tokens."]
+
+
+@in_a_page
+def test_no_progress_counts_after_a_failure(browser: Browser, addresses: dict[str, str]) -> None:
+    open_page(browser, addresses["serve"])
+    browser.value("""{
+        opening = null;
+        globalThis.openLopaSource = async (report) => {
+            globalThis.late = report;
+            throw new Error('broken');
+        };
+    }""")
+    run_page(browser)
+    browser.value("late('Loading the model.', 0.5)")
+    assert browser.value("byId('loading').hidden")
+    assert "broken" in browser.value("byId('problem').innerText")
