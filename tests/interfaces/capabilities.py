@@ -23,11 +23,8 @@ STRATEGY_OPTIONS = {name: {"strategy": name} for name in STRATEGIES}
 OPTIONS: dict[str, Sequence[Mapping[str, Any]]] = {
     "temperature, seed": ({"temperature": 0.8, "seed": 3},),
     "`top_k`, `top_p`": ({"temperature": 0.8, "top_k": 4}, {"temperature": 0.8, "top_p": 0.9}),
-    "`min_p`, penalties, `logit_bias`": (
-        {"temperature": 0.8, "min_p": 0.1},
-        {"repetition_penalty": 1.2},
-        {"logit_bias": {"5": 1.0}},
-    ),
+    "`min_p`": ({"temperature": 0.8, "min_p": 0.1},),
+    "penalties, `logit_bias`": ({"repetition_penalty": 1.2}, {"logit_bias": {"5": 1.0}}),
     "stop strings, time limit": ({"stop": ["####"]}, {"time_limit": 60.0}),
     "log-probabilities": ({"logprobs": True},),
     "JSON schemas, regex, grammars": (
@@ -38,12 +35,24 @@ OPTIONS: dict[str, Sequence[Mapping[str, Any]]] = {
     "choices": ({"choices": ["yes", "no"]},),
     "remasking": ({"remask_threshold": 0.2, "strategy": "lopa"},),
     "speculative decoding": ({"speculative": True, "strategy": "vanilla"},),
-    "the published code, step by step": ({"reference": True},),
+    "`reference`: step by step as the published code": ({"reference": True},),
 }
 """Options of one answer for each row of the table. An interface has all options of a row or none."""
-INPUTS = ("chats", "tools", "holes", "revision of a text", "text as it comes", "draft after each step", "cancel")
+REVISION = "[revision of a text](fill-holes.md#revise-a-text)"
+INPUTS = ("chats", "tools", "holes", REVISION, "text as it comes", "draft after each step", "cancel")
 STREAMED: dict[str, Any] = {"max_new_tokens": 64, "block_size": 8, "stop_at_eos": False}
 """Options of an answer whose text comes in several parts, block by block."""
+LOGITS, TEMPLATE, FULL = "an export with `--with-logits`", "a chat template", "`attention=full` with a D2F adapter"
+NEEDS = {
+    "penalties, `logit_bias`": LOGITS,
+    "choices": LOGITS,
+    "speculative decoding": "another strategy than `lopa` and `wino`",
+    "chats": TEMPLATE,
+    "tools": TEMPLATE,
+    "holes": FULL,
+    REVISION: FULL,
+}
+"""What README's bundle and its default options lack for a row of the table."""
 SIZE = 16
 """Tokens of an answer, so that a try is short."""
 

@@ -11,7 +11,22 @@ from typing import Any
 import pytest
 from tests.chat_bundles import HERMES, with_chat_template
 from tests.deploy.cpp_program import built_program, run
-from tests.interfaces.capabilities import MESSAGES, PARTS, PROMPT, SIZE, STREAMED, TOOL, compare_or_write, tried
+from tests.interfaces.capabilities import (
+    FULL,
+    INPUTS,
+    LOGITS,
+    MESSAGES,
+    NEEDS,
+    PARTS,
+    PROMPT,
+    REVISION,
+    SIZE,
+    STREAMED,
+    TEMPLATE,
+    TOOL,
+    compare_or_write,
+    tried,
+)
 from tests.serve.chromium import chromium, in_chromium
 from tests.serve.servers import Server, serving
 from tests.serve.triton.stand_in import Loaded, TritonError
@@ -19,6 +34,7 @@ from tests.web.installed import WEB, no_web, run_node
 from tests.web.static_host import FilesAndBundles, hosted
 
 from lopa import BadInputError, Chat, Decoder, DraftEvent, Hole, TextEvent
+from lopa.runtime.strategy import STRATEGIES
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +55,8 @@ def is_accepted(call: Callable[[], object]) -> bool:
     return True
 
 
-def test_python(bundle: Path) -> None:
+def column_of_python(bundle: Path, **fill_options: Any) -> dict[str, str]:
+    """Return Python's column with a bundle, and with options for its holes."""
     with Decoder.open(bundle, threads=1) as decoder:
 
         def events(**options: Any) -> list[object]:
@@ -51,23 +68,52 @@ def test_python(bundle: Path) -> None:
             stream.close()
             return decoder.generate(PROMPT, max_new_tokens=1).tokens == 1  # the next request runs
 
-        column = tried(
+        return tried(
             lambda options: is_accepted(lambda: decoder.generate(PROMPT, **{"max_new_tokens": SIZE, **options})),
             {
                 "chats": lambda: is_accepted(lambda: decoder.generate(Chat(MESSAGES), max_new_tokens=SIZE)),
                 "tools": lambda: is_accepted(
                     lambda: decoder.generate(Chat(MESSAGES, tools=[TOOL]), max_new_tokens=SIZE)
                 ),
-                "holes": lambda: is_accepted(lambda: decoder.fill([PARTS[0]["text"], Hole(2), PARTS[2]["text"]])),
-                "revision of a text": lambda: is_accepted(
-                    lambda: decoder.revise("There are 4 eggs.", spans=[(10, 11)])
+                "holes": lambda: is_accepted(
+                    lambda: decoder.fill([PARTS[0]["text"], Hole(2), PARTS[2]["text"]], **fill_options)
+                ),
+                REVISION: lambda: is_accepted(
+                    lambda: decoder.revise("There are 4 eggs.", spans=[(10, 11)], **fill_options)
                 ),
                 "text as it comes": lambda: len([each for each in events() if isinstance(each, TextEvent)]) > 1,
                 "draft after each step": lambda: any(isinstance(each, DraftEvent) for each in events(drafts=True)),
                 "cancel": cancels,
             },
         )
+
+
+def test_python(bundle: Path) -> None:
+    column = column_of_python(bundle)
     compare_or_write("Python", column)
+    compare_or_write("needs", {row: NEEDS.get(row, "") for row in column})
+
+
+@pytest.mark.parametrize("given", [LOGITS, TEMPLATE, FULL, None])
+def test_needs(given: str | None, tiny_bundle: Path, tiny_bundle_logits: Path, tmp_path: Path) -> None:
+    """README's bundle lacks what the table says, and nothing else."""
+    found = tiny_bundle_logits if given == LOGITS else tiny_bundle
+    if given == TEMPLATE:
+        found = with_chat_template(found, tmp_path / "bundle", HERMES)
+    column = column_of_python(found, **({"attention": "full"} if given == FULL else {}))
+    lacking = {row for row, need in NEEDS.items() if need in {LOGITS, TEMPLATE, FULL} - {given}}
+    assert {row for row, cell in column.items() if cell == "-"} == lacking
+
+
+def test_strategies_without_speculative_decoding(tiny_bundle: Path) -> None:
+    options = {"speculative": True, "max_new_tokens": SIZE}
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        refused = [
+            name
+            for name in STRATEGIES
+            if not is_accepted(lambda name=name: decoder.generate(PROMPT, strategy=name, **options))  # type: ignore[misc]
+        ]
+    assert NEEDS["speculative decoding"] == f"another strategy than {' and '.join(f'`{name}`' for name in refused)}"
 
 
 @pytest.fixture(scope="module")
@@ -162,10 +208,9 @@ def test_triton(
 
 def column_of_lopa_web(answers: Mapping[str, bool]) -> dict[str, str]:
     """Return the column of what web/test/tried.mjs has tried, by options and inputs as JSON."""
-    names = {"chats", "tools", "holes", "revision of a text", "text as it comes", "draft after each step", "cancel"}
     return tried(
         lambda options: answers[json.dumps(options)],
-        {name: lambda name=name: answers[name] for name in names & set(answers)},  # type: ignore[misc]
+        {name: lambda name=name: answers[name] for name in set(INPUTS) & set(answers)},  # type: ignore[misc]
     )
 
 

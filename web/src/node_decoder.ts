@@ -17,8 +17,15 @@ export class Decoder extends BrowserDecoder {
   }
 }
 
-/** Return the ONNX Runtime module of a device. Throws MissingBackendError if its package is not installed. */
+/** Return the ONNX Runtime module of a device. Throws MissingBackendError if its package is not installed, and for WebGPU
+ * in Node, where onnxruntime-web has none. */
 export async function importRuntime(device: Device): Promise<OnnxRuntime> {
+  if (device === "webgpu" && (globalThis.navigator as { gpu?: unknown } | undefined)?.gpu === undefined) {
+    throw new MissingBackendError("onnxruntime-web has no WebGPU in Node", {
+      expected: 'device "cpu" or "wasm", or a browser',
+      remedy: 'open the bundle with device "cpu", or pass onnxruntime-node as ort if it finds a GPU',
+    });
+  }
   const names = { cpu: "onnxruntime-node", wasm: "onnxruntime-web", webgpu: "onnxruntime-web/webgpu" };
   const name = names[device];
   try {

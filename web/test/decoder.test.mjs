@@ -330,6 +330,8 @@ test("a bundle is fetched from an address, and checked", async () => {
   assert.deepEqual(fetched.token_ids, local.token_ids);
   await opened.close();
 
+  await assertFails(Decoder.open(BUNDLE, { device: "webgpu" }), MissingBackendError, /no WebGPU in Node/, /"cpu"/);
+
   // the file for bundlers
   await assertFails(BrowserDecoder.open(BUNDLE), BadInputError, /location/, /check the location/);
   await assertFails(BrowserDecoder.open(address), MissingBackendError, /without the option ort/, /pass it as ort/);

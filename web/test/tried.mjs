@@ -33,7 +33,7 @@ export async function tried(decoder, { prompt, messages, options, size, streamed
     tools: await accepted(async () => String(await decoder.promptFromMessages(messages, { tools: [tool] })) !==
       String(await decoder.promptFromMessages(messages))),
     holes: "fill" in decoder,
-    "revision of a text": "revise" in decoder,
+    "[revision of a text](fill-holes.md#revise-a-text)": "revise" in decoder,
     "text as it comes": (await stream({})).filter((event) => event.type === "text").length > 1,
     "draft after each step": (await stream({ drafts: true })).some((event) => event.type === "draft"),
     cancel: await accepted(cancels),
