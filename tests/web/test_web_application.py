@@ -44,7 +44,7 @@ class WithPolicy(StaticFiles):
 
 @pytest.fixture(scope="module")
 def application(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder outside the checkout with what `npm install` puts there, the page and a bundle.
+    """Return a folder outside the checkout, made as the page says, with the page and a bundle.
 
     Only packages that the package names, and ONNX Runtime, are there.
     """
@@ -52,6 +52,7 @@ def application(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     pack = ["npm", "pack", str(WEB), "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
     archive = folder / subprocess.run(pack, capture_output=True, text=True, check=True).stdout.strip()
     assert f"CHECKOUT/{archive.name} " in PAGE
+    subprocess.run(block_with("sh", "npm init").code, shell=True, cwd=folder, check=True)
     packages = folder / "node_modules"
     with tarfile.open(archive) as packed:
         packed.extractall(packages, filter="data")
@@ -72,7 +73,7 @@ def application(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def expected(tiny_bundle: Path) -> str:
     """Return Python's answer to the page's prompt."""
-    prompt = HTML.partition('stream("')[2].partition('")')[0]
+    prompt = HTML.partition('prompt = "')[2].partition('"')[0]
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         return decoder.generate(prompt).text
 
@@ -95,6 +96,21 @@ def test_the_page_decodes(application: Path, expected: str, policy: str, tmp_pat
 
 
 @in_chromium
+def test_a_click_stops_the_page(application: Path, expected: str, tmp_path: Path) -> None:
+    late = HTML.replace(
+        'event.type === "text")',
+        'event.type === "done") globalThis.end = event.result.stop_reason;\n    if (event.type === "text")',
+    )
+    clicked = late.replace("  for await", "  document.body.click();\n  for await")
+    assert clicked.count("click()") == 1
+    (application / "stopped.html").write_text(f"<!doctype html>\n<link rel='icon' href='data:,'>\n<body>\n{clicked}")
+    with chromium(tmp_path) as browser, hosted(application, StaticFiles) as address:
+        browser.open(f"{address}/stopped.html")
+        assert browser.until("globalThis.end") == "cancelled"
+        assert not browser.value("document.body.textContent").endswith(expected)
+
+
+@in_chromium
 def test_webassembly_needs_its_source_in_the_policy(application: Path, tmp_path: Path) -> None:
     assert WASM in POLICY
     handler = type("Files", (WithPolicy,), {"policy": policy_with_hashes(POLICY.replace(WASM, ""))})
@@ -107,10 +123,10 @@ def test_webassembly_needs_its_source_in_the_policy(application: Path, tmp_path:
 
 
 def test_the_program_decodes(application: Path) -> None:
-    (application / "program.mjs").write_text(block_with("js", "Decoder.open").code, encoding="utf-8")
+    (application / "program.js").write_text(block_with("js", "Decoder.open").code, encoding="utf-8")
     assert NODE is not None
     done = subprocess.run(
-        [NODE, "--preserve-symlinks", "program.mjs"],
+        [NODE, "--preserve-symlinks", "program.js"],
         cwd=application,
         capture_output=True,
         text=True,

@@ -66,6 +66,7 @@ globalThis.worker = worker;
 globalThis.found = { types: [] };
 worker.addEventListener("message", ({ data }) => {
   found.types.push(data.type);
+  if (data.type === "draft") found.draft = data.text;
   if (data.type === "draft" && found.isLate) document.body.click();
   if (data.type === "done") found.ids = data.result.token_ids;
   if (data.type === "done") found.end = data.result.stop_reason;
@@ -105,6 +106,7 @@ def test_the_worker_of_the_docs_decodes_and_stops(
                 f"void (found.isLate = true, found.end = null, worker.postMessage({{ prompt: {prompt[0][8:]} }}))"
             )
             assert browser.until("found.end") == "cancelled"
+            assert browser.value("document.body.textContent === found.draft && found.draft !== ''")
             assert browser.value("found.types").count("draft") < 2 * expected.steps
             assert browser.complaints == []
 
