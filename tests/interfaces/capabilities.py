@@ -52,7 +52,7 @@ NEEDS = {
     "holes": FULL,
     REVISION: FULL,
 }
-"""What README's bundle and its default options lack for a row of the table."""
+"""Features that README's bundle and its default options lack, by row of the table."""
 SIZE = 16
 """Tokens of an answer, so that a try is short."""
 
