@@ -132,9 +132,13 @@ struct Decode {  // a prompt and the opened blocks of its answer, which ends at 
     outputs = io.GetOutputValues();
     const auto* ids = output<int64_t>(0, count * kCandidates);
     const auto *logprobs = output<float>(1, count * kCandidates), *entropies = output<float>(2, count);
-    for (int64_t row = 0; row < count; ++row) {
-      const int64_t best = row * kCandidates + (ids[row * kCandidates] == mask);  // the mask token is never unmasked
-      check(std::isfinite(logprobs[best] + entropies[row]), "the forward returned NaN or infinity");
+    for (int64_t row = 0; row < count; ++row) {  // with the checks of lopa/runtime/contract/row_statistics.py
+      const int64_t top = row * kCandidates, best = top + (ids[top] == mask);  // the mask token is never unmasked
+      const auto [min, max] = std::minmax_element(ids + top, ids + top + kCandidates);
+      const float sum = std::valarray(logprobs + top, kCandidates).sum();  // after the first, -infinity is underflow
+      check(std::isfinite(logprobs[top] + entropies[row]) && sum < INFINITY, "the forward returned NaN or infinity");
+      check(*min >= 0 && *max < manifest.vocabulary, "the forward returned token ids outside the vocabulary");
+      check(ids[best] != mask, "the forward returned the mask token twice for a position");  // would loop for ever
       candidates[sampled[row]] = {ids[best], logprobs[best], entropies[row]};
     }
   }
@@ -203,9 +207,9 @@ int main(int count, char** words) try {
   const int64_t inputs = session.GetInputCount();
   const auto last_input = session.GetInputTypeInfo(inputs - 1);
   const auto cache = last_input.GetTensorTypeAndShapeInfo();  // compared before memory is taken for the caches
-  const auto shape = cache.GetShape();
-  check(cache.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && inputs == 6 + 2 * manifest.layers &&
-            shape.size() == 4 && shape[1] == manifest.heads && shape[3] == manifest.size,
+  const auto shape = cache ? cache.GetShape() : Ids{};  // null if it is no tensor but a sequence or optional
+  check(shape.size() == 4 && cache.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT &&
+            inputs == 6 + 2 * manifest.layers && shape[1] == manifest.heads && shape[3] == manifest.size,
         "model.onnx has other caches than manifest.json, expected a standard graph in float32");
   Decode decode{session, manifest, {ids.begin() + 1, ids.end()}, prompt + answer};
   Ids rows;

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from tests.deploy.cpp_program import answer, built_program, run
 
@@ -276,3 +277,32 @@ def test_mutated_prompts(program: Path, bundle: Path, tiny_bundle: Path) -> None
 )
 def test_large_and_deep_files(text: bytes, program: Path, bundle: Path) -> None:
     assert check(program, bundle, text, ["8", "5"], b"{}") != ""
+
+
+@pytest.mark.parametrize(
+    ("output", "value", "error"),
+    [
+        ("", 0, "model.onnx has other caches than manifest.json"),
+        ("topk_ids", -5, "the forward returned token ids outside the vocabulary"),
+        ("topk_ids", 1024, "the forward returned token ids outside the vocabulary"),
+        ("topk_ids", 2, "the forward returned the mask token twice"),
+        ("topk_logprobs", float("-inf"), "the forward returned NaN or infinity"),
+    ],
+)
+def test_wrong_graphs(output: str, value: float, error: str, program: Path, bundle: Path, tiny_bundle: Path) -> None:
+    """Every element of one output is `value`, or the last input is a sequence."""
+    model = onnx.load(bundle / "model.onnx", load_external_data=False)
+    if output:
+        kind = onnx.TensorProto.INT64 if output == "topk_ids" else onnx.TensorProto.FLOAT
+        [node] = [each for each in model.graph.node if output in each.output]
+        node.output[list(node.output).index(output)] = "right"
+        model.graph.initializer.append(onnx.helper.make_tensor("wrong", kind, [], [value]))
+        model.graph.node.append(onnx.helper.make_node("Clip", ["right", "wrong", "wrong"], [output]))
+    else:
+        model.graph.input.append(onnx.helper.make_tensor_sequence_value_info("last", onnx.TensorProto.FLOAT, None))
+    (bundle / "model.onnx").unlink()
+    onnx.save(model, bundle / "model.onnx")
+    (bundle / "manifest.json").write_bytes((tiny_bundle / "manifest.json").read_bytes())
+    done = run(program, bundle, 8, 5, environment={"ASAN_OPTIONS": "detect_leaks=0"})
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith(f"error: {error}"), done.stderr
