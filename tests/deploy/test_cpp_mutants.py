@@ -280,24 +280,27 @@ def test_large_and_deep_files(text: bytes, program: Path, bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "value", "error"),
+    ("output", "values", "error"),
     [
-        ("", 0, "model.onnx has other caches than manifest.json"),
-        ("topk_ids", -5, "the forward returned token ids outside the vocabulary"),
-        ("topk_ids", 1024, "the forward returned token ids outside the vocabulary"),
-        ("topk_ids", 2, "the forward returned the mask token twice"),
-        ("topk_logprobs", float("-inf"), "the forward returned NaN or infinity"),
+        ("", [], "model.onnx has other caches than manifest.json"),
+        ("topk_ids", [3] * 7 + [-5], "the forward returned token ids outside the vocabulary"),
+        ("topk_ids", [3] * 7 + [1024], "the forward returned token ids outside the vocabulary"),
+        ("topk_ids", [2, 2, *range(6)], "the forward returned the mask token twice"),
+        ("topk_logprobs", [-0.1] * 7 + [float("inf")], "the forward returned NaN or infinity"),
     ],
 )
-def test_wrong_graphs(output: str, value: float, error: str, program: Path, bundle: Path, tiny_bundle: Path) -> None:
-    """Every element of one output is `value`, or the last input is a sequence."""
+def test_wrong_graphs(
+    output: str, values: list[float], error: str, program: Path, bundle: Path, tiny_bundle: Path
+) -> None:
+    """Every row of one output has these values, or the last input is a sequence."""
     model = onnx.load(bundle / "model.onnx", load_external_data=False)
     if output:
         kind = onnx.TensorProto.INT64 if output == "topk_ids" else onnx.TensorProto.FLOAT
         [node] = [each for each in model.graph.node if output in each.output]
         node.output[list(node.output).index(output)] = "right"
-        model.graph.initializer.append(onnx.helper.make_tensor("wrong", kind, [], [value]))
-        model.graph.node.append(onnx.helper.make_node("Clip", ["right", "wrong", "wrong"], [output]))
+        model.graph.initializer.append(onnx.helper.make_tensor("wrong", kind, [8], values))
+        model.graph.initializer.append(onnx.helper.make_tensor("never", onnx.TensorProto.BOOL, [], [False]))
+        model.graph.node.append(onnx.helper.make_node("Where", ["never", "right", "wrong"], [output]))
     else:
         model.graph.input.append(onnx.helper.make_tensor_sequence_value_info("last", onnx.TensorProto.FLOAT, None))
     (bundle / "model.onnx").unlink()
