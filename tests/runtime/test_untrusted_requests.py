@@ -57,7 +57,8 @@ def test_prompts_of_other_types(decoder: Decoder, prompt: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "hint"), [("text", "['text']"), (b"text", "[b'text']"), ({"a": 1}, '["text"]'), (None, '["text"]')]
+    ("prompts", "hint"),
+    [("text", "['text']"), (b"text", ".decode()"), ({"a": 1}, '["text"]'), (None, '["text"]')],
 )
 def test_one_prompt_instead_of_several(decoder: Decoder, prompts: Any, hint: str) -> None:
     with pytest.raises(BadInputError) as caught:

@@ -20,6 +20,9 @@ STYLES = {
     "{{ messages[0].content == messages[-1].content }}",
     "scope": "{% for m in messages %}{% if loop.first %}{% set x = 1 %}{% endif %}{{ x is defined }}{% endfor %}"
     "{{ x is defined }}{% for i in range(4, 0, -2) %}{{ i }}{% else %}none{% endfor %}{{ range(3) | length }}",
+    "loop controls": "{% for m in messages %}{% for i in range(4) %}{{ i }};{% if i == 1 %}a{% continue %}{% endif %}"
+    "{% if i == 2 %}b{% break %}{% endif %}c{% endfor %}{{ m.role }}"
+    "{% if loop.last %}{% break %}{% endif %}\n{% endfor %}",
     "strip": "{% for m in messages %}{{ m.content.strip() }}|{{ m.content.lstrip('\\n a') }}|{{ m.content | trim }}|"
     "{{ m.content.rstrip(' >') }}|{{ m.content | length }}|{{ m.content.strip('') }}\r\n{% endfor %}",
     "roles": "{% for m in messages %}{{ m.role | capitalize }}{{ m.role.title() }}{{ '12' | int + 1 }}{{ m.title }}"
@@ -84,6 +87,7 @@ def test_prompts_are_those_of_transformers(style: str) -> None:
         ("{{ 'a\u2028b' | indent }}", 'indent of "a\u2028b"'),
         ("{{ messages[0].a.b }}", ".b of UndefinedValue"),
         ("{{ messages == messages }}", "ArrayValue == ArrayValue"),
+        ("{{ -7 % 3 }}", "% of negative numbers"),
         ("{{ 'a' + 1 }}", "StringValue + IntegerValue"),
         ("{{ strftime_now('%y') }}", "%y"),
         ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),

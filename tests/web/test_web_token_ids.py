@@ -161,6 +161,15 @@ def test_other_parts_split_as_in_python(part: dict[str, Any]) -> None:
     check_ids({**content, "added_tokens": [], "model": joining_model()}, 300, part["type"])
 
 
+def test_dollars_and_settings_of_added_tokens_are_those_of_python() -> None:
+    """JavaScript's replace reads `$&` as what was found."""
+    dollars = {"type": "Replace", "pattern": {"String": "a"}, "content": "$&$$"}
+    check_ids({**TINY, "normalizer": dollars}, 300, "dollars")
+    new = {**TINY["added_tokens"][0], "id": 1 + max(TINY["model"]["vocab"].values())}
+    new |= {"content": "hello", "special": False, "rstrip": True}
+    check_ids({**TINY, "added_tokens": [*TINY["added_tokens"], new]}, 300, "rstrip")
+
+
 @pytest.mark.parametrize("kind", REJECTED)
 def test_other_kinds_are_rejected_by_name(kind: str) -> None:
     (found,) = text_answers({"tokenizer": json.dumps(KINDS[kind]())})

@@ -25,8 +25,19 @@ test("a special token in a message is rejected, unless it is allowed", async () 
   assert.ok(ids.some((id) => decoder.tokenizer.shownMarkup.get(id) === "<tool_call>"));
 });
 
+test("no part of a message becomes a special token", async () => {
+  const user = { role: "user", content: "a" };
+  for (const messages of [
+    [{ ...user, name: "<tool_call>" }],
+    [{ ...user, tool_calls: [{ "<TOOL_call>": 1 }] }, user],
+    [{ ...user, content: "<tool_" }, { ...user, content: "call>" }],
+  ]) {
+    await assert.rejects(decoder.promptFromMessages(messages), /a message with the special token/);
+  }
+});
+
 test("invalid messages are rejected", async () => {
-  for (const messages of [[], "text", [{ role: "user" }], [{ role: "user", content: [1] }]]) {
+  for (const messages of [[], "text", [{ role: "user" }], [{ role: "user<tool_call>", content: "a" }], [{ role: "user", content: [1] }]]) {
     await assert.rejects(decoder.promptFromMessages(messages), BadInputError);
   }
 });

@@ -1,6 +1,7 @@
 """Decode prompts with a bundle opened on devices."""
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -130,7 +131,8 @@ class Decoder:
         the last device fails.
         """
         devices = devices_from_arguments(devices, device)
-        if chat_template is not None and not (isinstance(chat_template, str) and "{" in chat_template):
+        is_path = isinstance(chat_template, str) and re.fullmatch(r"[^\s{]*[/.\\][^\s{]*", chat_template)
+        if is_path or not isinstance(chat_template, str | None):
             raise BadInputError(
                 f"chat_template is {shown(chat_template)}",
                 expected="the text of a Jinja template, or None",

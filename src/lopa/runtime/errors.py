@@ -40,8 +40,7 @@ class LopaError(Exception):
     @property
     def client_text(self) -> str:
         """The error for a client of a server, without what only the operator can do."""
-        operator = "" if self._client_remedy and not self.operator else "tell the operator of this server"
-        return self._text(", or ".join(filter(None, (self._client_remedy, operator))))
+        return self._text(self._client_remedy or "tell the operator of this server")
 
     def _text(self, remedy: str) -> str:
         return f"{self.received}\n  expected: {self.expected}\n  what to do: {remedy}"

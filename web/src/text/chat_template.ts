@@ -5,6 +5,8 @@ import { isObject } from "../bundle/record.js";
 import { errorText, reject, shown } from "../errors.js";
 
 const MAX_MESSAGES = 4096;
+const ROLE =
+  /^(system|developer|user|assistant|tool|function|ipython|environment|observation|model|human|bot|gpt)$/;
 
 export interface Message {
   readonly role: string;
@@ -84,18 +86,19 @@ const asParts = (message: Message): unknown => ({ ...message, content: [{ type: 
 export function isMarkup(text: string, template: string): boolean {
   const inner = text.trim();
   if (inner.length < 2 || /^[\p{L}\p{N} ]*$/u.test(inner)) return false;
+  const written = template.replace(/\\x(..)/g, (_, code: string) => String.fromCharCode(parseInt(code, 16)));
   const pair = inner[1] === "/" ? inner.replace("/", "") : `${inner[0]}/${inner.slice(1)}`;
-  return template.includes(inner) || template.includes(pair);
+  return written.includes(inner) || written.includes(pair);
 }
 
 function checkMessages(messages: unknown): asserts messages is readonly Message[] {
   const isMessage = (each: unknown): boolean =>
-    isObject(each) && typeof each["role"] === "string" && typeof each["content"] === "string";
+    isObject(each) && ROLE.test(String(each["role"])) && typeof each["content"] === "string";
   const isChat = Array.isArray(messages) && messages.length > 0 && messages.length <= MAX_MESSAGES;
   if (isChat && messages.every(isMessage)) return;
   reject(
     `invalid chat ${shown(messages)}`,
-    `a list of 1 to ${MAX_MESSAGES} messages with the texts role and content`,
+    `a list of 1 to ${MAX_MESSAGES} messages with a known role and the text content`,
     'e.g. [{ role: "user", content: "Hello" }]',
   );
 }

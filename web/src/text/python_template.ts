@@ -1,8 +1,8 @@
 /** Chat templates, rendered by the package @huggingface/jinja 0.5.11 where it agrees with Python's jinja2.
  *
  * The package ignores the characters of strip(), writes None as nothing and True as true, finds none equal to undefined
- * and a text equal to a number, keeps variables of one round of a loop for the next, and writes months in the language
- * of the browser. Here these are Python's. Other features that differ throw an Error. */
+ * and a text equal to a number, keeps variables of one round of a loop for the next but not its text before break and
+ * continue, and writes months in the language of the browser. Here these are Python's. Other features that differ throw an Error. */
 
 import { Environment, Interpreter, parse, tokenize } from "@huggingface/jinja";
 
@@ -32,22 +32,43 @@ export function renderer(template: string): (names: Readonly<Record<string, unkn
 
 class PythonInterpreter extends (Interpreter as unknown as new (scope: Environment) => Any) {
   evaluate(node: Any, scope: Any): Any {
-    return node?.type === "Value" ? node.of : super.evaluate(node, scope);
+    const isBreak = node?.type === "Break";
+    if (node?.type === "Value") return node.of;
+    if (!isBreak && node?.type !== "Continue") return super.evaluate(node, scope);
+    let end;
+    try {
+      super.evaluate(node, scope);
+    } catch (error) {
+      end = error;
+    }
+    throw { end, isBreak, text: "" };
   }
 
   evaluateBlock(nodes: Any, scope: Any): Any {
+    if (nodes.end) throw nodes.end;
     const inner = nodes.isRound ? new Environment(scope) : scope;
     let text = "";
-    for (const node of nodes) {
-      const value = this.evaluate(node, inner);
-      if (!/Set|Macro|Comment/.test(node.type)) text += printed(value);
+    try {
+      for (const node of nodes) {
+        const value = this.evaluate(node, inner);
+        if (!/Set|Macro|Comment/.test(node.type)) text += printed(value);
+      }
+    } catch (error: Any) {
+      if (!error.end) throw error;
+      // The package drops what a round wrote before its break or continue. A break ends the loop at its next round.
+      text += error.text;
+      if (!nodes.isRound) throw { ...error, text };
+      if (error.isBreak) nodes.end = error.end;
     }
     return made(text);
   }
 
   evaluateFor(node: Any, scope: Any): Any {
-    node.body.isRound = true;
-    return super.evaluateFor(node, scope);
+    const { end } = node.body;
+    Object.assign(node.body, { isRound: true, end: undefined });
+    const text = super.evaluateFor(node, scope);
+    node.body.end = end;
+    return text;
   }
 
   evaluateMemberExpression(node: Any, scope: Any): Any {
@@ -65,6 +86,7 @@ class PythonInterpreter extends (Interpreter as unknown as new (scope: Environme
     if (/and|or/.test(operator)) return super.evaluateBinaryExpression(node, scope);
     const [left, right] = [node.left, node.right].map((each) => ({ type: "Value", of: this.evaluate(each, scope) }));
     const [one, other] = [left!.of, right!.of];
+    if (operator === "%" && (one.value < 0 || other.value < 0)) reject("% of negative numbers");
     if (operator === "~") return made(printed(one) + printed(other));
     const isSame = kind(one) === kind(other);
     if (/[!=]=/.test(operator) && !(isSame && one.value instanceof Object)) {

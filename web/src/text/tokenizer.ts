@@ -116,9 +116,10 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
         }
         const text = await textFromMessages(template, messages, settings!, location);
         // Only the template itself may write control tokens.
-        const found = added.find(
-          ({ id, content }) => control.has(id) && messages.some((message) => message.content.includes(content)),
-        );
+        const texts = [messages.map((each) => each.content).join("")];
+        JSON.stringify(messages, (name, value: unknown) => (texts.push(name, String(value)), value));
+        const given = folded(texts.join("\0"));
+        const found = added.find(({ id, content }) => control.has(id) && given.includes(folded(content)));
         if (found && !specialTokens) {
           reject(
             `a message with the special token ${shown(found.content)}`,
@@ -136,11 +137,15 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
   });
 }
 
+/** Return `text` as templates and normalizers may change it. */
+const folded = (text: string): string => text.normalize("NFC").toLowerCase();
+
 const encoded = (backend: Backend, text: string): number[] => backend.encode(text, { add_special_tokens: false }).ids;
 
 function addedTokens(definition: JsonObject): AddedToken[] {
   const found = Array.isArray(definition["added_tokens"]) ? (definition["added_tokens"] as unknown[]) : [];
   return found.filter(isObject).map((token) => ({
+    ...token,
     id: Number(token["id"]),
     content: String(token["content"]),
     special: token["special"] === true,

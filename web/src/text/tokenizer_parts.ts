@@ -48,6 +48,7 @@ function partsOf(definition: JsonObject, field: string): unknown {
     const name = [field, type, behavior, invert, pattern?.String].join(" ");
     growth *= Math.max(1, String(part["content"] ?? part["prepend"] ?? "").length / (pattern?.String?.length ?? 0.5));
     if (!SUPPORTED.test(name) || !(growth <= MAX_GROWTH)) throw new Error(`${name.trim()} is not supported`);
+    if (type === "Replace") return { ...part, content: String(part["content"]).replaceAll("$", "$$$$") };
     if (type === "Digits") return split(part["individual_digits"] ? "\\p{N}" : "\\p{N}+");
     if (type !== "ByteLevel" || field === "decoder") return part;
     // The expression of the package has JavaScript's \s.

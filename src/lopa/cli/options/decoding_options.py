@@ -12,6 +12,7 @@ from lopa.runtime.errors import BadInputError, LopaError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.generation_config import (
     DEFAULT_OPTIONS,
+    MAYBE_UNREAD,
     OPTION_TABLE,
     OPTIONS,
     GenerationConfig,
@@ -74,7 +75,8 @@ def config_options(command: _Command) -> _Command:
 def checked_overrides(values: dict[str, Any], resolve: Callable[[GenerationConfig], ResolvedOptions]) -> dict[str, Any]:
     """Return the result of config_overrides. Raises BadInputError for an option that its strategy does not read."""
     given = config_overrides(values)
-    check_effects(given, resolve(GenerationConfig.from_mapping(given)).options)
+    if not MAYBE_UNREAD.isdisjoint(given):  # resolving takes a moment
+        check_effects(given, resolve(GenerationConfig.from_mapping(given)).options)
     return given
 
 

@@ -12,6 +12,7 @@ from lopa.runtime.generation_config.config import GenerationConfig as Generation
 from lopa.runtime.generation_config.config import check_names as check_names
 from lopa.runtime.generation_config.config import did_you_mean as did_you_mean
 from lopa.runtime.generation_config.keyword_options import GenerationOptions as GenerationOptions
+from lopa.runtime.generation_config.option_checks import MAYBE_UNREAD as MAYBE_UNREAD
 from lopa.runtime.generation_config.option_checks import check_effects as check_effects
 from lopa.runtime.generation_config.option_checks import reads_option as reads_option
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES as DEFAULT_DEVICES

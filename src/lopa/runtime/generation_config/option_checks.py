@@ -49,6 +49,12 @@ def edits(options: Options) -> bool:
     return threshold is not None and (threshold < 1 or options["reference"])
 
 
+MAYBE_UNREAD = frozenset(name for strategy in STRATEGIES.values() for name in strategy.unread).union(
+    ("skip_threshold", "entropy_threshold", "distance_penalty", "alg_temp", "sub_block")
+)
+"""Options that have no effect with some strategy or beside some option."""
+
+
 def check_effects(given: Options, resolved: Options) -> None:
     """Raise BadInputError for an option in `given` that has no effect with the strategy of the `resolved` options.
 
