@@ -87,7 +87,7 @@ def test_prompts_are_those_of_transformers(style: str) -> None:
         ("{{ 'a\u2028b' | indent }}", 'indent of "a\u2028b"'),
         ("{{ messages[0].a.b }}", ".b of UndefinedValue"),
         ("{{ messages == messages }}", "ArrayValue == ArrayValue"),
-        ("{{ -7 % 3 }}", "% of negative numbers"),
+        ("{{ -7 % 3 }}", "% below 0"),
         ("{{ 'a' + 1 }}", "StringValue + IntegerValue"),
         ("{{ strftime_now('%y') }}", "%y"),
         ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),

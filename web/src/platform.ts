@@ -19,3 +19,6 @@ export const nextTask = (): Promise<void> =>
     };
     port2.postMessage(null);
   });
+
+/** Functions with names that bundlers shorten. */
+export const { ceil, floor, fround, max, min } = Math;

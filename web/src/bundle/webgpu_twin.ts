@@ -5,6 +5,7 @@
 
 import { reject } from "../errors.js";
 import type { Manifest, TensorRecord } from "./manifest.js";
+import { ceil, floor } from "../platform.js";
 
 /** A file with values of a graph, by the name that the graph has for it. */
 export interface ValueFile {
@@ -79,7 +80,7 @@ function scalesByOutput(stored: Uint16Array | Uint32Array, outputs: number, bloc
   const numbers = outputs * blocks;
   const result = stored.BYTES_PER_ELEMENT === 2 ? new Uint16Array(numbers) : new Uint32Array(numbers);
   for (let index = 0; index < numbers; index++) {
-    const [output, block] = [Math.floor(index / blocks), index % blocks];
+    const [output, block] = [floor(index / blocks), index % blocks];
     result[index] = stored[(block * outputs + output) % stored.length]!;
   }
   return new Uint8Array(result.buffer);
@@ -87,7 +88,7 @@ function scalesByOutput(stored: Uint16Array | Uint32Array, outputs: number, bloc
 
 /** Return a copy of the stored bytes of a tensor. */
 function bytesOf(name: string, { dtype, shape, offset, length }: TensorRecord, weights: Uint8Array): Uint8Array {
-  const size = Math.ceil((shape.reduce((product, each) => product * each, 1) * (BITS[dtype] ?? 0)) / 8);
+  const size = ceil((shape.reduce((product, each) => product * each, 1) * (BITS[dtype] ?? 0)) / 8);
   if (size !== length || offset + length > weights.length) rejectRecord(name);
   return weights.slice(offset, offset + length);
 }
@@ -141,7 +142,7 @@ function fieldsAt(bytes: Uint8Array, message: Field, path: readonly number[]): F
     const type = key % 8;
     const size = type === 2 ? varint() : type === 1 ? 8 : type === 5 ? 4 : 0;
     if (type === 0) varint();
-    if (type === 2 && Math.floor(key / 8) === number) {
+    if (type === 2 && floor(key / 8) === number) {
       found.push(...fieldsAt(bytes, { start: place, end: place + size }, rest));
     }
     place += size;

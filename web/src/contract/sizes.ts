@@ -1,5 +1,7 @@
 /** Numbers of the engine contract, version 1 (docs/concepts/contract.md). */
 
+import { ceil, max } from "../platform.js";
+
 export const CONTRACT_VERSION = 1;
 /** Positions by which prefix caches grow. */
 export const TILE = 64;
@@ -7,8 +9,8 @@ export const TILE = 64;
 export const TOP_K = 8;
 
 /** Return the number of cache rows to allocate for `rows` committed ones: a multiple of TILE, at least one tile. */
-export const tiles = (rows: number): number => Math.max(1, Math.ceil(rows / TILE)) * TILE;
+export const tiles = (rows: number): number => max(1, ceil(rows / TILE)) * TILE;
 
 /** Return the whole numbers from `start` to `end`, exclusive. */
 export const range = (start: number, end: number): number[] =>
-  Array.from({ length: Math.max(0, end - start) }, (_, index) => start + index);
+  Array.from({ length: max(0, end - start) }, (_, index) => start + index);

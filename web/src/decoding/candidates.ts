@@ -17,6 +17,7 @@ import {
   indexOfMax,
   negEntropyOfKept,
 } from "./draws.js";
+import { max } from "../platform.js";
 
 const { fround } = Math;
 
@@ -111,7 +112,7 @@ function candidateFromLogits(
   const logprobs = filterVocabulary(logits, params, unwrittenTokens(context));
   const token = params.temperature > 0 ? drawToken(logprobs, params, step, position) : indexOfMax(logprobs);
   const best = indexOfMax(logprobs);
-  const second = logprobs.reduce((found, value, id) => (id === best ? found : Math.max(found, value)), -Infinity);
+  const second = logprobs.reduce((found, value, id) => (id === best ? found : max(found, value)), -Infinity);
   return {
     token,
     probability: exp32(logprobs[token]!),

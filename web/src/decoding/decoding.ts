@@ -18,6 +18,7 @@ import { branchesOfRound, handsOver, nextAnchor } from "../state/pipeline.js";
 import { checkRows, windowsFromBranches, type Windows } from "../state/windows.js";
 import { scoreBranches, spawnBranches, unmask } from "./round.js";
 import type { Step } from "./step.js";
+import { max, min } from "../platform.js";
 
 /** The part of a session that a decode needs: forwards of one request, and its prefix cache. */
 export interface Forwards {
@@ -111,7 +112,7 @@ export class Decoding {
   committed(): number[] {
     const { isLlada2, params, ends } = this.context;
     const length = unmaskedLength(this.anchor);
-    return answerIds(this.anchor, isLlada2 ? Math.min(length, params.max_new_tokens) : length, ends);
+    return answerIds(this.anchor, isLlada2 ? min(length, params.max_new_tokens) : length, ends);
   }
 
   /** Return every generated position, masked ones as the mask token. */
@@ -161,7 +162,7 @@ export class Decoding {
   }
 
   #updateEnd(): void {
-    this.windowTokens = Math.max(this.windowTokens, this.anchor.tokens.length - this.promptLength);
+    this.windowTokens = max(this.windowTokens, this.anchor.tokens.length - this.promptLength);
     this.stopReason = this.context.params.reference
       ? publishedStopReason(this.#branches, this.steps, this.context)
       : stopReason(this.anchor, this.context.ends);

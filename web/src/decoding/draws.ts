@@ -7,6 +7,7 @@ import { TOP_K } from "../contract/sizes.js";
 import type { DecodingParams } from "../options/decoding_params.js";
 import { descending } from "../strategy/strategy.js";
 import { uniformNumbers } from "./philox.js";
+import { floor, max, min } from "../platform.js";
 
 const { fround } = Math;
 /** Random streams of candidates and of the whole vocabulary. */
@@ -40,7 +41,7 @@ export function filterCandidates(logprobs: readonly number[], params: DecodingPa
 export function filterVocabulary(logits: Float32Array, params: DecodingParams, without: readonly number[]): number[] {
   const temperature = fround(params.temperature || 1);
   const tempered = Array.from(logits, (logit, id) => (without.includes(id) ? -Infinity : fround(logit / temperature)));
-  const best = tempered.reduce((one, other) => Math.max(one, other));
+  const best = tempered.reduce((one, other) => max(one, other));
   const total = fround(Math.log(sum32(tempered.map((logit) => exp32(fround(logit - best))))));
   const logprobs = tempered.map((logit) => fround(fround(logit - best) - total));
   if (params.top_k === 0 && params.top_p >= 1) return logprobs;
@@ -69,7 +70,7 @@ const drawn = (logprobs: readonly number[], uniform: Float64Array): number =>
   indexOfMax(logprobs.map((logprob, index) => fround(logprob + gumbel(uniform[index]!))));
 
 function gumbel(uniform: number): number {
-  const clipped = Math.min(Math.max(uniform, 1e-12), 1 - 1e-12);
+  const clipped = min(max(uniform, 1e-12), 1 - 1e-12);
   return fround(-Math.log(-Math.log(clipped)));
 }
 
@@ -83,7 +84,7 @@ export const exp32 = (value: number): number => fround(Math.exp(value));
 export function sum32(values: readonly number[]): number {
   const count = values.length;
   if (count > SUMMED_AT_ONCE) {
-    const half = Math.floor(count / 2);
+    const half = floor(count / 2);
     const middle = half - (half % ACCUMULATORS);
     return fround(sum32(values.slice(0, middle)) + sum32(values.slice(middle)));
   }

@@ -1,5 +1,7 @@
 /** The counter-based random numbers of numpy's Philox (4 words of 64 bits, 10 rounds). */
 
+import { floor } from "../platform.js";
+
 const WORD = 64;
 const [FACTOR_0, FACTOR_1] = [0xd2e7470ee14c6c93n, 0xca5a826395121157n];
 const [BUMP_0, BUMP_1] = [0x9e3779b97f4a7c15n, 0xbb67ae8584caa73bn];
@@ -22,7 +24,7 @@ export function uniformNumbers(
     const place = (start + index) % NUMBERS_PER_BLOCK;
     if (index === 0 || place === 0) {
       // numpy increments the counter before it makes a block.
-      const first = BigInt(Math.floor((start + index) / NUMBERS_PER_BLOCK) + 1);
+      const first = BigInt(floor((start + index) / NUMBERS_PER_BLOCK) + 1);
       block = philoxBlock(key, [first, ...words]);
     }
     result[index] = Number(block[place]! >> 11n) / 2 ** 53;

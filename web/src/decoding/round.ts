@@ -12,6 +12,7 @@ import { candidatesAt, type Candidates } from "../strategy/views.js";
 import { candidatesFromRows } from "./candidates.js";
 import { indexOfMax, sum32 } from "./draws.js";
 import type { UnmaskedTokens } from "./step.js";
+import { fround } from "../platform.js";
 
 /** Confidence of a branch without masked positions. It exceeds every other confidence. */
 const FINISHED_CONFIDENCE = 1;
@@ -50,7 +51,7 @@ export function scoreBranches(windows: Windows, rows: RowStatistics, step: numbe
 
 /** Return the mean confidence over all masked positions of a branch before any is unmasked (section 6 E). */
 const branchConfidence = ({ confidences }: Candidates): number =>
-  confidences.length ? Math.fround(sum32(confidences) / confidences.length) : FINISHED_CONFIDENCE;
+  confidences.length ? fround(sum32(confidences) / confidences.length) : FINISHED_CONFIDENCE;
 
 /** Return the result for the winner `branch`: unmasked and normalized (section 6 H). */
 export function unmask(scores: Scores, branch: Branch, rows: RowStatistics, context: Context): RoundOutcome {

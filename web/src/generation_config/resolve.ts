@@ -13,6 +13,7 @@ import {
 import { strategyFromName } from "../strategy/strategies.js";
 import type { Strategy } from "../strategy/strategy.js";
 import { A_REQUEST, checkedOptions, type GenerationOptions, type Options } from "./config.js";
+import { floor } from "../platform.js";
 
 /** Values of options that neither a request nor a bundle sets. */
 const PACKAGE_DEFAULTS: Options = {
@@ -100,7 +101,7 @@ function resolve(given: Options, own: Options, device: string): DecodingParams {
     block_steps: options.block_steps ?? blockSize,
     positions: newTokens - (reference ? newTokens % blockSize : 0),
     // Without a seed each sampled answer draws its own, as in Python.
-    seed: options.seed ?? BigInt(temperature > 0 ? Math.floor(Math.random() * 2 ** 32) : 0),
+    seed: options.seed ?? BigInt(temperature > 0 ? floor(Math.random() * 2 ** 32) : 0),
     top_k: options.top_k ?? TOP_K,
     top_p: options.top_p ?? 1,
     filters: temperature > 0 && (options.top_k !== undefined || options.top_p !== undefined),

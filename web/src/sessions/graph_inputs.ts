@@ -4,6 +4,7 @@ import type * as Ort from "onnxruntime-common";
 
 import { cosinesAndSines, type RotaryAngles } from "../contract/rotary.js";
 import type { Windows } from "../state/windows.js";
+import { floor } from "../platform.js";
 
 export type OnnxRuntime = typeof Ort;
 export type Dialect = "standard" | "portable";
@@ -51,7 +52,7 @@ export function graphInputs(
   const total = branches * width;
   inputs["window_mask"] = floats(windowBias(windows), [1, 1, total, total]);
   inputs["prefix_mask"] = floats(Float32Array.from(committed, bias), [1, 1, 1, prefix.capacity]);
-  const index = windows.logitsIndex.map((row, place) => row + Math.floor(place / queries) * width);
+  const index = windows.logitsIndex.map((row, place) => row + floor(place / queries) * width);
   inputs["logits_index"] = ints(index, [sampled]);
   inputs["temperature"] = floats(new Float32Array(sampled).fill(temperature), [sampled, 1]);
   return inputs;
@@ -71,7 +72,7 @@ function windowBias({ branches, width, mask }: Windows): Float32Array {
   const result = new Float32Array(total * total).fill(MASKED);
   for (let row = 0; row < total; row++) {
     const own = mask.subarray(row * width, (row + 1) * width);
-    result.set(Float32Array.from(own, bias), row * total + Math.floor(row / width) * width);
+    result.set(Float32Array.from(own, bias), row * total + floor(row / width) * width);
   }
   return result;
 }

@@ -3,6 +3,7 @@
 
 import type { Context } from "./context.js";
 import type { Layout } from "./layout.js";
+import { min } from "../platform.js";
 
 export type StopReason = "eos" | "length" | "stop_string" | "time_limit" | "step_limit" | "cancelled";
 
@@ -102,7 +103,7 @@ export function withoutRowsAfterEnd(branch: Branch, ends: readonly number[]): Br
     unmasked: branch.unmasked.slice(0, end),
     blocks: branch.blocks
       .filter((block) => block.start < end)
-      .map((block) => ({ ...block, end: Math.min(block.end, end) })),
+      .map((block) => ({ ...block, end: min(block.end, end) })),
   };
 }
 

@@ -5,6 +5,7 @@
  * generated block. */
 
 import { WHOLE_CACHES, type DecodingParams } from "../options/decoding_params.js";
+import { ceil, floor, max, min } from "../platform.js";
 
 /** Blocks of `size` positions from `first` to `end`, the last one possibly shorter, behind the prompt's blocks. */
 export interface Layout {
@@ -36,22 +37,22 @@ export function layoutOfPrompt(prompt: number, params: DecodingParams, predictio
   if (params.alignment !== "absolute") {
     return { ...usual, first: prompt, end: prompt + params.positions, absolute: false, handsOver: false, unseen: 0 };
   }
-  const first = Math.floor(prompt / size) * size;
+  const first = floor(prompt / size) * size;
   const handsOver = predictionShift === 1;
   let end = prompt + params.max_new_tokens;
   // Fast-dLLM v2 counts generated blocks, including the prompt's last one, and keeps the token that the last commit
   // predicts. SDAR continues to the end of a block.
-  if (params.reference) end = handsOver ? first + params.positions + 1 : Math.ceil(end / size) * size;
+  if (params.reference) end = handsOver ? first + params.positions + 1 : ceil(end / size) * size;
   const unseen = params.reference && handsOver && prompt === size ? prompt : 0;
   return { ...usual, first, end, absolute: true, handsOver, unseen };
 }
 
 /** Return the exclusive end of the block that begins at `start`, or `start` if no block may begin there. */
 export const endOfBlock = (layout: Layout, start: number): number =>
-  Math.max(start, Math.min(start + layout.size, layout.end));
+  max(start, min(start + layout.size, layout.end));
 
 /** Return the number of the block of a position, from 0. */
 export function blockNumber(layout: Layout, position: number): number {
-  if (layout.absolute) return Math.floor(position / layout.size);
-  return position < layout.first ? 0 : 1 + Math.floor((position - layout.first) / layout.size);
+  if (layout.absolute) return floor(position / layout.size);
+  return position < layout.first ? 0 : 1 + floor((position - layout.first) / layout.size);
 }

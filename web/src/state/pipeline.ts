@@ -16,6 +16,7 @@ import {
 } from "./branch.js";
 import type { Context } from "./context.js";
 import { endOfBlock } from "./layout.js";
+import { max } from "../platform.js";
 
 /** Return `branch` after tokens were written: cut off behind its end of text. */
 export const normalizeBranch = (branch: Branch, context: Context): Branch =>
@@ -95,7 +96,7 @@ export function handsOver(branch: Branch): boolean {
 function withOpenPositions(branch: Branch, size: number, context: Context): Branch {
   const start = branch.blocks.at(-1)!.end;
   const end = start + size;
-  const longer = withMasks(branch, Math.max(0, end - branch.tokens.length), context);
+  const longer = withMasks(branch, max(0, end - branch.tokens.length), context);
   const masks = countMasks(longer.unmasked, start, end);
   const block: Block = { start, end, masks, state: "active", fullyActivated: false, rounds: 0 };
   return { ...longer, blocks: [...longer.blocks, block] };

@@ -10,6 +10,7 @@ import type { DecodingParams } from "../options/decoding_params.js";
 import { activeBlocks, dueBlocks, type Block, type Branch } from "./branch.js";
 import type { Context } from "./context.js";
 import { blockNumber, type Layout } from "./layout.js";
+import { floor, max, min } from "../platform.js";
 
 /** The windows of one request's branches, all on the same rows of its prefix cache: the input of a forward. */
 export interface Windows {
@@ -57,7 +58,7 @@ export function windowsFromBranches(branches: readonly Branch[], context: Contex
   const { unseen } = anchorState.layout;
   const [prefix, commit] = [anchor.cached.length, anchor.commit];
   const lengths = branchRows.map((rows) => rows.order.length);
-  const [count, width] = [branches.length, Math.max(...lengths)];
+  const [count, width] = [branches.length, max(...lengths)];
 
   const inputIds = new Int32Array(count * width).fill(context.padToken);
   const positions = Int32Array.from({ length: count * width }, (_, index) => prefix + (index % width));
@@ -76,7 +77,7 @@ export function windowsFromBranches(branches: readonly Branch[], context: Contex
   );
   const keptColumns = commit > 0 && anchor.isFinal && shift ? 1 : 0;
   // Padding samples the window's first row, since a forward needs at least one sampled row.
-  const queries = Math.max(1, keptColumns + Math.max(...sampled.map((each) => each.length)));
+  const queries = max(1, keptColumns + max(...sampled.map((each) => each.length)));
   const logitsPositions = new Int32Array(count * queries).fill(anchor.order[0]! + shift);
   const logitsIndex = new Int32Array(count * queries);
   const fromKeptRow = new Uint8Array(count * queries);
@@ -87,7 +88,7 @@ export function windowsFromBranches(branches: readonly Branch[], context: Contex
     const rowOf = new Map(order.map((position, row) => [position, row]));
     columns.forEach((position, column) => {
       // No row predicts the first position that has a row. Published quirks that sample it use its own row.
-      const row = rowOf.get(Math.max(position - shift, unseen));
+      const row = rowOf.get(max(position - shift, unseen));
       logitsIndex[number * queries + column] = row ?? 0;
       fromKeptRow[number * queries + column] = Number(row === undefined);
     });
@@ -137,8 +138,8 @@ export function openSpan(branch: Branch, block: Block, params: DecodingParams): 
   if (params.sub_block >= block.end - block.start) return [block.start, block.end];
   const masked = branch.unmasked.indexOf(false, block.start);
   const inside = (masked < 0 || masked >= block.end ? block.end - 1 : masked) - block.start;
-  const start = block.start + Math.floor(inside / params.sub_block) * params.sub_block;
-  return [start, Math.min(start + params.sub_block, block.end)];
+  const start = block.start + floor(inside / params.sub_block) * params.sub_block;
+  return [start, min(start + params.sub_block, block.end)];
 }
 
 /** Return which of `positions` are masked and may be unmasked now. Positions behind the branch are false. */

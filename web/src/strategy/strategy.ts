@@ -6,6 +6,7 @@
 import type { DecodingParams } from "../options/decoding_params.js";
 import { indicesOfTopk } from "./topk_ties.js";
 import type { BlockView } from "./views.js";
+import { floor, fround, max, min } from "../platform.js";
 
 export interface Strategy {
   readonly name: string;
@@ -28,7 +29,7 @@ export interface Strategy {
 }
 
 /** Return skip_threshold. */
-export const constant: Strategy["threshold"] = (_, params) => Math.fround(params.skip_threshold);
+export const constant: Strategy["threshold"] = (_, params) => fround(params.skip_threshold);
 
 /** Return infinity: no position is certain. */
 export const never: Strategy["threshold"] = () => Infinity;
@@ -36,8 +37,8 @@ export const never: Strategy["threshold"] = () => Infinity;
 /** Return minus infinity, which makes every position certain, or infinity in an incomplete block whose best
  * probability does not exceed skip_threshold. */
 export const ifBestIsCertain: Strategy["threshold"] = (block, params) => {
-  const best = Math.max(0, ...block.candidates.probabilities.filter((_, index) => block.masked[index]));
-  return block.fullyActivated || best > Math.fround(params.skip_threshold) ? -Infinity : Infinity;
+  const best = max(0, ...block.candidates.probabilities.filter((_, index) => block.masked[index]));
+  return block.fullyActivated || best > fround(params.skip_threshold) ? -Infinity : Infinity;
 };
 
 /** Rank the most confident position first. */
@@ -52,12 +53,12 @@ export const noLimit: Strategy["cut"] = (ranked) => ranked.length;
 /** Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
  * 2505.24857). A gamma of 0 accepts one position, since a model's entropy is 0 only by rounding. */
 export const withinEntropyBound: Strategy["cut"] = (ranked, block, params) => {
-  if (params.gamma === 0) return Math.min(1, ranked.length);
+  if (params.gamma === 0) return min(1, ranked.length);
   let [sum, largest, count] = [0, 0, 0];
   for (const index of ranked) {
-    const entropy = Math.max(block.candidates.entropies[index]!, 0);
+    const entropy = max(block.candidates.entropies[index]!, 0);
     sum += entropy;
-    largest = Math.max(largest, entropy);
+    largest = max(largest, entropy);
     count += Number(sum - largest <= params.gamma);
   }
   return count;
@@ -76,14 +77,14 @@ export function unmaskedPositions(block: BlockView, strategy: Strategy, params: 
     (masked, index) => masked && (index === first || block.candidates.probabilities[index]! > limit),
   );
   const ranked = rankedIndices(ranks, certain);
-  let chosen = ranked.slice(0, Math.max(strategy.cut(ranked, block, params), first >= 0 ? 1 : 0));
+  let chosen = ranked.slice(0, max(strategy.cut(ranked, block, params), first >= 0 ? 1 : 0));
   const minimum = shareOfStep(block, params);
   if (chosen.length < minimum && block.fullyActivated && block.masked.includes(true)) {
     chosen =
       params.overwrites_unmasked && strategy.overwritesUnmasked
         ? indicesOfTopk(
             ranks.map((rank, index) => (block.masked[index] ? rank : -Infinity)),
-            Math.min(minimum, ranks.length),
+            min(minimum, ranks.length),
           )
         : rankedIndices(ranks, block.masked).slice(0, minimum);
   }
@@ -96,7 +97,7 @@ export function unmaskedPositions(block: BlockView, strategy: Strategy, params: 
  * remainder. */
 function shareOfStep(block: BlockView, params: DecodingParams): number {
   const more = params.block_size % params.block_steps;
-  return Math.max(1, Math.floor(params.block_size / params.block_steps) + Number(block.rounds < more));
+  return max(1, floor(params.block_size / params.block_steps) + Number(block.rounds < more));
 }
 
 /** Return the indices that are true in `among`, the largest rank first. The sort is stable. */

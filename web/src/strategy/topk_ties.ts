@@ -1,13 +1,15 @@
 /** The choice of torch.topk among equal values, which published rules depend on (docs/reference/algorithm.md,
  * section 12): Hoare's find with the median of three as pivot. */
 
+import { floor, max } from "../platform.js";
+
 /** Length up to which values are sorted by insertion. */
 const SMALL = 3;
 
 /** Return the indices of the `count` largest of `values`, unordered, with the ties of torch.topk on a CPU. */
 export function indicesOfTopk(values: readonly number[], count: number): number[] {
   const order = values.map((_, index) => index);
-  if (count <= 0 || count >= order.length) return order.slice(0, Math.max(0, count));
+  if (count <= 0 || count >= order.length) return order.slice(0, max(0, count));
   let [first, last] = [0, order.length];
   while (last - first > SMALL) {
     const cut = partition(values, order, first, last);
@@ -25,7 +27,7 @@ function partition(values: readonly number[], order: number[], first: number, la
   const swap = (one: number, other: number): void => {
     [order[one], order[other]] = [order[other]!, order[one]!];
   };
-  const [one, middle, three] = [first + 1, first + Math.floor((last - first) / 2), last - 1];
+  const [one, middle, three] = [first + 1, first + floor((last - first) / 2), last - 1];
   const median = before(one, middle)
     ? before(middle, three)
       ? middle

@@ -93,12 +93,12 @@ export function isMarkup(text: string, template: string): boolean {
 
 function checkMessages(messages: unknown): asserts messages is readonly Message[] {
   const isMessage = (each: unknown): boolean =>
-    isObject(each) && ROLE.test(String(each["role"])) && typeof each["content"] === "string";
+    isObject(each) && ROLE.test(each["role"] as string) && typeof each["content"] === "string";
   const isChat = Array.isArray(messages) && messages.length > 0 && messages.length <= MAX_MESSAGES;
   if (isChat && messages.every(isMessage)) return;
   reject(
     `invalid chat ${shown(messages)}`,
-    `a list of 1 to ${MAX_MESSAGES} messages with a known role and the text content`,
+    `1 to ${MAX_MESSAGES} messages with a known role and the text content`,
     'e.g. [{ role: "user", content: "Hello" }]',
   );
 }

@@ -5,6 +5,7 @@
  * continue, and writes months in the language of the browser. Here these are Python's. Other features that differ throw an Error. */
 
 import { Environment, Interpreter, parse, tokenize } from "@huggingface/jinja";
+import { ceil, max } from "../platform.js";
 
 /** A node or a value, whose types are private to the package. */
 type Any = any; // eslint-disable-line @typescript-eslint/no-explicit-any
@@ -32,16 +33,16 @@ export function renderer(template: string): (names: Readonly<Record<string, unkn
 
 class PythonInterpreter extends (Interpreter as unknown as new (scope: Environment) => Any) {
   evaluate(node: Any, scope: Any): Any {
-    const isBreak = node?.type === "Break";
+    const ends = node?.type === "Break";
     if (node?.type === "Value") return node.of;
-    if (!isBreak && node?.type !== "Continue") return super.evaluate(node, scope);
+    if (!ends && node?.type !== "Continue") return super.evaluate(node, scope);
     let end;
     try {
       super.evaluate(node, scope);
     } catch (error) {
       end = error;
     }
-    throw { end, isBreak, text: "" };
+    throw { end, ends, text: "" };
   }
 
   evaluateBlock(nodes: Any, scope: Any): Any {
@@ -58,7 +59,7 @@ class PythonInterpreter extends (Interpreter as unknown as new (scope: Environme
       // The package drops what a round wrote before its break or continue. A break ends the loop at its next round.
       text += error.text;
       if (!nodes.isRound) throw { ...error, text };
-      if (error.isBreak) nodes.end = error.end;
+      if (error.ends) nodes.end = error.end;
     }
     return made(text);
   }
@@ -86,7 +87,7 @@ class PythonInterpreter extends (Interpreter as unknown as new (scope: Environme
     if (/and|or/.test(operator)) return super.evaluateBinaryExpression(node, scope);
     const [left, right] = [node.left, node.right].map((each) => ({ type: "Value", of: this.evaluate(each, scope) }));
     const [one, other] = [left!.of, right!.of];
-    if (operator === "%" && (one.value < 0 || other.value < 0)) reject("% of negative numbers");
+    if (operator === "%" && (one.value < 0 || other.value < 0)) reject("% below 0");
     if (operator === "~") return made(printed(one) + printed(other));
     const isSame = kind(one) === kind(other);
     if (/[!=]=/.test(operator) && !(isSame && one.value instanceof Object)) {
@@ -145,7 +146,7 @@ function stripped(text: string, sides: number, cut?: string | null): string {
 
 function range(first: number, second?: number, step = 1): readonly number[] {
   const start = second === undefined ? 0 : first;
-  return Array.from({ length: Math.max(0, Math.ceil(((second ?? first) - start) / step)) }, (_, index) => start + index * step);
+  return Array.from({ length: max(0, ceil(((second ?? first) - start) / step)) }, (_, index) => start + index * step);
 }
 
 /** Return the local time, formatted as Python's strftime does. */

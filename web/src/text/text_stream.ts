@@ -1,6 +1,7 @@
 /** Text of a growing sequence of token ids, in pieces. */
 
 import type { Tokenizer } from "./tokenizer.js";
+import { max, min } from "../platform.js";
 
 const REPLACEMENTS_AT_END = /\uFFFD+$/;
 
@@ -92,8 +93,8 @@ export function textStream(tokenizer: Tokenizer, stops: readonly string[]): Text
 
 /** Return the length of the longest end of `text` that begins a stop string. */
 function partialStopLength(text: string, stops: readonly string[]): number {
-  const longest = Math.max(0, ...stops.map((stop) => stop.length - 1));
-  for (let length = Math.min(longest, text.length); length > 0; length--) {
+  const longest = max(0, ...stops.map((stop) => stop.length - 1));
+  for (let length = min(longest, text.length); length > 0; length--) {
     const end = text.slice(text.length - length);
     if (stops.some((stop) => stop.startsWith(end))) return length;
   }

@@ -117,7 +117,7 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
         const text = await textFromMessages(template, messages, settings!, location);
         // Only the template itself may write control tokens.
         const texts = [messages.map((each) => each.content).join("")];
-        JSON.stringify(messages, (name, value: unknown) => (texts.push(name, String(value)), value));
+        JSON.stringify(messages, (name, value: unknown) => (texts.push(name, value as string), value));
         const given = folded(texts.join("\0"));
         const found = added.find(({ id, content }) => control.has(id) && given.includes(folded(content)));
         if (found && !specialTokens) {

@@ -5,6 +5,7 @@
 
 import type { JsonObject } from "../bundle/record.js";
 import { shown } from "../errors.js";
+import { max } from "../platform.js";
 
 interface Part {
   readonly type?: string;
@@ -46,7 +47,7 @@ function partsOf(definition: JsonObject, field: string): unknown {
     if (!part?.type) return part;
     const { type, pattern, behavior, invert } = part;
     const name = [field, type, behavior, invert, pattern?.String].join(" ");
-    growth *= Math.max(1, String(part["content"] ?? part["prepend"] ?? "").length / (pattern?.String?.length ?? 0.5));
+    growth *= max(1, String(part["content"] ?? part["prepend"] ?? "").length / (pattern?.String?.length ?? 0.5));
     if (!SUPPORTED.test(name) || !(growth <= MAX_GROWTH)) throw new Error(`${name.trim()} is not supported`);
     if (type === "Replace") return { ...part, content: String(part["content"]).replaceAll("$", "$$$$") };
     if (type === "Digits") return split(part["individual_digits"] ? "\\p{N}" : "\\p{N}+");
