@@ -1,7 +1,7 @@
 /* Answers of a page without a server: lopa-web decodes the bundle beside the page, and the events have the form of the
    server's streams. index.html has the page. */
 import { Decoder, MissingBackendError } from "lopa-web";
-import { TextStream } from "./packages/lopa-web/text/text_stream.js";
+import { textStream } from "./packages/lopa-web/text/text_stream.js";
 
 const STRATEGIES = ["lopa", "d2f", "threshold", "vanilla", "sequential", "eb"];
 /* index.html?device=webgpu decodes on the GPU. */
@@ -81,7 +81,7 @@ function record({ number: step, branches, winner, unmasked, lookaheads }, writte
 function tokensOf({ token_ids: ids, start }, written, tokenizer) {
   let stream = null;
   return ids.map((id, index) => {
-    stream = id === null ? null : (stream ?? new TextStream(tokenizer, []));
+    stream = id === null ? null : (stream ?? textStream(tokenizer, []));
     if (stream === null) return { index, text: null };
     const { token, ...how } = written.get(start + index) ?? {};
     return { index, text: stream.push([id]), ...(token === id && how) };
