@@ -226,10 +226,9 @@ def options_to_try() -> list[str]:
     return found
 
 
-@pytest.mark.web
-@no_web
-def test_node(bundle: Path) -> None:
-    request = {
+def request_of_lopa_web() -> dict[str, Any]:
+    """Return what web/test/tried.mjs is to try."""
+    return {
         "prompt": PROMPT,
         "messages": MESSAGES,
         "options": options_to_try(),
@@ -237,7 +236,12 @@ def test_node(bundle: Path) -> None:
         "streamed": STREAMED,
         "tool": TOOL,
     }
-    done = run_node("tried.mjs", bundle, requests=[request])
+
+
+@pytest.mark.web
+@no_web
+def test_node(bundle: Path) -> None:
+    done = run_node("tried.mjs", bundle, requests=[request_of_lopa_web()])
     compare_or_write("Node", column_of_lopa_web(json.loads(done.stdout)))
 
 
@@ -245,20 +249,12 @@ def test_node(bundle: Path) -> None:
 @no_web
 @in_chromium
 def test_browser(bundle: Path, tmp_path: Path) -> None:
-    request = {
-        "prompt": PROMPT,
-        "messages": MESSAGES,
-        "options": options_to_try(),
-        "size": SIZE,
-        "streamed": STREAMED,
-        "tool": TOOL,
-    }
     page = (WEB / "test" / "page.html").read_text(encoding="utf-8")
     script = f"""<script type="module">
       import {{ Decoder }} from "/dist/index.js";
       import {{ tried }} from "/test/tried.mjs";
       const decoder = await Decoder.open("/bundle", {{ device: "wasm", threads: 1 }});
-      globalThis.found = await tried(decoder, {json.dumps(request)});
+      globalThis.found = await tried(decoder, {json.dumps(request_of_lopa_web())});
     </script>"""
     own = tmp_path / "own"
     own.mkdir()

@@ -50,7 +50,7 @@ def edits(options: Options) -> bool:
 
 
 MAYBE_UNREAD = frozenset(name for strategy in STRATEGIES.values() for name in strategy.unread).union(
-    ("skip_threshold", "entropy_threshold", "distance_penalty", "alg_temp", "sub_block")
+    ("entropy_threshold", "distance_penalty", "alg_temp", "sub_block")
 )
 """Options that have no effect with some strategy or beside some option."""
 

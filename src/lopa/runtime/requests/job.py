@@ -216,12 +216,10 @@ class RequestPreparation:
         check_callback(on_step)
         due = None if deadline is None else submitted + check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
         _LOG.debug("a request with %s", params)
-        with chat_grammar_errors(request.prompt, changed_config(request.config, {}), resolved.config.grammar):
-            grammar = (
-                self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due)
-                if params.has_grammar
-                else None
-            )
+        grammar = None
+        if params.has_grammar:
+            with chat_grammar_errors(request.prompt, changed_config(request.config, {}), resolved.config.grammar):
+                grammar = self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due)
         return Job(
             prompt_ids=ids,
             resolved=resolved,
