@@ -26,7 +26,7 @@ export class BadInputError extends LopaError {}
 /** A prompt that leaves no positions for its answer. */
 export class PromptTooLongError extends BadInputError {}
 
-/** A forward returned NaN or infinity. */
+/** A forward returned NaN, infinity or no token. */
 export class NonFiniteAnswerError extends BadInputError {}
 
 /** A file could not be downloaded: the connection broke, or the server failed. */
@@ -68,6 +68,11 @@ export function reject(
   Kind: new (received: string, text: ErrorText, cause?: unknown) => LopaError = BadInputError,
 ): never {
   throw new Kind(received, { expected, remedy }, cause);
+}
+
+/** Throw an error that only a mistake in this package can cause. */
+export function failInternally(problem: string): never {
+  throw new Error(`${problem} (this is a bug in lopa-web, please report it)`);
 }
 
 /** Call `make`, and convert any error but our own to a BadInputError with `received` and the error's text. */

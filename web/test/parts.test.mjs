@@ -27,6 +27,18 @@ test("the mask token is never proposed, except in reference mode", () => {
   assert.ok(Math.abs(found.probabilities[0] - 0.2) < 1e-6);
   assert.ok(Math.abs(found.confidences[0] - 0.1) < 1e-6);
   assert.deepEqual(propose(true).tokens, [MASK]);
+
+  // a graph that returns the mask token twice, or for all candidates
+  rows.ids.set([7, MASK, MASK], 1);
+  rows.ids[1] = MASK;
+  assert.deepEqual(propose(false).tokens, [10]);
+  rows.ids.fill(MASK);
+  assert.throws(() => propose(false), (error) => {
+    assert.ok(error instanceof NonFiniteAnswerError);
+    assert.match(error.received, /no token that can be written at position 5/);
+    return true;
+  });
+  assert.deepEqual(propose(true).tokens, [MASK]);
 });
 
 test("statistics that are not finite are rejected", () => {

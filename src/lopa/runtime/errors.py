@@ -80,7 +80,7 @@ class OutputFailedError(LopaError):
 
 
 class NonFiniteAnswerError(BadInputError):
-    """A forward returned NaN or infinity for a request (exit code 2). The request ends; others continue."""
+    """A forward returned NaN, infinity or no token for a request (exit code 2). The request ends; others continue."""
 
 
 class CheckFailedError(LopaError):

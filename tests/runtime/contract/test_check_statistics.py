@@ -80,31 +80,36 @@ def test_broken_weights_fail_the_request(tiny_bundle: Path, tmp_path: Path, devi
         assert all(isinstance(each, NonFiniteAnswerError) for each in outcomes(decoder, [PROMPT] * 3, max_num_seqs=2))
 
 
-class NanSession(WrappedSession):
-    """Session that returns NaN for one request from its third forward on."""
+class BrokenSession(WrappedSession):
+    """Session that returns `value` in the statistics `name` of one request from its third forward on."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, name: str, value: float) -> None:
         super().__init__(session)
+        self._name, self._value = name, value
         self._forwards = 0
-        self.nan_request: int | None = None
+        self.request: int | None = None
 
     def wait(self, ticket: Ticket) -> Statistics:
         batch, answer = ticket.batch, self._inner.wait(ticket)
         self._forwards += 1
-        entropy, logprobs = answer.entropy.copy(), answer.topk_logprobs.copy()
-        if self.nan_request is None:
-            self.nan_request = batch.requests[0]
-        if self._forwards >= 3 and self.nan_request in batch.requests:
-            entropy[np.flatnonzero(slots_of_sampled_rows(batch) == batch.requests.index(self.nan_request))[0]] = np.nan
-        return dataclasses.replace(answer, entropy=entropy, topk_logprobs=logprobs)
+        changed = getattr(answer, self._name).copy()
+        if self.request is None:
+            self.request = batch.requests[0]
+        if self._forwards >= 3 and self.request in batch.requests:
+            changed[np.flatnonzero(slots_of_sampled_rows(batch) == batch.requests.index(self.request))[0]] = self._value
+        return dataclasses.replace(answer, **{self._name: changed})
 
 
-def test_other_requests_of_the_same_forward_continue(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("name", ["entropy", "topk_ids"])
+def test_other_requests_of_the_same_forward_continue(tiny_bundle: Path, name: str) -> None:
+    """A request ends by NaN, and by the mask token as its only candidate."""
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         config = decoder.config(max_new_tokens=48, strategy="vanilla")
         prompts = [PROMPT, "Question: 7 + 1?\nAnswer:"]
         expected = decoder.generate(prompts, config)[1].token_ids
-        broken = Decoder(decoder.bundle, NanSession(decoder.session), decoder.tokenizer, threads=1)
+        value = np.nan if name == "entropy" else decoder.bundle.manifest.special_tokens.mask
+        session = BrokenSession(decoder.session, name, value)
+        broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)
         first, second = outcomes(broken, prompts, config, max_num_seqs=2)
         assert isinstance(first, NonFiniteAnswerError)
         assert second.token_ids == expected

@@ -9,6 +9,7 @@ from tests.params import context_of, params_of
 
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.candidates import candidates_from_rows
+from lopa.runtime.errors import NonFiniteAnswerError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.context import Context
 
@@ -63,6 +64,18 @@ def test_only_the_published_behaviour_may_choose_the_mask_token(logits: np.ndarr
     second = np.argsort(-logits, axis=-1, kind="stable")[..., 1]
     assert (default.tokens == second).all()
     assert (default.probabilities < published.probabilities).all()
+
+
+def test_a_row_of_mask_tokens_alone_is_an_error(logits: np.ndarray) -> None:
+    """A d2f decode would mask its position again in every step."""
+    rows, positions = rows_from_logits(logits), np.arange(150).reshape(3, 50)
+    context = context_of(mask_token=MASK, temperature=1.0, top_p=0.9)
+    rows.topk_ids[1, 7, :7] = MASK
+    assert candidates_from_rows(rows, positions, context, step=1).tokens[1, 7] == rows.topk_ids[1, 7, 7]
+    rows.topk_ids[1, 7] = MASK
+    with pytest.raises(NonFiniteAnswerError, match="no token that can be written at position 57"):
+        candidates_from_rows(rows, positions, context, step=1)
+    assert candidates_from_rows(rows, positions, reference_context(), step=1).tokens[1, 7] == MASK
 
 
 @pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])

@@ -51,9 +51,17 @@ export function checkStatistics(rows: RowStatistics, vocabSize: number, device: 
     rows.logprobs.every((value, index) => Number.isFinite(value) || (value === -Infinity && index % TOP_K > 0));
   const known = rows.ids.every((id) => id >= 0 && id < vocabSize);
   if (finite && known) return;
-  reject(
+  rejectStatistics(
     `${device} returned ${finite ? "token ids outside the vocabulary" : "NaN or infinity"} in step ${step}`,
     finite ? `ids from 0 to ${vocabSize - 1}` : "finite statistics for every requested row",
+  );
+}
+
+/** Throw NonFiniteAnswerError. */
+export function rejectStatistics(received: string, expected: string): never {
+  reject(
+    received,
+    expected,
     "check the bundle with lopa-export verify; if its files are intact, export the checkpoint in float32",
     undefined,
     NonFiniteAnswerError,

@@ -2,8 +2,8 @@
  *
  * docs/reference/algorithm.md, section 3, has the published rules. */
 
-import type { RowStatistics } from "../contract/row_statistics.js";
-import { TOP_K } from "../contract/sizes.js";
+import { rejectStatistics, type RowStatistics } from "../contract/row_statistics.js";
+import { TOP_K, range } from "../contract/sizes.js";
 import { reject } from "../errors.js";
 import type { DecodingParams } from "../options/decoding_params.js";
 import { unwrittenTokens, type Context } from "../state/context.js";
@@ -17,9 +17,7 @@ import {
   indexOfMax,
   negEntropyOfKept,
 } from "./draws.js";
-import { max } from "../platform.js";
-
-const { fround } = Math;
+import { fround, max } from "../platform.js";
 
 interface Candidate {
   readonly token: number;
@@ -75,15 +73,16 @@ function candidateFromTopK(
   step: number,
 ): Candidate {
   const { params } = context;
-  let ids = [...rows.ids.subarray(row * TOP_K, (row + 1) * TOP_K)];
-  let logprobs = [...rows.logprobs.subarray(row * TOP_K, (row + 1) * TOP_K)];
-  for (const token of unwrittenTokens(context)) {
-    const own = ids.indexOf(token);
-    if (own < 0) continue;
-    // The token moves behind the other candidates, with probability 0.
-    ids = [...ids.filter((_, index) => index !== own), token];
-    logprobs = [...logprobs.filter((_, index) => index !== own), -Infinity];
+  const unwritten = unwrittenTokens(context);
+  const columns = range(row * TOP_K, (row + 1) * TOP_K).filter((column) => !unwritten.includes(rows.ids[column]!));
+  if (!columns.length) {
+    rejectStatistics(
+      `the forward returned no token that can be written at position ${position}`,
+      "a candidate other than the mask token",
+    );
   }
+  // The other candidates have probability 0, behind these.
+  let logprobs = range(0, TOP_K).map((rank) => rows.logprobs[columns[rank] ?? -1] ?? -Infinity);
   let negEntropy = -rows.entropies[row]!;
   if (params.filters) {
     logprobs = filterCandidates(logprobs, params);
@@ -91,7 +90,7 @@ function candidateFromTopK(
   }
   const choice = params.temperature > 0 ? drawCandidate(logprobs, params, step, position) : 0;
   return {
-    token: ids[choice]!,
+    token: rows.ids[columns[choice]!]!,
     probability: exp32(logprobs[choice]!),
     margin: fround(exp32(logprobs[0]!) - exp32(logprobs[1]!)),
     negEntropy,

@@ -67,9 +67,14 @@ def check_statistics(rows: RowStatistics, vocab_size: int, *, device: str, step:
     problem = statistics_problem(rows, vocab_size)
     if problem is None:
         return
-    raise NonFiniteAnswerError(
-        f"{device} returned {problem[0]} in step {step}",
-        expected=problem[1],
+    raise statistics_error(f"{device} returned {problem[0]} in step {step}", problem[1])
+
+
+def statistics_error(received: str, expected: str) -> NonFiniteAnswerError:
+    """Return the error for statistics of which no answer can be made."""
+    return NonFiniteAnswerError(
+        received,
+        expected=expected,
         operator="check the bundle with lopa-export verify. If its files are intact, float16 may have overflowed: "
         "export the checkpoint with --dtype float32 or bfloat16",
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics, statistics_error
 from lopa.runtime.errors import FieldError
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.context import Context
@@ -38,7 +38,7 @@ def candidates_from_rows(
 
 def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
     params = context.params
-    rows = _without_tokens(rows, context.unwritten)
+    rows = _without_tokens(rows, context.unwritten, positions)
     logprobs = received = rows.topk_logprobs
     neg_entropy = -rows.entropy
     choice: Int64 | None = None
@@ -97,12 +97,18 @@ def _from_logits(rows: RowStatistics, positions: Int64, context: Context, step: 
     return Candidates(tokens, probabilities, confidences, own if params.logprobs else None, -neg_entropy)
 
 
-def _without_tokens(rows: RowStatistics, tokens: tuple[int, ...]) -> RowStatistics:
-    """Return `rows` with `tokens` moved behind the other candidates, with probability 0."""
+def _without_tokens(rows: RowStatistics, tokens: tuple[int, ...], positions: Int64) -> RowStatistics:
+    """Return `rows` with `tokens` moved behind the other candidates, with probability 0.
+
+    Raises NonFiniteAnswerError for a row without other candidates, which would be masked again in every step.
+    """
     # In every round of every request: np.isin takes five times as long.
     found: Bool = np.logical_or.reduce([rows.topk_ids == token for token in tokens])
     if not found.any():
         return rows
+    if (lacking := found.all(axis=-1)).any():
+        received = f"the forward returned no token that can be written at position {positions[lacking][0]}"
+        raise statistics_error(received, "a candidate other than the mask token")
     order = np.argsort(found, axis=-1, kind="stable")
     logprobs = np.where(found, np.float32(-np.inf), rows.topk_logprobs)
     return RowStatistics(
