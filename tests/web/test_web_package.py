@@ -11,6 +11,7 @@ from lopa.runtime.contract import CONTRACT_VERSION, TILE, TOP_K
 from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES
 from lopa.runtime.generation_config import OPTIONS, PACKAGE_DEFAULTS
 from lopa.runtime.strategy.strategies import STRATEGIES
+from lopa.runtime.text.chat_template import ROLES
 
 
 def constant(name: str, text: str) -> int:
@@ -55,6 +56,12 @@ def test_every_option_and_strategy_of_python_is_known() -> None:
     strategies = source("strategy/strategies.ts")
     names = re.findall(r'name: "(\w+)"', strategies)
     assert sorted([*names, *strings_in(strategies, "ONLY_IN_PYTHON", "];")]) == sorted(STRATEGIES)
+
+
+def test_the_roles_of_messages_are_those_of_python() -> None:
+    text = source("text/chat_template.ts")
+    begin = text.index("const ROLE") + len("const ROLE")
+    assert sorted(re.findall("[a-z]+", text[begin : text.index(";", begin)])) == sorted(ROLES)
 
 
 ONLY_IN_PYTHON = ("speculative", "anytime", "stop_token_ids")
