@@ -225,12 +225,15 @@ def test_a_phone_scrolls_down_only_and_cuts_no_name(width: int, browser: Browser
     run_page(browser, "Unbroken" * 40)
     browser.value("""{
         const long = 'w'.repeat(300);
-        report(new UserError(long));
+        location.hash = `prompt=a&strategy.1=${'w'.repeat(200_000)}`;
         runs[0].say(long, true);
         runs[0].final = [{ text: long, step: 1, branch: null }];
         runs[0].display();
         runs[0].explain(runs[0].final[0]);
     }""")
+    browser.until("!byId('problem').hidden")
+    assert "strategy.1 wwww" in browser.value("byId('problem').innerText")
+    assert 80 < len(browser.value("byId('problem').innerText")) < 300
     assert browser.value("[document.documentElement.scrollWidth, innerWidth]") == [width, width]
     ends = "[...document.querySelectorAll('main *')].map((each) => each.getBoundingClientRect().right)"
     assert browser.value(f"Math.max(...{ends})") <= width
@@ -322,6 +325,13 @@ def test_a_link_holds_the_prompt_and_the_options(browser: Browser, address: str)
         "[runs[0].strategy.value, byId('tokens').value, byId('temperature').value, byId('kind').value]"
     )
     assert shown == ["lopa", "128", "0.25", "text"]
+
+
+@in_a_page
+def test_a_page_opened_as_a_file_says_what_to_do(browser: Browser, folder: Path) -> None:
+    open_page(browser, folder.as_uri(), "index.html")
+    assert "opened as a file.\nWhat to do: open it through a web server" in browser.value("byId('problem').innerText")
+    assert run_page(browser) == ["Not run: the model is not loaded."] * 2
 
 
 @in_a_page
