@@ -1,11 +1,11 @@
 /** Decode prompts with a bundle opened on a device. */
 
 import { openBundle, type Bundle, type OpenFolder } from "./bundle/bundle.js";
-import { int } from "./bundle/record.js";
+import { anything, bool, choice, int, nullable, record, valid, type Reject } from "./bundle/record.js";
 import { drawsFromLogits, rejectLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
 import type { Step } from "./decoding/step.js";
-import { MissingBackendError, reject, shown } from "./errors.js";
+import { MissingBackendError, failInternally, reject } from "./errors.js";
 import type { GenerationOptions } from "./generation_config/config.js";
 import { paramsFromOptions } from "./generation_config/resolve.js";
 import { IS_NODE, nextTask } from "./platform.js";
@@ -18,8 +18,6 @@ import { contextFromManifest } from "./state/context.js";
 import type { Message } from "./text/chat_template.js";
 import { idsFromPrompt, type Prompt } from "./text/prompt_ids.js";
 import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, openTokenizer, type Tokenizer } from "./text/tokenizer.js";
-
-const MAX_THREADS = 1024;
 
 /** Bytes downloaded so far, and of all files that the decoder needs. */
 export interface DownloadProgress {
@@ -49,6 +47,22 @@ export interface StreamOptions extends GenerationOptions {
   /** Ends the request after the current step, with stop_reason "cancelled". */
   signal?: AbortSignal | null;
 }
+
+const aFunction = nullable(valid((value) => typeof value === "function", "a function"));
+const signal = nullable(valid((value) => typeof (value as AbortSignal).aborted === "boolean", "an AbortSignal"));
+const OPEN_OPTIONS = record(
+  {},
+  {
+    device: nullable(choice(...DEVICES)),
+    ort: anything,
+    threads: nullable(int(1, 1024)),
+    signal,
+    on_progress: aFunction,
+  },
+);
+const STREAM_OPTIONS = record({}, { on_step: aFunction, signal });
+const CHAT_OPTIONS = record({}, { special_tokens: nullable(bool) });
+const failOption: Reject = (received, expected) => reject(received, expected, "correct or remove this option");
 
 /** Parts that index.js has and browser.js lacks, because bundlers for browsers fail on their imports. */
 interface Loaders {
@@ -96,6 +110,7 @@ export class Decoder {
     messages: readonly Message[],
     options: { special_tokens?: boolean } = {},
   ): Promise<number[]> {
+    CHAT_OPTIONS(options, "promptFromMessages", failOption);
     return this.tokenizer.chat(messages, options.special_tokens === true);
   }
 
@@ -105,8 +120,7 @@ export class Decoder {
    * prompt. */
   async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Event, void, undefined> {
     const { drafts = false, on_step: onStep, signal, ...config } = options;
-    checkFunction("on_step", onStep);
-    checkSignal(signal);
+    STREAM_OPTIONS({ on_step: onStep, signal }, "stream", failOption);
     const { manifest } = this.bundle;
     const params = this.params(config);
     const ids = idsFromPrompt(prompt, params, this.tokenizer, manifest);
@@ -139,7 +153,7 @@ export class Decoder {
     for await (const event of this.stream(prompt, options)) {
       if (event.type === "done") return event.result;
     }
-    throw new Error("a stream without a result (this is a bug in lopa-web, please report it)");
+    failInternally("a stream without a result");
   }
 
   /** Free the graph after the forwards that run. */
@@ -155,21 +169,25 @@ export async function decoderOf<T>(
   options: OpenOptions,
   loaders: Loaders | null,
 ): Promise<T> {
+  OPEN_OPTIONS(options, "open", failOption);
   const { threads, signal, on_progress: onProgress } = options;
   const device = options.device ?? (IS_NODE ? "cpu" : "wasm");
-  if (!DEVICES.includes(device)) rejectValue("device", device, `one of ${DEVICES.join(", ")}`);
-  int(1, MAX_THREADS)(threads ?? 1, "threads", (_, expected) => rejectValue("threads", threads, expected));
-  checkFunction("on_progress", onProgress);
-  checkSignal(signal);
   const importRuntime = loaders?.importRuntime ?? missingRuntime;
-  let loaded = 0;
-  let total = 0;
-  const onBytes = (count: number): unknown => onProgress?.({ loaded: (loaded += count), total });
-  const bundle = await openBundle(location, loaders?.openFolder ?? null, signal, onBytes);
-  total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
-  const tokenizer = await openTokenizer(bundle);
-  const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
-  return make(bundle, tokenizer, await openSession(bundle, ort, device, threads ?? undefined));
+  let [loaded, total, isOver] = [0, 0, false];
+  const onBytes = (count: number): unknown => {
+    if (isOver) throw new Error(); // ends a download beside the one that failed
+    return onProgress?.({ loaded: (loaded += count), total });
+  };
+  try {
+    const bundle = await openBundle(location, loaders?.openFolder ?? null, signal, onBytes);
+    total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
+    const tokenizer = await openTokenizer(bundle);
+    const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
+    return make(bundle, tokenizer, await openSession(bundle, ort, device, threads ?? undefined));
+  } catch (error) {
+    isOver = true;
+    throw error;
+  }
 }
 
 function missingRuntime(device: Device): never {
@@ -180,18 +198,4 @@ function missingRuntime(device: Device): never {
     undefined,
     MissingBackendError,
   );
-}
-
-function checkFunction(name: string, value: unknown): void {
-  if (value != null && typeof value !== "function") rejectValue(name, value, "a function");
-}
-
-function checkSignal(value: unknown): void {
-  if (value != null && typeof (value as AbortSignal).aborted !== "boolean") {
-    rejectValue("signal", value, "an AbortSignal, such as the signal of an AbortController");
-  }
-}
-
-function rejectValue(name: string, value: unknown, expected: string): never {
-  reject(`invalid ${name} ${shown(value)}`, expected, `correct ${name}`);
 }

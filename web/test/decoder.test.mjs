@@ -173,7 +173,7 @@ test("the next step waits for on_step, and its errors end the request", async ()
   const mine = new RangeError("mine");
   const fail = () => Promise.reject(mine);
   await assert.rejects(decoder.generate(PROMPT, { on_step: fail }), (error) => error === mine);
-  await assertFails(decoder.generate(PROMPT, { on_step: 3 }), BadInputError, /on_step 3/);
+  await assertFails(decoder.generate(PROMPT, { on_step: 3 }), BadInputError, /on_step = 3/);
   await assertFails(decoder.generate(PROMPT, { signal: new AbortController() }), BadInputError, /signal/);
 });
 
@@ -224,15 +224,23 @@ test("invalid prompts and options are rejected by name", async () => {
   await assertFails(generate("a", { stop: ["\ud83c"] }), BadInputError, /stop/);
   await assertFails(generate("a", { stop: ["🍎".repeat(1025)] }), BadInputError, /stop/);
   assert.equal(decoder.params({ stop: ["🍎".repeat(1024)] }).stop.length, 1);
-  await assertFails(generate("a", { seed: -1 }), BadInputError, /seed/);
+  await assertFails(generate("a", { seed: -2 }), BadInputError, /seed -2/, /-1/);
   await assertFails(generate("a", { strategy: "d2f", branches: 2 }), BadInputError, /branches 2/);
   await assertFails(generate("a", { strategy: "d2f", cache: "dual" }), BadInputError, /"dual"/);
   await assertFails(generate("a", { temperature: 1, top_k: 9 }), BadInputError, /top_k 9/, /with-logits/);
 });
 
+test("a seed of -1 or random is the default, as in Python", async () => {
+  for (const seed of [-1, -1n, "random"]) {
+    assert.equal(decoder.params({ seed }).seed, 0n);
+    const drawn = [1, 2, 3].map(() => decoder.params({ seed, temperature: 1 }).seed);
+    assert.equal(new Set(drawn).size, 3);
+  }
+});
+
 test("a bundle's defaults apply, except those that contradict the request", async () => {
   const folder = await changedBundle("defaults", (manifest) => {
-    manifest.defaults = { strategy: "eb", gamma: 0.5, max_new_tokens: 32 };
+    manifest.defaults = { strategy: "eb", gamma: 0.5, max_new_tokens: 32, seed: 5 };
   });
   const opened = await Decoder.open(folder, { threads: 1 });
   assert.equal(opened.params().strategy, "eb");
@@ -240,6 +248,7 @@ test("a bundle's defaults apply, except those that contradict the request", asyn
   const params = opened.params({ strategy: "d2f" });
   assert.equal(params.strategy, "d2f");
   assert.equal(params.max_new_tokens, 32);
+  assert.deepEqual([-1, "random", 7].map((seed) => opened.params({ seed, temperature: 1 }).seed), [5n, 5n, 7n]);
   await opened.close();
 });
 
@@ -300,11 +309,18 @@ test("a file with another digest is rejected", async () => {
 });
 
 test("a bundle is fetched from an address, and checked", async () => {
-  let [larger, failing, broken] = ["", "", ""];
+  let [larger, failing, broken, cut, query] = ["", "", "", "", ""];
+  const page = "<!DOCTYPE html>\n<title>Home</title>";
   const server = createServer(async (request, response) => {
     if (failing && request.url.endsWith(failing)) return response.writeHead(500).end();
+    if (!request.url.endsWith(query)) return response.writeHead(403).end();
+    const path = request.url.slice(0, request.url.length - query.length);
+    if (path.startsWith("/page/")) return response.writeHead(200, { "content-type": "Text/HTML; charset=utf-8" }).end(page);
+    if (path.startsWith("/text/")) return response.end(page);
     try {
-      const content = await readFile(join(BUNDLE, request.url));
+      const content = await readFile(join(BUNDLE, path));
+      if (cut && path.endsWith(cut)) return response.end(content.subarray(1));
+      if (cut) await new Promise((resolve) => setTimeout(resolve, 50));
       if (broken && request.url.endsWith(broken)) {
         response.writeHead(200, { "content-length": content.length }).write(content.subarray(0, 1000));
         return setTimeout(() => response.destroy(), 20);
@@ -350,9 +366,39 @@ test("a bundle is fetched from an address, and checked", async () => {
     [failing, broken] = ["", name];
     await assertFails(open(), DownloadFailedError, new RegExp(`${name} cannot be fetched: `), /try again/);
   }
+  [failing, broken] = ["", ""];
+
+  // a body that ends early, while another file arrives later
+  for (const name of ["tokenizer_config.json", "tokenizer.json", "model.onnx.data"]) {
+    cut = name;
+    const { size } = await stat(join(BUNDLE, name));
+    let [isOver, callsAfter] = [false, 0];
+    const on_progress = () => (callsAfter += isOver);
+    const opening = Decoder.open(address, { device: "wasm", ort: wasm, on_progress });
+    await assertFails(opening, DownloadFailedError, new RegExp(`${name} .* ${size - 1} of ${size} bytes`), /^try again/);
+    isOver = true;
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    assert.equal(callsAfter, 0);
+  }
+  cut = "";
+
+  // a page in place of a bundle, and a signed address, whose signature no error shows
+  await assertFails(Decoder.open(`${address}/page`), BadInputError, /page has no complete bundle: manifest.json .* HTML page/, /address/);
+  await assertFails(Decoder.open(`${address}/text`), BadInputError, /manifest.json is not JSON, but "<!DOCTYPE html>/, /location/);
+  query = "?key=a%2Fb&signature=secret";
+  for (const base of [address, `${address}/`]) {
+    const signed = await Decoder.open(`${base}${query}#part`, { device: "wasm", ort: wasm });
+    assert.deepEqual((await signed.generate(PROMPT, options)).token_ids, local.token_ids);
+    await signed.close();
+  }
+  for (const path of ["/page", "/text", "/nothing", "/failing"]) {
+    if (path === "/failing") failing = query;
+    await assert.rejects(Decoder.open(`${address}${path}${query}`), ({ message }) => /^http/.test(message) && !/secret/.test(message));
+  }
+  [query, failing] = ["", ""];
+
   const signal = AbortSignal.timeout(10);
   await assert.rejects(Decoder.open(address, { device: "wasm", ort: wasm, signal }), { name: "TimeoutError" });
-  [failing, broken] = ["", ""];
   const mine = new RangeError("mine");
   for (const fail of [() => Promise.reject(mine), () => assert.fail(mine)]) {
     await assert.rejects(Decoder.open(address, { on_progress: fail }), (error) => error === mine);
@@ -368,7 +414,14 @@ test("invalid options of open are rejected", async () => {
   for (const threads of [-1, 0, 1.5, 1025, "2"]) {
     await assertFails(Decoder.open(BUNDLE, { threads }), BadInputError, /threads/);
   }
-  await assertFails(Decoder.open(BUNDLE, { on_progress: 1 }), BadInputError, /on_progress 1/);
-  await assertFails(Decoder.open(BUNDLE, { signal: "x" }), BadInputError, /signal "x"/);
-  await assertFails(Decoder.open(BUNDLE, { device: "cuda" }), BadInputError, /device "cuda"/);
+  await assertFails(Decoder.open(BUNDLE, { on_progress: 1 }), BadInputError, /on_progress = 1/);
+  await assertFails(Decoder.open(BUNDLE, { signal: "x" }), BadInputError, /signal = "x"/);
+  await assertFails(Decoder.open(BUNDLE, { device: "cuda" }), BadInputError, /device = "cuda"/);
+  for (const unknown of ["thread", "onProgress", "constructor"]) {
+    await assertFails(Decoder.open(BUNDLE, { [unknown]: undefined }), BadInputError, new RegExp(`unknown .*${unknown}`));
+  }
+  const chat = [{ role: "user", content: "Hello" }];
+  await assertFails(decoder.promptFromMessages(chat, { tools: [] }), BadInputError, /unknown .*tools/);
+  const unset = { device: undefined, ort: null, threads: null, signal: undefined, on_progress: null };
+  await (await Decoder.open(BUNDLE, unset)).close();
 });

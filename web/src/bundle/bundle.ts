@@ -14,8 +14,8 @@ type OnBytes = (count: number) => unknown;
 export interface Files {
   /** Folder or URL, for errors. */
   readonly location: string;
-  /** Return the content of a file of at most `max` bytes. */
-  read(name: string, max: number, onBytes?: OnBytes): Promise<Uint8Array>;
+  /** Return the content of a file of `min` to `max` bytes. */
+  read(name: string, min: number, max: number, onBytes?: OnBytes): Promise<Uint8Array>;
   /** Return the size of a file. Absent if only reading it shows the size. */
   size?(name: string): Promise<number>;
   /** Return the path of a file on this machine and its digest. Absent if it has no path. */
@@ -52,7 +52,7 @@ export async function openBundle(
 ): Promise<Bundle> {
   const files = await filesAt(address, openFolder, signal);
   const { location } = files;
-  const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${location}/${MANIFEST_NAME}`);
+  const manifest = manifestFromJson(await files.read(MANIFEST_NAME, 0, MAX_JSON_BYTES), `${location}/${MANIFEST_NAME}`);
   for (const file of manifest.files) {
     checkName(file.path, location);
     checkSize(file, (await files.size?.(file.path)) ?? file.size, location);
@@ -65,7 +65,7 @@ export async function openBundle(
     manifest,
     async read(name) {
       const file = recordOf(name);
-      const content = await files.read(name, file.size, onBytes);
+      const content = await files.read(name, file.size, file.size, onBytes);
       checkSize(file, content.length, location);
       checkDigest(file, await sha256(content), location);
       return content;
@@ -82,8 +82,8 @@ export async function openBundle(
       // Scales of int8 are always float32, which a graph for WebGPU in float16 would not take.
       if (provider === "webgpu" && quantization?.["kind"] === "int8" && dtype === "float16") return source;
       const { sha256 } = recordOf(source);
-      const fits = (twin: GraphTwin): boolean => twin.source === source && twin.source_sha256 === sha256;
-      return twins.find((twin) => twin.provider === provider && twin.form !== "mapped" && fits(twin))?.graph ?? source;
+      const own = twins.filter((twin) => twin.source === source && twin.source_sha256 === sha256);
+      return own.find((twin) => twin.provider === provider && twin.form !== "mapped")?.graph ?? source;
     },
   };
 }
@@ -97,8 +97,9 @@ async function filesAt(
   const open = IS_NODE && openFolder;
   if (open && !/^https?:/.test(given)) return open(location);
   try {
-    const base = new URL(given.endsWith("/") ? given : `${given}/`, globalThis.location?.href);
-    if (base.protocol === "http:" || base.protocol === "https:") return filesAtUrl(base, signal);
+    const base = new URL(given, globalThis.location?.href);
+    base.pathname = base.pathname.replace(/\/?$/, "/");
+    if (/^https?:/.test(base.href)) return filesAtUrl(base, signal);
   } catch {
     // reported below
   }
@@ -109,40 +110,46 @@ async function filesAt(
   );
 }
 
+/** Return the files below `base`. Each is requested with the query of `base`, which may sign it, so errors leave it out. */
 const filesAtUrl = (base: URL, signal?: AbortSignal | null): Files => ({
-  location: base.href.replace(/\/$/, ""),
-  async read(name, max, onBytes) {
+  location: new URL(".", base).href.slice(0, -1),
+  async read(name, min, max, onBytes) {
     const url = new URL(name.split("/").map(encodeURIComponent).join("/"), base);
+    const { href } = url;
+    url.search = base.search;
     const expected = "a file of the bundle";
-    const remedy = "check the address and that the server sends the bundle";
-    const failed = (problem: string, error?: unknown): DownloadFailedError =>
-      new DownloadFailedError(`${url.href} ${problem}`, { expected, remedy: `try again, or ${remedy}` }, error);
+    const remedy = "check the address and the server";
+    const fail: (problem: string, error?: unknown) => never = (problem, error) =>
+      reject(`${href} ${problem}`, expected, `try again, or ${remedy}`, error, DownloadFailedError);
     const onError = (error: unknown): never => {
       signal?.throwIfAborted();
-      throw failed(`cannot be fetched: ${errorText(error)}`, error);
+      fail(`cannot be fetched: ${errorText(error)}`, error);
     };
-    const { ok, status, body } = await fetch(url, { signal: signal ?? null }).catch(onError);
-    if (status === 404 || status === 410) {
-      reject(`${url.href} is missing (HTTP status ${status})`, expected, remedy);
+    const { ok, status, body, headers } = await fetch(url, { signal: signal ?? null }).catch(onError);
+    const isPage = ok && /^text\/html/i.test(headers.get("content-type") ?? "");
+    if (isPage || status === 404 || status === 410) {
+      const found = isPage ? "sent as an HTML page" : "missing";
+      reject(`${this.location} has no complete bundle: ${name} is ${found} (HTTP status ${status})`, expected, remedy);
     }
-    if (!ok || !body) throw failed(`is not sent (HTTP status ${status})`);
-    return contentOfStream(body, url.href, max, onError, onBytes);
+    if (!ok || !body) fail(`is not sent (HTTP status ${status})`);
+    return contentOfStream(body, href, min, max, onError, onBytes);
   },
 });
 
-/** Return the content of a stream of at most `max` bytes. The memory for `max` bytes is reserved at once, so that a large
+/** Return the content of a stream of `min` to `max` bytes. The memory for `max` bytes is reserved at once, so that a large
  * file is in memory once. */
 async function contentOfStream(
   stream: ReadableStream<Uint8Array>,
   name: string,
+  min: number,
   max: number,
   onError: (error: unknown) => never,
   onBytes?: OnBytes,
 ): Promise<Uint8Array> {
   const content = await withErrorsAsBadInput(
     `no memory for the ${max} bytes of ${name}`,
-    "a bundle that fits into the memory of this page",
-    "use a smaller or quantized bundle, or lopa-export on a machine with more memory",
+    "a bundle that fits into memory",
+    "use a smaller or quantized bundle",
     () => new Uint8Array(max),
   );
   let size = 0;
@@ -150,6 +157,7 @@ async function contentOfStream(
   try {
     for (;;) {
       const { done, value } = await reader.read().catch(onError);
+      if (done && size < min) onError(new Error(`it ends after ${size} of ${min} bytes`));
       if (done) return size === max ? content : content.slice(0, size);
       size += value.length;
       checkLimit(name, size, max);
@@ -168,8 +176,7 @@ export function checkLimit(name: string, size: number, max: number): void {
 
 /** Throw BadInputError for a file name that leaves the bundle or is not Unicode. */
 function checkName(name: string, location: string): void {
-  const parts = name.split("/");
-  if (!/[\\:\0\p{Surrogate}]/u.test(name) && !name.startsWith("/") && parts.every((part) => part !== ".." && part !== "")) return;
+  if (!/[\\:\0\p{Surrogate}]|(^|\/)(\.\.)?(\/|$)/u.test(name)) return;
   reject(
     `the bundle ${location} names the file ${shown(name)}`,
     "a relative path inside the bundle",
@@ -179,7 +186,7 @@ function checkName(name: string, location: string): void {
 
 function checkSize(file: FileRecord, size: number, location: string): void {
   if (size === file.size) return;
-  reject(`${location}/${file.path} has ${size} bytes`, `a file of ${file.size} bytes, as listed by the bundle`, REMEDY);
+  reject(`${location}/${file.path} has ${size} bytes`, `${file.size} bytes, as listed by the bundle`, REMEDY);
 }
 
 function checkDigest(file: FileRecord, digest: string, location: string): void {

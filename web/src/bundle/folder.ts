@@ -31,7 +31,7 @@ export async function openFolder(location: string | URL): Promise<Files> {
   };
   return {
     location: folder,
-    async read(name, max) {
+    async read(name, _, max) {
       const path = checkedPath(name);
       checkLimit(path, fs.statSync(path).size, max);
       return new Uint8Array(await fs.promises.readFile(path));

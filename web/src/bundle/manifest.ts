@@ -188,7 +188,7 @@ const REMEDY = "export the checkpoint again with this version of lopa-export";
 /** Read and check a manifest. `source` names it in errors. Throws BadInputError for text that is not JSON, another
  * schema or contract version, missing, unknown and mistyped fields, and numbers out of range. */
 export function manifestFromJson(content: Uint8Array, source: string): Manifest {
-  const value = objectFromJson(content, source, REMEDY);
+  const value = objectFromJson(content, source, `check the location, or ${REMEDY}`);
   const versions = { schema: SCHEMA_VERSION, contract: CONTRACT_VERSION };
   for (const [field, known] of Object.entries(versions)) {
     const found = value[field];

@@ -18,7 +18,7 @@ export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
 /** Check for a value for which `isValid` is true. */
-const valid =
+export const valid =
   (isValid: (value: unknown) => boolean, expected: string): Check =>
   (value, path, fail) => {
     if (!isValid(value)) fail(`${path} = ${shown(value)}`, expected);
@@ -54,7 +54,11 @@ export const either =
     if (value !== other) check(value, path, fail);
   };
 
-export const nullable = (check: Check): Check => either(null, check);
+export const nullable =
+  (check: Check): Check =>
+  (value, path, fail) => {
+    if (value != null) check(value, path, fail);
+  };
 
 /** Check for a list of at most `max` values that `check` accepts. */
 export const list = (check: Check, max: number): Check => {
@@ -87,8 +91,9 @@ export const record = (required: Checks, optional: Checks = {}): Check => {
       if (!Object.hasOwn(value as JsonObject, name)) fail(`no ${path}.${name}`, `an object with ${name}`);
     }
     for (const [name, each] of Object.entries(value as JsonObject)) {
-      const check = fields.get(name) ?? (() => fail(`the unknown field ${path}.${name}`, "known fields"));
-      check(each, `${path}.${name}`, fail);
+      const check = fields.get(name);
+      if (check) check(each, `${path}.${name}`, fail);
+      else fail(`the unknown field ${path}.${name}`, `fields among ${[...fields.keys()].join(", ")}`);
     }
   };
 };
@@ -96,11 +101,12 @@ export const record = (required: Checks, optional: Checks = {}): Check => {
 /** Return the JSON object in `bytes`. Throws BadInputError for anything else. */
 export function objectFromJson(bytes: Uint8Array, source: string, remedy: string): JsonObject {
   const expected = "a JSON object";
-  let value: unknown;
+  let [value, text]: unknown[] = [];
   try {
-    value = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    value = JSON.parse(text as string);
   } catch (error) {
-    reject(`${source} is not JSON`, expected, remedy, error);
+    reject(`${source} is not JSON, but ${shown(text)}`, expected, remedy, error);
   }
   if (!isObject(value)) reject(`${source} is not a JSON object`, expected, remedy);
   return value;

@@ -4,6 +4,7 @@
  * MatMulNBits, whose matrices have another order than the weights file. */
 
 import { reject } from "../errors.js";
+import { REMEDY } from "./bundle.js";
 import type { Manifest, TensorRecord } from "./manifest.js";
 import { ceil, floor } from "../platform.js";
 
@@ -97,7 +98,7 @@ function rejectRecord(name: string): never {
   reject(
     `the manifest's record of ${name} does not fit the weights`,
     "the sizes and scales of the weights file",
-    "export the checkpoint again",
+    REMEDY,
   );
 }
 

@@ -3,6 +3,7 @@
 
 import { checkStatistics, type RowStatistics } from "../contract/row_statistics.js";
 import { range } from "../contract/sizes.js";
+import { failInternally } from "../errors.js";
 import {
   answerIds,
   firstBranch,
@@ -125,9 +126,7 @@ export class Decoding {
     const { context } = this;
     let windows = windowsFromBranches(this.#branches, context, false);
     if (!this.#isCached(windows)) windows = windowsFromBranches(this.#branches, context, true);
-    if (!this.#isCached(windows)) {
-      throw new Error("the cache lacks rows that a round needs (this is a bug in lopa-web, please report it)");
-    }
+    if (!this.#isCached(windows)) failInternally("the cache lacks rows that a round needs");
     checkRows(windows, context.predictionShift, this.anchor.layout.unseen, this.#keptFor);
     if (windows.prefix < this.#cached.length) {
       await this.session.shorten(windows.prefix);

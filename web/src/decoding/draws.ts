@@ -7,9 +7,8 @@ import { TOP_K } from "../contract/sizes.js";
 import type { DecodingParams } from "../options/decoding_params.js";
 import { descending } from "../strategy/strategy.js";
 import { uniformNumbers } from "./philox.js";
-import { floor, max, min } from "../platform.js";
+import { floor, fround, max, min } from "../platform.js";
 
-const { fround } = Math;
 /** Random streams of candidates and of the whole vocabulary. */
 const [CANDIDATES, VOCABULARY] = [0, 1];
 /** Length up to which numpy sums with eight accumulators; longer arrays are halved. */

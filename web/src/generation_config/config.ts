@@ -44,8 +44,8 @@ export interface GenerationOptions {
   temperature?: number | null;
   top_k?: number | null;
   top_p?: number | null;
-  /** Seed of random draws; null picks one. Default: 0. */
-  seed?: number | bigint | null;
+  /** Seed of random draws. Default, also of -1 and "random": the bundle's, or a random one. */
+  seed?: number | bigint | "random" | null;
   /** Texts that end the answer. */
   stop?: readonly string[] | null;
   stop_at_eos?: boolean | null;
@@ -100,8 +100,14 @@ const ONLY_IN_PYTHON = (
   "frequency_penalty repetition_penalty logit_bias stop_token_ids"
 ).split(" ");
 
-/** Values of these options that change nothing. */
-const UNCHANGED: Options = { min_p: 0, presence_penalty: 0, frequency_penalty: 0, repetition_penalty: 1 };
+/** Values of these options, besides null, that change nothing. */
+const UNCHANGED: Readonly<Record<string, readonly unknown[]>> = {
+  min_p: [0],
+  presence_penalty: [0],
+  frequency_penalty: [0],
+  repetition_penalty: [1],
+  seed: [-1, -1n, "random"],
+};
 
 export const OPTION_NAMES: readonly string[] = ["strategy", "seed", "stop", ...Object.keys(CHECKS)];
 
@@ -110,11 +116,10 @@ export const OPTION_NAMES: readonly string[] = ["strategy", "seed", "stop", ...O
 export function checkedOptions(options: Options, source: string): Record<string, unknown> {
   const result: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
-    const isKnown = OPTION_NAMES.includes(name);
-    const asked = [null, undefined, false, UNCHANGED[name]].includes(value as null) ? null : value;
-    if (!isKnown && ONLY_IN_PYTHON.includes(name) && asked === null) continue;
-    if (!isKnown) rejectOption(name, source);
-    if (value === undefined || value === null) continue;
+    const isOther = ONLY_IN_PYTHON.includes(name);
+    if (!isOther && !OPTION_NAMES.includes(name)) rejectOption(name, source);
+    if (value == null || (isOther && value === false) || UNCHANGED[name]?.includes(value)) continue;
+    if (isOther) rejectOption(name, source);
     result[name] = checkedValue(name, value, source);
   }
   return result;
@@ -143,7 +148,7 @@ function checkedSeed(seed: unknown): bigint {
   const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
   const value = isWhole ? BigInt(seed as bigint | number) : -1n;
   if (value >= 0n && value < 2n ** 63n) return value;
-  reject(`invalid seed ${shown(seed)}`, "a whole number from 0 to 2^63 - 1, as a bigint above 2^53", "correct seed");
+  reject(`invalid seed ${shown(seed)}`, "a whole number from 0 to 2^63 - 1, as a bigint above 2^53", "use -1 to draw one");
 }
 
 function checkedStop(stop: unknown): readonly string[] {

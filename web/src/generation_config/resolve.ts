@@ -151,14 +151,14 @@ function checkTogether(options: Merged, strategy: Strategy): void {
   if (isWhole && (options.alignment !== "prompt" || options.attention !== "full")) {
     rejectTogether(
       `cache ${shown(cache)} with alignment ${shown(options.alignment)} and attention ${shown(options.attention)}`,
-      "alignment prompt and attention full, since this loop attends to the whole answer",
+      "alignment prompt and attention full",
     );
   }
   if (cache === "sub_block" && options.sub_block == null) {
     rejectTogether('cache "sub_block" without the option sub_block', "both, e.g. sub_block 8");
   }
   if (options.branches! > 1 && !strategy.looksAhead) {
-    rejectTogether(`branches ${options.branches} with ${named}`, `one branch, since ${strategy.name} does not look ahead`);
+    rejectTogether(`branches ${options.branches} with ${named}`, "one branch, or strategy lopa or eb");
   }
 }
 

@@ -2,6 +2,7 @@
 
 import type * as Ort from "onnxruntime-common";
 
+import { REMEDY } from "../bundle/bundle.js";
 import type { Manifest } from "../bundle/manifest.js";
 import { RowStatistics } from "../contract/row_statistics.js";
 import { range } from "../contract/sizes.js";
@@ -93,6 +94,6 @@ function checkNames(what: string, found: readonly string[], expected: readonly s
   reject(
     `the ${what} of ${location} do not match its manifest: ${shown(others.slice(0, 5))}`,
     `the ${what} of contract version 1`,
-    "export the checkpoint again",
+    REMEDY,
   );
 }

@@ -82,7 +82,7 @@ async function checkWebgpu(): Promise<void> {
   reject(
     gpu ? "WebGPU has no adapter here" : "this browser has no WebGPU",
     "a browser with WebGPU, on a page from https or localhost",
-    'open the bundle with device "wasm", or use another browser',
+    'use device "wasm", or another browser',
     undefined,
     MissingBackendError,
   );
@@ -112,8 +112,7 @@ async function openGraph(
     reject(
       `ONNX Runtime cannot open ${graph} of ${bundle.files.location}: ${errorText(error)}`,
       "a graph made by lopa-export, and a runtime with this device",
-      "check the bundle with lopa-export verify, use a smaller or quantized one if memory is short, and update " +
-          "onnxruntime-web or onnxruntime-node",
+      "check the bundle with lopa-export verify, use a smaller or quantized one, or update ONNX Runtime",
       error,
     );
   }

@@ -6,6 +6,7 @@
  * docs/reference/algorithm.md, section 2. */
 
 import { range } from "../contract/sizes.js";
+import { failInternally } from "../errors.js";
 import type { DecodingParams } from "../options/decoding_params.js";
 import { activeBlocks, dueBlocks, type Block, type Branch } from "./branch.js";
 import type { Context } from "./context.js";
@@ -124,7 +125,7 @@ export function checkRows(windows: Windows, predictionShift: number, unseen: num
       const row = windows.positions[number * windows.width + windows.logitsIndex[place]!]!;
       const own = position === unseen ? unseen : row + unseen + predictionShift;
       if ((windows.fromKeptRow[place] ? keptFor : own) !== position) {
-        throw new Error(`no row predicts position ${position} (this is a bug in lopa-web, please report it)`);
+        failInternally(`no row predicts position ${position}`);
       }
     }
   });

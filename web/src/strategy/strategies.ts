@@ -52,6 +52,6 @@ export function strategyFromName(name: unknown): Strategy {
   reject(
     known ? `strategy ${shown(name)}, which lopa-web lacks` : `unknown strategy ${shown(name)}`,
     `one of ${STRATEGIES.map((strategy) => strategy.name).join(", ")}`,
-    known ? "use one of these strategies, or decode with Python" : "use one of these strategies",
+    `use one of these strategies${known ? ", or decode with Python" : ""}`,
   );
 }
