@@ -80,7 +80,7 @@ test-triton: $(VENV)/test-ready $(TRITON)/ready ## the real tritonserver on the 
 # in a network namespace of their own where the system allows one. The machine should be idle.
 test-ray: $(VENV)/test-ready $(RAY)/ready ## replicas on a real Ray cluster of this machine
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
-	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
+	OMP_NUM_THREADS=1 RAY_AUTH_MODE=token LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray tests/batch
 
 # WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).

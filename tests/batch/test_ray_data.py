@@ -45,7 +45,8 @@ answer_files(*sys.argv[1:4], checkpoint=sys.argv[4], actors=2, batch_size=4, max
 def start_ray() -> None:
     import ray
 
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1")
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1")
+    os.environ.setdefault("RAY_AUTH_TOKEN", "of-the-tests")
     ray.init(
         address="local",
         num_cpus=8,

@@ -132,13 +132,16 @@ def metrics() -> str:
 
 
 def ray_options() -> str:
-    """Return the options of the application on Ray Serve."""
+    """Return the options of the application on Ray Serve. Those of `serve` are only named."""
     from lopa.serve.ray.ray_options import RayOptions
-    from lopa.serve.setting import settings_of
+    from lopa.serve.setting import flags_of, settings_of
 
-    named = ((each.flag or name, each) for name, each in settings_of(RayOptions).items())
+    own = RayOptions.__annotations__
+    named = ((name, each) for name, each in settings_of(RayOptions).items() if name in own)
     rows = [(f"`{name}`", _default_of(each), each.help) for name, each in named]
-    return table(("option", "default", "meaning"), [("`bundle`, `model`", "", "One bundle and its name."), *rows])
+    served = ", ".join(f"`{name}`" for name, field in flags_of(RayOptions).items() if field not in own)
+    rows += [("`bundle`, `model`", "", "One bundle and its name."), (served, "", "As for `serve`, per open bundle.")]
+    return table(("option", "default", "meaning"), rows)
 
 
 def triton_parameters() -> str:

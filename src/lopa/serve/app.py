@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 
@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from lopa import __version__
@@ -32,6 +32,7 @@ from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
+from lopa.serve.metrics import ServeMetrics
 from lopa.serve.openai.body_options import COUNT_TOKENS, DETOKENIZE, MESSAGES, TOKENIZE
 from lopa.serve.openai.body_requests import choice_errors
 from lopa.serve.openai.response_shapes import ErrorCode
@@ -70,34 +71,42 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
                     await asyncio.to_thread(service.close)
 
     endpoints = _Endpoints(pending)
-    origin_check = Middleware(OriginPolicyMiddleware, origin_policy=origin_policy, on_rejected=endpoints.handle_error)
-    cors = Middleware(CORSMiddleware, allow_origins=origin_policy.origins, allow_methods=["*"], allow_headers=["*"])
-    app = Starlette(
-        routes=[
-            Route("/", page),
-            Route("/v1/models", endpoints.models),
-            Route("/v1/models/{name:path}", endpoints.model),
-            *(Route(path, endpoints.answer, methods=["POST"]) for path in ENDPOINTS),
-            *(Route(path, endpoints.count, methods=["POST"]) for path in _COUNTED),
-            Route("/version", endpoints.version),
-            Route("/openapi.json", endpoints.openapi),
-            Route("/health", endpoints.health),
-            Route("/ready", endpoints.ready),
-            Route("/metrics", endpoints.metrics),
-        ],
-        middleware=[origin_check, cors] if origin_policy.origins else [origin_check],
-        exception_handlers={
-            ApiError: endpoints.handle_error,
-            LopaError: endpoints.handle_error,
-            HTTPException: endpoints.handle_http_error,
-            ClientDisconnect: endpoints.client_disconnected,
-            Exception: endpoints.handle_error,
-        },
-        lifespan=lifespan,
-    )
-    app.router.redirect_slashes = False  # a redirect would repeat the request's Host, which a proxy may have changed
+    routes = [
+        Route("/", page),
+        Route("/v1/models", endpoints.models),
+        Route("/v1/models/{name:path}", endpoints.model),
+        *(Route(path, endpoints.answer, methods=["POST"]) for path in ENDPOINTS),
+        *(Route(path, endpoints.count, methods=["POST"]) for path in _COUNTED),
+        Route("/version", endpoints.version),
+        Route("/openapi.json", endpoints.openapi),
+        Route("/health", endpoints.health),
+        Route("/ready", endpoints.ready),
+        Route("/metrics", endpoints.metrics),
+    ]
+    app = app_from_routes(routes, pending.metrics, origin_policy)
+    app.router.lifespan_context = lifespan
     logged = RequestLog(app)
     return logged if pending.spans is None else TracedApp(logged, pending.spans)
+
+
+def app_from_routes(routes: Sequence[BaseRoute], metrics: ServeMetrics, origin_policy: OriginPolicy) -> Starlette:
+    """Return an app that enforces `origin_policy`, answers errors as the API does, and counts them in `metrics`."""
+    errors = _Errors(metrics)
+    origin_check = Middleware(OriginPolicyMiddleware, origin_policy=origin_policy, on_rejected=errors.reply)
+    cors = Middleware(CORSMiddleware, allow_origins=origin_policy.origins, allow_methods=["*"], allow_headers=["*"])
+    app = Starlette(
+        routes=routes,
+        middleware=[origin_check, cors] if origin_policy.origins else [origin_check],
+        exception_handlers={
+            ApiError: errors.reply,
+            LopaError: errors.reply,
+            HTTPException: errors.reply_to_http_error,
+            ClientDisconnect: errors.client_disconnected,
+            Exception: errors.reply,
+        },
+    )
+    app.router.redirect_slashes = False  # a redirect would repeat the request's Host, which a proxy may have changed
+    return app
 
 
 class _Endpoints:
@@ -202,17 +211,28 @@ class _Endpoints:
     async def metrics(self, _: Request) -> Response:
         return Response(self._pending.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def handle_error(self, request: Request, error: Exception) -> Response:
+    def _authenticate(self, request: Request) -> None:
+        if self._pending.keys is not None:
+            self._pending.keys.check(request)
+
+
+class _Errors:
+    """Replies to requests that raised an error."""
+
+    def __init__(self, metrics: ServeMetrics) -> None:
+        self._metrics = metrics
+
+    async def reply(self, request: Request, error: Exception) -> Response:
         api_error = api_error_from(error)
         api_error.headers[HEADER] = name = set_request_id(f"req_{request_number()}")
         _LOG.info("%s: rejected with status %d: %r %s", name, api_error.status, str(api_error), api_error.operator)
-        self._pending.metrics.rejected(api_error.code)
+        self._metrics.rejected(api_error.code)
         trace_error(api_error.reason)
         if request.url.path in (MESSAGES, COUNT_TOKENS):
             return JSONResponse(anthropic_error(api_error, name), api_error.status, headers=api_error.headers)
         return api_error.response()
 
-    async def handle_http_error(self, request: Request, error: Exception) -> Response:
+    async def reply_to_http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code)
         path, detail = request.url.path, error.detail
@@ -224,11 +244,7 @@ class _Endpoints:
             allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
             detail = f"{path} takes {' or '.join(allowed)}, not {request.method}"
         api_error = ApiError(error.status_code, detail, code=code, headers=error.headers)
-        return await self.handle_error(request, api_error)
+        return await self.reply(request, api_error)
 
     async def client_disconnected(self, _: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED)
-
-    def _authenticate(self, request: Request) -> None:
-        if self._pending.keys is not None:
-            self._pending.keys.check(request)

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.metrics import disable_created_metrics
 
 from lopa import __version__
@@ -157,3 +159,22 @@ class ServeMetrics:
         Gauge(name, text, ("model",), registry=self.registry).labels(self._model).set_function(
             lambda: value(*(each.status for each in self._engines)) if self._engines else 0.0
         )
+
+
+def text_by_replica(replicas: Iterable[tuple[str, Iterable[Metric]]]) -> bytes:
+    """Return the metrics of replicas by name in Prometheus's text format. The label `replica` tells them apart.
+
+    Several bundles of one replica report the same process, which counts once.
+    """
+    merged: dict[str, Metric] = {}
+    series = set()
+    for name, metrics in replicas:
+        for each in metrics:
+            found = merged.setdefault(each.name, Metric(each.name, each.documentation, each.type))
+            for sample in each.samples:
+                labels = {**sample.labels, "replica": name}
+                if (key := (sample.name, *labels.items())) not in series:
+                    series.add(key)
+                    found.add_sample(sample.name, labels, sample.value)
+    collected: Any = SimpleNamespace(collect=merged.values)
+    return generate_latest(collected)

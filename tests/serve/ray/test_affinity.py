@@ -5,14 +5,7 @@ from typing import Any
 import pytest
 
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS
-from lopa.serve.ray.affinity import (
-    MAX_PREFIXES,
-    Route,
-    ServedModels,
-    prefixes_from_session,
-    route_from_body,
-    session_from_prefixes,
-)
+from lopa.serve.ray.affinity import MAX_PREFIXES, Route, ServedModels, route_from_body
 
 MODELS = ServedModels(
     {"full": {}, "causal": {}, "sliding": {}}, {"full": "full", "causal": "block_causal", "sliding": "causal"}
@@ -85,10 +78,7 @@ def test_long_chats_have_a_bounded_number_of_keys() -> None:
     one, two = chat(*texts), chat(*texts, "a", "b")
     assert len(one) == len(two) == MAX_PREFIXES
     assert one[2:] == two[:-2]
-    session = session_from_prefixes(one)
-    assert len(session) < 2000
-    assert prefixes_from_session(session) == one
-    assert prefixes_from_session(session_from_prefixes(())) == ()
+    assert len(" ".join(one)) < 2000
 
 
 @pytest.mark.parametrize("kind", [str, list])

@@ -4,14 +4,18 @@ machine."""
 import json
 import os
 import signal
+import socket
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
+import openai
 import pytest
 from tests.chat_bundles import with_chat_template
 
@@ -48,17 +52,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def cluster(bundles: dict[str, Path]) -> Iterator[None]:
-    from tests.serve.ray.cluster import start_ray, stop_ray
+    from tests.serve.ray.cluster import ray_cluster
 
-    with tempfile.TemporaryDirectory(
-        prefix="lopa-ray-", ignore_cleanup_errors=True
-    ) as folder:  # sockets need a short path
-        try:
-            start_ray(Path(folder))
-        except Exception as error:
-            pytest.skip(f"Ray does not start on this machine: {type(error).__name__}: {error}")
+    with (
+        tempfile.TemporaryDirectory(prefix="lopa-ray-", ignore_cleanup_errors=True) as folder,  # a short path: sockets
+        ray_cluster(Path(folder), bundles["tiny"]),
+    ):
         yield
-        stop_ray()
 
 
 @pytest.fixture(scope="module")
@@ -230,3 +230,53 @@ def test_rolling_update_loses_no_answer(main: Any, args: dict[str, Any], text_of
     assert set(ended) == {(True, True)}
     assert not before & set(main.metrics("lopa_requests_running"))
     assert main.http.post(COMPLETIONS, json=body(tokens=1001)).status_code == 400
+
+
+def test_the_deployed_file_answers_clients_that_have_the_key(cluster: None, text_of: Callable[..., str]) -> None:
+    from tests.serve.ray.cluster import ADDRESS, KEY
+
+    client = openai.OpenAI(base_url=f"{ADDRESS}/v1", api_key=KEY, max_retries=0)
+    assert client.completions.create(model="tiny", prompt=prompt(9), max_tokens=24).choices[0].text == text_of(9)
+    assert [each.id for each in client.models.list()] == ["tiny"]
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="other").models.list()
+    assert httpx.get("http://127.0.0.1:8265/api/serve/applications/").status_code == 401, "Ray asks for no token"
+
+
+def test_key_and_size_are_checked_before_a_body_is_read(cluster: None) -> None:
+    from tests.serve.ray.cluster import ADDRESS, KEY
+
+
+    def post(key: str, size: int, path: str = COMPLETIONS) -> tuple[int, Any]:
+        """Return the status and the answer to the head of a request, whose body never comes."""
+        with socket.create_connection(("127.0.0.1", int(ADDRESS.rpartition(":")[2])), 20) as opened:
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Length: {size}"
+            opened.sendall(f"{head}\r\n\r\n".encode())
+            answer = HTTPResponse(opened)
+            answer.begin()
+            assert len(answer.headers.get_all("x-request-id")) == 1
+            return answer.status, json.loads(answer.read())
+
+    assert post("other", 4_000_000)[0] == post("other", 9_000_000)[0] == 401
+    assert post("other", 10, "/v1/messages")[1]["error"]["type"] == "authentication_error"
+    status, reply = post(KEY, 9_000_000)
+    assert (status, reply["error"]["code"]) == (413, "body_too_large")
+
+
+def test_metrics_count_the_requests_of_each_replica(main: Any) -> None:
+    counted = ("lopa_requests_total", "lopa_generated_tokens_total", "lopa_request_seconds_count")
+    before = [main.metrics(name) for name in counted]
+    answers = run_concurrently(4, lambda number: [main.http.post(COMPLETIONS, json=body(number)) for _ in range(5)])
+    sent = Counter(answer.headers["x-lopa-replica"] for each in answers for answer in each)
+    assert len(sent) == 2, "one replica answered all"
+    after = [main.metrics(name) for name in counted]
+    tokens = Counter[str]()
+    for each in answers:
+        for answer in each:
+            tokens[answer.headers["x-lopa-replica"]] += answer.json()["usage"]["completion_tokens"]
+    assert [found - old for found, old in zip(after, before, strict=True)] == [sent, tokens, sent]
+    assert main.metrics("lopa_ready") == dict.fromkeys(sent, 2), "two bundles in each replica"
+    assert set(main.metrics("process_resident_memory_bytes")) == {"ingress", *sent}
+    rejected = main.metrics("lopa_rejected_total")["ingress"]
+    assert main.http.post(COMPLETIONS, content=b"x" * 5_000_000).status_code == 413
+    assert main.metrics("lopa_rejected_total")["ingress"] == rejected + 1

@@ -13,12 +13,11 @@ import pytest
 from lopa.runtime import Decoder
 from lopa.runtime.errors import EngineFailedError
 from lopa.serve.http.api_error import ApiError, overloaded, unavailable
-from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.openai.body_options import COMPLETIONS
 from lopa.serve.ray.affinity import models_from_bundles
 from lopa.serve.ray.open_bundle import OpenedBundle
 from lopa.serve.ray.ray_options import options_from_args
-from lopa.serve.ray.relay import Messages, RelayedResponse, relay_messages, scope_to_carry
+from lopa.serve.ray.relay import Messages, relay_answer, relay_messages, scope_to_carry
 
 PROMPT = "Question: Omar has 6 balloons and buys 3 more. How many balloons are there?\nAnswer:"
 LONG = {"strategy": "vanilla", "stop_at_eos": False}
@@ -36,9 +35,7 @@ def part(body: bytes, more: bool) -> dict[str, Any]:
 def opened_bundle(path: Path) -> OpenedBundle:
     options = options_from_args({"bundle": str(path), "model": "tiny", "max_num_seqs": 2, "queue": 2})
     cards = models_from_bundles(options.bundles).cards
-    return OpenedBundle(
-        options.bundles[0], options, cards={**cards, "other": {"id": "other"}}, origin_policy=OriginPolicy(), keys=None
-    )
+    return OpenedBundle(options.bundles[0], options, {**cards, "other": {"id": "other"}})
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +133,10 @@ def test_scope_is_carried_without_its_prefix() -> None:
     assert scope_to_carry(scope("/x", root_path="/"))["path"] == "/x"
 
 
-async def relay_answers(answers: list[Messages | Exception], *, leave: bool = False) -> tuple[list[Any], int]:
-    """Return the part of `answers` that a client receives, and the number of reported ends."""
+async def relay_answers(answers: list[Messages | Exception], *, leave: bool = False) -> tuple[list[Any], list[Any]]:
+    """Return the part of `answers` that a client receives, and the codes of counted errors."""
     got: list[Any] = []
-    ends: list[None] = []
+    counted: list[Any] = []
 
     async def stream_answers() -> AsyncIterator[Messages]:
         for each in answers:
@@ -160,26 +157,26 @@ async def relay_answers(answers: list[Messages | Exception], *, leave: bool = Fa
     def error_reply(error: Exception) -> ApiError:
         return overloaded("full") if isinstance(error, OverflowError) else unavailable(str(error), "engine_failed")
 
-    response = RelayedResponse(stream_answers(), error_reply=error_reply, on_end=lambda: ends.append(None))
-    await asyncio.wait_for(response({"type": "http", "method": "POST"}, receive, send), 20)
-    return got, len(ends)
+    relaying = relay_answer(stream_answers(), receive, send, error_reply=error_reply, on_error=counted.append)
+    await asyncio.wait_for(relaying, 20)
+    return got, counted
 
 
 def test_relayed_answer_is_unchanged() -> None:
     answers = [[START, part(b"a", True)], [part(b"b", False)]]
-    assert asyncio.run(relay_answers([*answers])) == ([START, part(b"a", True), part(b"b", False)], 1)
+    assert asyncio.run(relay_answers([*answers])) == ([START, part(b"a", True), part(b"b", False)], [])
 
 
-def test_error_before_the_answer_becomes_the_answer() -> None:
-    (head, body_message), ends = asyncio.run(relay_answers([OverflowError()]))
-    assert (head["status"], json.loads(body_message["body"])["error"]["code"], ends) == (429, "queue_full", 1)
-    assert (b"retry-after", b"1") in head["headers"]
+def test_error_before_the_answer_is_left_to_the_app() -> None:
+    with pytest.raises(ApiError) as caught:
+        asyncio.run(relay_answers([OverflowError()]))
+    assert (caught.value.status, caught.value.code) == (429, "queue_full")
 
 
 def test_error_within_a_stream_is_its_last_event() -> None:
     lost = EngineFailedError("gone", expected="it", remedy="none")
-    got, ends = asyncio.run(relay_answers([[START, part(b"data: {}\n\n", True)], lost]))
-    assert ends == 1
+    got, counted = asyncio.run(relay_answers([[START, part(b"data: {}\n\n", True)], lost]))
+    assert counted == ["engine_failed"]
     assert got[-1]["more_body"] is False
     assert json.loads(got[-1]["body"].removeprefix(b"data: "))["error"]["code"] == "engine_failed"
 
@@ -191,12 +188,10 @@ def test_error_within_a_complete_answer_cuts_it() -> None:
 
 
 def test_client_disconnect_ends_the_answer() -> None:
-    got, ends = asyncio.run(relay_answers([[START, part(b"a", True)]], leave=True))
-    assert (len(got), ends) == (2, 1)
+    got, counted = asyncio.run(relay_answers([[START, part(b"a", True)]], leave=True))
+    assert (len(got), counted) == (2, [])
 
 
 def test_error_after_an_answer_is_ignored() -> None:
-    assert asyncio.run(relay_answers([[START, part(b"a", False)], ValueError("late")])) == (
-        [START, part(b"a", False)],
-        1,
-    )
+    answer = [START, part(b"a", False)]
+    assert asyncio.run(relay_answers([answer, ValueError("late")])) == (answer, [])

@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
@@ -106,16 +106,6 @@ def _digest(before: bytes, part: Any) -> bytes:
     return hashlib.sha256(before + text.encode()).digest()[:_KEY_BYTES]
 
 
-def session_from_prefixes(prefixes: Iterable[str]) -> str:
-    """Return the text in which Ray carries the keys from the ingress to the router."""
-    return ".".join(prefixes)
-
-
-def prefixes_from_session(session: str) -> tuple[str, ...]:
-    """Return the keys of `session_from_prefixes`."""
-    return tuple(session.split(".")) if session else ()
-
-
 Replica = TypeVar("Replica", bound=Hashable)
 MAX_ROUTES = 2**16
 """Maximum number of remembered prefixes: about 10 MB."""
@@ -127,9 +117,6 @@ class PrefixRoutes(Generic[Replica]):
     def __init__(self, max_routes: int = MAX_ROUTES) -> None:
         self._max_routes = max_routes
         self._replicas: OrderedDict[str, Replica] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._replicas)
 
     def find(self, prefixes: Sequence[str], replicas: Collection[Replica]) -> Replica | None:
         """Return the one of `replicas` that computed the longest of `prefixes`, which are in ascending length."""

@@ -20,15 +20,13 @@ _MAX_EXCESS = 10_000
 """Maximum concurrent requests of the ingress beyond the replicas' capacity. The ingress answers them with the API's own
 429.
 """
-_QUEUE_FULL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
 
 
 def application_from_options(options: RayOptions, replica: type[BundleReplica] = BundleReplica) -> Any:
     """Return a Ray Serve application. Raises BadInputError for options that prevent replicas from starting."""
     models = models_from_bundles(options.bundles)
-    origin_policy_from_options(options.allow_host, options.cors, host="localhost", on_loopback=False)
-    if options.api_keys is not None:
-        keys_from_file(options.api_keys)
+    policy = origin_policy_from_options(options.allow_host, options.cors, host="localhost", on_loopback=False)
+    keys = options.api_keys and keys_from_file(options.api_keys)
     scaling: dict[str, Any] = {"num_replicas": options.min_replicas}
     if options.max_replicas > options.min_replicas:
         scaling = {
@@ -57,7 +55,7 @@ def application_from_options(options: RayOptions, replica: type[BundleReplica] =
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=options.max_replicas * options.capacity + options.waiting + _MAX_EXCESS,
         max_queued_requests=_MAX_EXCESS,
-        backpressure_config=_QUEUE_FULL,
+        backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS),
         graceful_shutdown_timeout_s=options.drain,
     )
-    return ingress.bind(replicas.bind(options, models), models, options)
+    return ingress.bind(replicas.bind(options, models), models, options, keys, policy)

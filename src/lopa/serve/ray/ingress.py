@@ -1,55 +1,114 @@
 """Ingress: accepts requests from Ray's HTTP proxy, routes each to a replica and relays its answer."""
 
 import logging
+from contextlib import suppress
+from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json
-from lopa.serve.http.api_error import ApiError, api_error_from, overloaded, unavailable
+from lopa.serve.app import app_from_routes
+from lopa.serve.http.api_error import ApiError, logged_api_error, overloaded, unavailable
 from lopa.serve.http.body import bytes_from_body
-from lopa.serve.ray.affinity import Route, ServedModels, route_from_body, session_from_prefixes
-from lopa.serve.ray.relay import RelayedResponse, scope_to_carry
+from lopa.serve.http.keys import ApiKeys
+from lopa.serve.http.origin_policy import OriginPolicy
+from lopa.serve.http.request_log import HEADER
+from lopa.serve.metrics import ServeMetrics, text_by_replica
+from lopa.serve.ray.affinity import ServedModels, route_from_body
+from lopa.serve.ray.relay import relay_answer, scope_to_carry
 from lopa.serve.serve_limits import ServeLimits
 
+_OPEN_PATHS = ("/", "/version", "/openapi.json", "/health", "/ready")
+"""Paths that need no key. No body of theirs is read."""
+_METRICS_SECONDS = 5.0
+"""Maximum time of replicas to report their metrics, less than Prometheus waits."""
 _LOG = logging.getLogger(__name__)
 
 
 class Ingress:
-    """Ingress deployment. It has the names of models but opens no bundle. Replicas validate requests."""
+    """Ingress deployment. It has the names of models but opens no bundle.
 
-    def __init__(self, replicas: DeploymentHandle, models: ServedModels, limits: ServeLimits) -> None:
-        self._replicas, self._models, self._limits = replicas, models, limits
+    It checks origin, key and size of requests, in this order. Replicas check the rest.
+    """
 
-    async def __call__(self, request: Request) -> Response:
+    def __init__(
+        self,
+        replicas: DeploymentHandle,
+        models: ServedModels,
+        limits: ServeLimits,
+        keys: ApiKeys | None,
+        origin_policy: OriginPolicy,
+    ) -> None:
+        self._replicas, self._models, self._limits, self._keys = replicas, models, limits, keys
+        self._metrics = ServeMetrics("")
+        routes = [Route("/metrics", self._show_metrics), Mount("/", self._relay)]
+        self._app = app_from_routes(routes, self._metrics, origin_policy)
+
+    async def __call__(self, _: Request) -> Response:
         """Answer a request of any path and method."""
-        try:
+        return _AppResponse(self._app)
+
+    async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, body = Request(scope, receive), b""
+        if scope["path"] not in _OPEN_PATHS:
+            if self._keys is not None:
+                self._keys.check(request)
             body = await bytes_from_body(request, self._limits)
-        except ApiError as rejection:
-            return rejection.response()
-        except ClientDisconnect:
-            return Response()
-        scope = scope_to_carry(request.scope)
-        route = self._route(scope["path"], body)
+        content: dict[str, Any] = {}
+        with suppress(BadInputError):
+            content = object_from_json(body, source="request body", expected="a JSON object", remedy="send an object")
+        route = route_from_body(content, scope["path"], self._models)
         replica = self._replicas.options(
             method_name="answer",
             stream=True,
             multiplexed_model_id=route.model,
-            session_id=session_from_prefixes(route.prefixes),
+            session_id=" ".join(route.prefixes),
         )
-        answers = replica.remote(route.model, scope, body)
-        return RelayedResponse(answers, error_reply=_api_error, on_end=answers.cancel)
-
-    def _route(self, path: str, body: bytes) -> Route:
+        answers = replica.remote(route.model, scope_to_carry(scope), body)
         try:
-            content = object_from_json(body, source="request body", expected="a JSON object", remedy="send an object")
-        except BadInputError:
-            content = {}
-        return route_from_body(content, path, self._models)
+            await relay_answer(answers, receive, send, error_reply=_api_error, on_error=self._metrics.rejected)
+        finally:
+            answers.cancel()
+
+    async def _show_metrics(self, _: Request) -> Response:
+        """Return the metrics of all replicas and the ingress, or of the ingress alone while a replica is full."""
+        own = [each for each in self._metrics.registry.collect() if each.name.startswith(("lopa_rejected", "process_"))]
+        asked = self._replicas.broadcast("metrics")
+        try:
+            found = await asked.results_async(timeout_s=_METRICS_SECONDS, return_exceptions=True)
+        except (DeploymentUnavailableError, TimeoutError) as error:
+            found = [error]
+        for each in found:
+            if isinstance(each, Exception):
+                _LOG.warning("no metrics of a replica: %s", each)
+        found = [("ingress", own), *(each for each in found if not isinstance(each, Exception))]
+        return Response(text_by_replica(found), media_type=CONTENT_TYPE_LATEST)
+
+
+class _AppResponse(Response):
+    """Response of an app, without its request ID: Ray adds that of its own logs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__()
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+
+        async def send_without_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [each for each in message["headers"] if each[0].lower() != HEADER.encode()]
+            await send(message)
+
+        await self._app(scope_to_carry(scope), receive, send_without_id)
 
 
 def _api_error(error: Exception) -> ApiError:
@@ -61,5 +120,4 @@ def _api_error(error: Exception) -> ApiError:
     if isinstance(error, RayError):
         _LOG.warning("reply lost: %s", error)
         return unavailable(f"the replica failed while answering ({type(error).__name__})", "engine_failed")
-    _LOG.error("request failed", exc_info=error)
-    return api_error_from(error)
+    return logged_api_error(error)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from prometheus_client import Metric
+
 from lopa.runtime.errors import LopaError
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_from_service
-from lopa.serve.http.keys import ApiKeys
-from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.opened_engine import opened_engine
 from lopa.serve.ray.ray_options import NamedBundle, RayOptions
@@ -19,17 +19,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class OpenedBundle:
-    """The app of `lopa-export serve` over one bundle, with its own engine."""
+    """The app of `lopa-export serve` over one bundle, with its own engine. The ingress checks keys and origins."""
 
-    def __init__(
-        self,
-        bundle: NamedBundle,
-        options: RayOptions,
-        *,
-        cards: Mapping[str, Mapping[str, Any]],
-        origin_policy: OriginPolicy,
-        keys: ApiKeys | None,
-    ) -> None:
+    def __init__(self, bundle: NamedBundle, options: RayOptions, cards: Mapping[str, Mapping[str, Any]]) -> None:
         """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
 
         Raises the errors of `opened_engine`.
@@ -37,20 +29,24 @@ class OpenedBundle:
         self._users: set[threading.Event] = set()
         self._close = ExitStack()
         with ExitStack() as cleanup:
-            metrics = ServeMetrics(bundle.model)
+            self._metrics = metrics = ServeMetrics(bundle.model)
             decoder, self._engine = cleanup.enter_context(opened_engine(bundle.path, options, _LOG.warning, metrics))
             decode_ids, call_format = decoder.tokenizer.decode, options.call_format
             service = Service(
-                self._engine, bundle.model, decode_ids, options, metrics, keys, catalog=cards, call_format=call_format
+                self._engine, bundle.model, decode_ids, options, metrics, catalog=cards, call_format=call_format
             )
             cleanup.callback(service.close)
-            self.app = app_from_service(service, origin_policy)
+            self.app = app_from_service(service)
             self._close = cleanup.pop_all()
 
     @property
     def failure(self) -> LopaError | None:
         """Error of a failed device, or None."""
         return self._engine.status.failure
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics, or none once the bundle is closed."""
+        return [] if self._engine.status.closed else list(self._metrics.registry.collect())
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Relay of an ASGI app's answer: a generator of its messages, and a response that forwards them to the client.
+"""Relay of an ASGI app's answer: a generator of its messages, and a function that forwards them to the client.
 
 Any transport may carry the lists of messages from one process to the other. This module does not depend on Ray.
 """
@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from starlette.responses import Response
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.events import watch_disconnect
+from lopa.serve.http.events import EventResponse, watch_disconnect
+from lopa.serve.openai.response_shapes import ErrorCode
 from lopa.serve.protocols.reply_format import encode_event
 
 Messages = list[dict[str, Any]]
@@ -22,7 +23,6 @@ _SCOPE_FIELDS = (
     "type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server",
 )  # fmt: skip
 """Fields of a scope that are plain data."""
-_STREAM = b"text/event-stream"
 _running: set[asyncio.Task[None]] = set()
 """Tasks of running apps, kept until they have seen that their client disconnected."""
 
@@ -83,7 +83,9 @@ class _Client:
     async def send(self, message: Message) -> None:
         self.has_answered = True
         messages = [*self._head, dict(message)]
-        self._head = messages if _is_head_of_complete(message) else []
+        is_head = message["type"] == "http.response.start"
+        # The body of a complete answer follows at once, so that both can travel together.
+        self._head = messages if is_head and "content-length" in Headers(raw=message["headers"]) else []
         if not self._head:
             await self.put(messages)
 
@@ -97,70 +99,47 @@ class _Client:
             self.outbox.get_nowait()
 
 
-def _is_head_of_complete(message: Message) -> bool:
-    """Return whether the body follows at once, so that both can travel together."""
-    if message["type"] != "http.response.start":
-        return False
-    return any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+async def relay_answer(
+    answers: AsyncIterator[Messages],
+    receive: Receive,
+    send: Send,
+    *,
+    error_reply: Callable[[Exception], ApiError],
+    on_error: Callable[[ErrorCode | None], None],
+) -> None:
+    """Forward an answer, which arrives as lists of messages, until it ends or the client disconnects.
 
-
-class RelayedResponse(Response):
-    """Response that forwards an answer, which arrives as lists of messages.
-
-    `error_reply` turns a failure into an error reply: instead of the answer, or as the last event of a stream, without
-    [DONE]. A non-streamed answer that has begun is cut off by closing the connection. `on_end` is called exactly once.
+    `error_reply` turns a failure into an error: raised before the answer, or the last event of a stream, without
+    [DONE]. A non-streamed answer that has begun is cut off by closing the connection. `on_error` receives the code of
+    an error that is not raised.
     """
+    head: Message = {}
+    is_complete = False
 
-    def __init__(
-        self,
-        answers: AsyncIterator[Messages],
-        *,
-        error_reply: Callable[[Exception], ApiError],
-        on_end: Callable[[], None],
-    ) -> None:
-        super().__init__()
-        self._answers, self._error_reply, self._on_end = answers, error_reply, on_end
-        self._started = self._streamed = self._complete = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection."""
+    async def send_all() -> None:
+        nonlocal head, is_complete
         try:
-            with watch_disconnect(receive) as disconnect:
-                sending = asyncio.create_task(self._send_all(scope, receive, send))
-                try:
-                    await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-                    if sending.done() or self._complete:
-                        await sending
-                finally:
-                    sending.cancel()
-        finally:
-            self._on_end()
-
-    async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            async for messages in self._answers:
+            async for messages in answers:
                 for message in messages:
-                    self._track_state(message)
+                    head = head or message
+                    is_complete = message is not head and not message.get("more_body", False)
                     await send(message)
         except Exception as error:
-            if self._complete:
+            if is_complete:
                 return
-            api_error = self._error_reply(error)
-            if not self._started:
-                await api_error.response()(scope, receive, send)
-            elif self._streamed:
-                await send({"type": "http.response.body", "body": encode_event(api_error.body), "more_body": False})
-            else:
+            api_error = error_reply(error)
+            if not head:
+                raise api_error from error
+            on_error(api_error.code)
+            if not Headers(raw=head["headers"]).get("content-type", "").startswith(EventResponse.media_type):
                 raise
+            await send({"type": "http.response.body", "body": encode_event(api_error.body), "more_body": False})
 
-    def _track_state(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._started, self._streamed = True, _is_stream(message)
-        else:
-            self._complete = not message.get("more_body", False)
-
-
-def _is_stream(message: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(_STREAM) for name, value in message.get("headers", ())
-    )
+    with watch_disconnect(receive) as disconnect:
+        sending = asyncio.create_task(send_all())
+        try:
+            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done() or is_complete:
+                await sending
+        finally:
+            sending.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-from lopa.serve.ray.affinity import PrefixRoutes, prefixes_from_session, ranked_replicas
+from lopa.serve.ray.affinity import PrefixRoutes, ranked_replicas
 
 
 class PrefixRouter(ConsistentHashRouter):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class PrefixRouter(ConsistentHashRouter):  # type: ignore[misc]
         pending_request.routing_context.should_backoff = True
         metadata = pending_request.metadata
         replicas = {each.replica_id: each for each in candidate_replicas}
-        home = self._routes.find(prefixes_from_session(metadata.session_id), replicas)
+        home = self._routes.find(metadata.session_id.split(), replicas)
         ranks = ranked_replicas(home, {each: self._requests[each] for each in replicas}, self._max_excess)
         model = metadata.multiplexed_model_id
         having = {each for each in candidate_replicas if model in each.multiplexed_model_ids}
@@ -40,7 +40,7 @@ class PrefixRouter(ConsistentHashRouter):  # type: ignore[misc]
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         """Remember which replica computes the request's prefixes."""
         super().on_request_routed(pending_request, replica_id, result)
-        self._routes.record(prefixes_from_session(pending_request.metadata.session_id), replica_id)
+        self._routes.record(pending_request.metadata.session_id.split(), replica_id)
 
     def on_send_request(self, replica_id: Any) -> None:
         """Count a request that was sent to a replica."""
