@@ -76,7 +76,7 @@ def ray_cluster(folder: Path, bundle: Path) -> Iterator[None]:
                 until(partial(succeeds, [program, *words], home))
         os.environ["RAY_AUTH_TOKEN"] = (folder / ".ray" / "auth_token").read_text()
         ray.init(address="127.0.0.1:6379", _node_ip_address="127.0.0.1", log_to_driver=False)
-        until(lambda: serve.status().applications["lopa"].status == "RUNNING")
+        until(lambda: serve.status().applications["lopa"].status == "RUNNING", 4 * WAIT)
         yield
         serve.shutdown()
     finally:

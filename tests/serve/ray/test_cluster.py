@@ -246,7 +246,6 @@ def test_the_deployed_file_answers_clients_that_have_the_key(cluster: None, text
 def test_key_and_size_are_checked_before_a_body_is_read(cluster: None) -> None:
     from tests.serve.ray.cluster import ADDRESS, KEY
 
-
     def post(key: str, size: int, path: str = COMPLETIONS) -> tuple[int, Any]:
         """Return the status and the answer to the head of a request, whose body never comes."""
         with socket.create_connection(("127.0.0.1", int(ADDRESS.rpartition(":")[2])), 20) as opened:

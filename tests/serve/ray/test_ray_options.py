@@ -63,7 +63,7 @@ def test_models_are_known_without_opening_bundles(tiny_bundle: Path, tmp_path: P
     chat = with_chat_template(tiny_bundle, tmp_path / "chat", "{{ messages[0].content }}")
     options = options_from_args({"bundles": [str(tiny_bundle), str(chat)]})
     models = models_from_bundles(options.bundles)
-    assert models.first == tiny_bundle.name
+    assert next(iter(models.cards)) == tiny_bundle.name
     assert models.attention == {tiny_bundle.name: "full", "chat": "full"}
     assert [len(card["endpoints"]) for card in models.cards.values()] == [2, 5]
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):

@@ -82,7 +82,7 @@ def test_all_models_are_listed_and_one_answers(opened: OpenedBundle) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_client_disconnect_frees_the_slot(opened: OpenedBundle, streamed: bool) -> None:
-    engine = opened._engine
+    engine = opened.engine
 
     async def leave() -> None:
         body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 1500, "lopa": LONG, "stream": streamed}
@@ -120,9 +120,9 @@ def test_bundle_closes_after_its_last_request(tiny_bundle: Path) -> None:
         closing = threading.Thread(target=found.close)
         closing.start()
         time.sleep(0.05)
-        assert not found._engine.closed
+        assert not found.engine.closed
     closing.join(30)
-    assert found._engine.closed
+    assert found.engine.closed
     found.close()
 
 

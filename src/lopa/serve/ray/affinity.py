@@ -34,11 +34,6 @@ class ServedModels:
     attention: Mapping[str, str]
     """Default attention of each model."""
 
-    @property
-    def first(self) -> str:
-        """Name of the model that receives requests without a served model."""
-        return next(iter(self.cards))
-
 
 def models_from_bundles(bundles: tuple[NamedBundle, ...]) -> ServedModels:
     """Return the models of the bundles, from their manifests and tokenizers. Raises BadInputError for a missing or
@@ -76,7 +71,7 @@ def route_from_body(body: Mapping[str, Any], endpoint: str, models: ServedModels
     """Return the route of an unchecked body. An invalid body may go to any replica, which rejects it."""
     model = body.get("model")
     if not isinstance(model, str) or model not in models.cards:
-        return Route(models.first)
+        return Route(next(iter(models.cards)))
     lopa_object = body.get(LOPA_FIELD)
     attention = lopa_object.get("attention") if isinstance(lopa_object, dict) else None
     attention = models.attention[model] if attention is None else attention

@@ -46,12 +46,13 @@ class BundleReplica:
     def check_health(self) -> None:
         """Raise the error of a failed device. Ray then replaces this replica."""
         for bundle in self._opened.values():
-            if bundle.failure is not None:
-                raise bundle.failure
+            if bundle.engine.status.failure is not None:
+                raise bundle.engine.status.failure
 
     async def metrics(self) -> tuple[str, list[Metric]]:
         """Return the replica's name and the metrics of its open bundles."""
-        return self._name, [each for bundle in self._opened.values() for each in bundle.metrics()]
+        opened = [bundle for bundle in self._opened.values() if not bundle.engine.closed]
+        return self._name, [each for bundle in opened for each in bundle.metrics.registry.collect()]
 
     def __del__(self) -> None:
         for bundle in self._opened.values():

@@ -28,8 +28,6 @@ from lopa.serve.serve_limits import ServeLimits
 
 _OPEN_PATHS = ("/", "/version", "/openapi.json", "/health", "/ready")
 """Paths that need no key. No body of theirs is read."""
-_METRICS_SECONDS = 5.0
-"""Maximum time of replicas to report their metrics, less than Prometheus waits."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -83,7 +81,7 @@ class Ingress:
         own = [each for each in self._metrics.registry.collect() if each.name.startswith(("lopa_rejected", "process_"))]
         asked = self._replicas.broadcast("metrics")
         try:
-            found = await asked.results_async(timeout_s=_METRICS_SECONDS, return_exceptions=True)
+            found = await asked.results_async(timeout_s=5, return_exceptions=True)  # Prometheus waits for 10
         except (DeploymentUnavailableError, TimeoutError) as error:
             found = [error]
         for each in found:

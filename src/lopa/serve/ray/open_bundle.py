@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from prometheus_client import Metric
-
-from lopa.runtime.errors import LopaError
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_from_service
 from lopa.serve.metrics import ServeMetrics
@@ -29,24 +26,16 @@ class OpenedBundle:
         self._users: set[threading.Event] = set()
         self._close = ExitStack()
         with ExitStack() as cleanup:
-            self._metrics = metrics = ServeMetrics(bundle.model)
-            decoder, self._engine = cleanup.enter_context(opened_engine(bundle.path, options, _LOG.warning, metrics))
+            self.metrics = ServeMetrics(bundle.model)
+            opening = opened_engine(bundle.path, options, _LOG.warning, self.metrics)
+            decoder, self.engine = cleanup.enter_context(opening)
             decode_ids, call_format = decoder.tokenizer.decode, options.call_format
             service = Service(
-                self._engine, bundle.model, decode_ids, options, metrics, catalog=cards, call_format=call_format
+                self.engine, bundle.model, decode_ids, options, self.metrics, catalog=cards, call_format=call_format
             )
             cleanup.callback(service.close)
             self.app = app_from_service(service)
             self._close = cleanup.pop_all()
-
-    @property
-    def failure(self) -> LopaError | None:
-        """Error of a failed device, or None."""
-        return self._engine.status.failure
-
-    def metrics(self) -> list[Metric]:
-        """Return the metrics, or none once the bundle is closed."""
-        return [] if self._engine.status.closed else list(self._metrics.registry.collect())
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

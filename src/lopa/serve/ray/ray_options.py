@@ -18,9 +18,8 @@ from lopa.runtime.errors import BadInputError
 from lopa.serve.server_settings import ServerSettings, name_of_bundle
 from lopa.serve.setting import flags_of, float_setting, int_setting, record_from_values, setting
 
-_MAX_REPLICAS = 10**4
-_MAX_UNITS = 10**4
-"""Maximum processors and GPUs of one replica."""
+_MAX_COUNT = 10**4
+"""Maximum replicas, and processors and GPUs of one replica."""
 _PLACE = "in `args:` of the YAML file or in the arguments of `serve run lopa.serve.ray:app`"
 _GPUS = "GPUs that Ray reserves for a replica."
 _BUNDLE_ARGS = ("bundle", "model")
@@ -54,9 +53,8 @@ def _check_bundles(name: str, value: Any) -> tuple[NamedBundle, ...]:
 
 
 def _name_bundle(bundle: str | NamedBundle) -> NamedBundle:
-    if isinstance(bundle, NamedBundle):
-        return NamedBundle(str(Path(bundle.path).absolute()), bundle.model)
-    return NamedBundle(str(Path(bundle).absolute()), name_of_bundle(Path(bundle)))
+    named = bundle if isinstance(bundle, NamedBundle) else NamedBundle(bundle, name_of_bundle(Path(bundle)))
+    return NamedBundle(str(Path(named.path).absolute()), named.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +66,15 @@ class RayOptions(ServerSettings):
         None, 1, MAX_WAITING, "Bundles that a replica keeps open at once.", default_text="all"
     )
     waiting: int = int_setting(64, 1, MAX_WAITING, "Maximum requests that wait while all replicas are full.")
-    replicas: int | None = int_setting(None, 1, _MAX_REPLICAS, "Fixed number of replicas.")
-    min_replicas: int = int_setting(None, 1, _MAX_REPLICAS, "Minimum number of replicas.", default_text="1")
-    max_replicas: int = int_setting(None, 1, _MAX_REPLICAS, "Maximum number of replicas.", default_text="1")
+    replicas: int | None = int_setting(None, 1, _MAX_COUNT, "Fixed number of replicas.")
+    min_replicas: int = int_setting(None, 1, _MAX_COUNT, "Minimum number of replicas.", default_text="1")
+    max_replicas: int = int_setting(None, 1, _MAX_COUNT, "Maximum number of replicas.", default_text="1")
     scale_up_seconds: float = float_setting(30.0, "Delay before more replicas start.", above=False)
     scale_down_seconds: float = float_setting(600.0, "Delay before replicas stop.", above=False)
     drain: float = float_setting(600.0, "Seconds that a stopping replica has to finish.", above=False)
     health_seconds: float = float_setting(5.0, "Seconds between two health checks of a replica.")
-    cpus: float = float_setting(1.0, "Processors that Ray reserves for a replica.", max=_MAX_UNITS, above=False)
-    gpus: float = float_setting(None, _GPUS, max=_MAX_UNITS, above=False, default_text="one per NVIDIA device")
+    cpus: float = float_setting(1.0, "Processors that Ray reserves for a replica.", max=_MAX_COUNT, above=False)
+    gpus: float = float_setting(None, _GPUS, max=_MAX_COUNT, above=False, default_text="one per NVIDIA device")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +98,7 @@ class RayOptions(ServerSettings):
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "replicas", None)  # so that a copy with both limits is not refused
         check_int("bundles_open", self.bundles_open, min=1, max=len(self.bundles))
-        check_int("max_replicas", self.max_replicas, min=low, max=_MAX_REPLICAS)
+        check_int("max_replicas", self.max_replicas, min=low, max=_MAX_COUNT)
 
     @property
     def capacity(self) -> int:

@@ -19,9 +19,7 @@ from lopa.serve.protocols.reply_format import encode_event
 
 Messages = list[dict[str, Any]]
 _LOG = logging.getLogger(__name__)
-_SCOPE_FIELDS = (
-    "type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server",
-)  # fmt: skip
+_SCOPE_FIELDS = ["type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server"]
 """Fields of a scope that are plain data."""
 _running: set[asyncio.Task[None]] = set()
 """Tasks of running apps, kept until they have seen that their client disconnected."""
