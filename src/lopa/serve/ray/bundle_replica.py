@@ -25,8 +25,7 @@ class BundleReplica:
         bundles = {each.model: each for each in options.bundles}
 
         async def opened(model: str) -> OpenedBundle:
-            found = await asyncio.to_thread(OpenedBundle, bundles[model], options, models.cards)
-            self._opened[model] = found
+            self._opened[model] = found = await asyncio.to_thread(OpenedBundle, bundles[model], options, models.cards)
             return found
 
         self._bundle = serve.multiplexed(max_num_models_per_replica=options.bundles_open)(opened)
