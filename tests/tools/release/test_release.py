@@ -3,15 +3,22 @@
 Two builds give the same wheel.
 """
 
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from hashlib import sha256
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.release_programs import release_program
 from tools.release.__main__ import archives_of_tree, check_changelog, check_clean, output_of
+from tools.release.bill_of_materials import bill_of_materials
 
 from lopa.runtime.cpu_kernels.kernel_library import kernel_status
 from lopa.runtime.errors import BadInputError, CheckFailedError
@@ -145,3 +152,91 @@ def test_the_source_archive_installs_without_a_compiler(
     assert form == "packed"
     assert tokens == "16"
     assert status.startswith("not installed; ONNX Runtime's kernels are used")
+
+
+def build_image(context: Path) -> Path:
+    """Run the installing command of the Containerfile in the folder of `context`. Return the installed environment."""
+    text = (PROJECT / "deploy" / "Containerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^RUN --mount=type=bind,target=/context ((?:.*\\\n)+.+)$", text, re.MULTILINE)
+    command = re.sub(r"(?<=[ \"(])/(?=context|wheels|opt|report)", f"{context.parent}/", command)
+    path = f"{release_program('python').parent}{os.pathsep}{os.environ['PATH']}"
+    output_of("sh", "-c", command, EXTRAS="serve,otel", PATH=path)
+    return context.parent / "opt" / "lopa-export"
+
+
+@pytest.fixture
+def context(archives: tuple[Path, Path], tmp_path: Path) -> Path:
+    """Return a folder with the files that the image's build may read."""
+    for pattern in re.findall(r"^!(.+)$", (PROJECT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE):
+        path = tmp_path / "context" / pattern
+        path.parent.mkdir(parents=True)
+        shutil.copy(archives[0] if "*" in pattern else PROJECT / pattern, path.parent)
+    return tmp_path / "context"
+
+
+@pytest.mark.release
+def test_the_bill_of_materials_lists_what_the_image_installs(context: Path) -> None:
+    """Compare it with importlib.metadata, and the dependencies with cyclonedx-py, which adds those of unused extras."""
+    home = build_image(context)
+    validate = (
+        "import sys, cyclonedx.schema; from cyclonedx.validation.json import JsonStrictValidator as Validator; "
+        "print(Validator(cyclonedx.schema.SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read()))"
+    )
+    assert output_of(release_program("python"), "-c", validate, home / "sbom.cdx.json") == "None\n"
+    bill = json.loads((home / "sbom.cdx.json").read_text())
+    components = {each["name"]: each for each in (*bill["components"], bill["metadata"]["component"])}
+    (site,) = home.glob("lib/python3.*/site-packages")
+    installed = {each.name: each for each in distributions(path=[str(site)])}
+    assert {name: each["version"] for name, each in components.items()} == {n: d.version for n, d in installed.items()}
+    wheels = [*(context.parent / "wheels").iterdir(), *(context / "dist").iterdir()]
+    digests = {sha256(path.read_bytes()).hexdigest(): path.name.partition("-")[0].lower() for path in wheels}
+    for name, each in components.items():
+        (digest,) = each["hashes"]
+        assert digests[digest["content"]] == re.sub(r"[-.]", "_", name).lower()
+        fields = ("License-Expression", "License", "Classifier")
+        stated = {text for field in fields for text in installed[name].metadata.get_all(field, [])}
+        licences = {licence.get("expression") or licence["license"]["name"] for licence in each["licenses"]}
+        assert licences
+        assert licences <= stated
+    other = json.loads(output_of(release_program("cyclonedx-py"), "environment", home / "bin" / "python"))
+    names = {each["bom-ref"]: each["name"] for each in (*other["components"], *components.values())}
+    edges, others = (
+        {(names[each["ref"]], names[to]) for each in found["dependencies"] for to in each.get("dependsOn", [])}
+        for found in (bill, other)
+    )
+    assert {to for _, to in edges} == components.keys() - {"lopa-export"}
+    assert ("lopa-export", "opentelemetry-sdk") in edges
+    assert {pair for pair in edges if "lopa-export" not in pair} <= others
+
+
+@pytest.mark.release
+def test_a_wrong_hash_stops_the_image(context: Path) -> None:
+    path = context / "deploy" / "requirements.txt"
+    path.write_text(re.sub(r"(?<=:)[0-9a-f]{8}", "0" * 8, path.read_text(encoding="utf-8")))
+    with pytest.raises(CheckFailedError, match=r"DO NOT MATCH THE HASHES"):
+        build_image(context)
+    assert not (context.parent / "opt").exists()
+
+
+def test_the_image_s_packages_are_those_of_the_constraints() -> None:
+    paths = (PROJECT / "constraints.txt", PROJECT / "tools" / "release" / "constraints.txt")
+    tested = {line.lower().replace("_", "-") for path in paths for line in path.read_text().splitlines()}
+    lines = (PROJECT / "deploy" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    packages = {line.split()[0] for line in lines if "emscripten" not in line and line[0] != "#"}
+    assert len(packages) > 40
+    assert packages <= tested
+
+
+def package(name: str, *needed: str, licence: str = "MIT") -> dict[str, Any]:
+    """Return a package of pip's report."""
+    metadata = {"name": name, "version": "1", "license": licence, "requires_dist": list(needed)}
+    archive = {"archive_info": {"hashes": {"sha256": "0" * 64}}}
+    return {"metadata": metadata, "requested": name == "a", "download_info": archive}
+
+
+def test_a_bill_of_materials_follows_extras_that_packages_need() -> None:
+    packages = [package("a", "b[x]"), package("b", 'c; extra == "x"', 'd; extra == "y"'), package("c")]
+    bill = bill_of_materials({"install": packages, "environment": {}})
+    assert [each["dependsOn"] for each in bill["dependencies"]] == [["pkg:pypi/b@1"], ["pkg:pypi/c@1"], []]
+    with pytest.raises(ValueError, match="a has no licence"):
+        bill_of_materials({"install": [package("a", licence="")], "environment": {}})
