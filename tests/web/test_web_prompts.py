@@ -1,19 +1,30 @@
-"""Prompts of lopa-web are those of transformers, and features of templates that differ are rejected by name."""
+"""Prompts of lopa-web are those of transformers, and features of templates that it lacks are rejected by name."""
 
+import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.chat_bundles import HERMES
 from tests.runtime.text.chat_templates import TEMPLATES
 from tests.web.installed import no_web, text_answers
+from tests.web.random_templates import RandomTemplate, random_chat
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
+import lopa.tiny
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.chat_template import RenderedChat
+
 pytestmark = [pytest.mark.web, no_web]
+RANDOM = int(os.environ.get("LOPA_WEB_TEMPLATES", "400"))
+"""Random templates."""
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 STYLES = {
     **TEMPLATES,
     "hermes": HERMES,
+    "tiny": Path(lopa.tiny.__file__).with_name("chat_template.jinja").read_text(encoding="utf-8"),
     "text of values": "{{ true }} {{ none }} {{ 1.5 }} {{ 4 / 2 }} {{ missing }} {{ 'a' ~ true ~ none ~ 3 }} "
     "{{ [1, true, none, 'x'] | join('-') }} {{ 3 | string }}{{ messages[0].content }}",
     "equality": "{{ messages[0].missing == none }} {{ '1' == 1 }} {{ true == 1 }} {{ '' != 0 }} {{ none == none }}"
@@ -30,6 +41,13 @@ STYLES = {
     "{{ messages | map(attribute='role') | unique | join }}",
     "time": "{{ strftime_now('%d %b %Y %B %m') }}{{ messages[0].content }}",
 }
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"properties": {"x": {"type": "string", "enum": ["é"]}}}},
+    },
+    {"name": "g", "limits": [1e-07, 2.5, -3, True, None]},
+]
 WORDS = (
     *("hello", "  lead", "trail \n", "\n\nx\n", "<think>\n a \n</think>\n\n  indented", "</think>", "\ufeffa\ufeff"),
     *("\x85b\x85", "\x1cc", "🍎🍎", "", "a\r\nb", "{{ x }}", "'q' \"d\" <b> & \u2028"),
@@ -50,49 +68,179 @@ def chats(number: int) -> Iterator[list[dict[str, Any]]]:
                 answer["reasoning_content"] = rng.choice(WORDS)
             messages.append(answer)
             if rng.random() < 0.3:
-                arguments = {"a": rng.choice(WORDS), "b": [1, 2.5, True, None], "n": -3}
+                arguments = {"a": rng.choice(WORDS), "b": [1, 2.5, True, None, 1e-07], "n": -3}
                 answer["tool_calls"] = [{"type": "function", "function": {"name": "f", "arguments": arguments}}]
                 messages.append({"role": "tool", "content": rng.choice(WORDS)})
         yield [*messages, {"role": "user", "content": f"{rng.choice(WORDS)}?"}]
 
 
+def rendered(template: str, messages: Any, tools: Any = None) -> str | None:
+    """Return the prompt of transformers, or None if the template fails."""
+    names: dict[str, Any] = {"documents": None, "add_generation_prompt": True, **TOKENS}
+    try:
+        found: str = _compile_jinja_template(template).render(messages=messages, tools=tools, **names)
+    except Exception:
+        return None
+    return found
+
+
+def answers(*cases: tuple[str, Any, Any]) -> list[dict[str, Any]]:
+    """Return the answers of lopa-web to templates with messages and tools."""
+    names = ("template", "messages", "tools")
+    return text_answers(*({**dict(zip(names, case, strict=True)), "settings": TOKENS} for case in cases))
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["without-tools", "with-tools"])
 @pytest.mark.parametrize("style", STYLES)
-def test_prompts_are_those_of_transformers(style: str) -> None:
+def test_prompts_are_those_of_transformers(style: str, tools: Any) -> None:
     """Spaces of earlier answers stay. A template that rejects a chat does so too."""
-    given, tokens = list(chats(60)), {"bos_token": "<s>", "eos_token": "</s>"}
-    compiled = _compile_jinja_template(STYLES[style])
-    names: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": True, **tokens}
-    found = text_answers(*({"template": STYLES[style], "messages": each, "settings": tokens} for each in given))
+    given = list(chats(60))
     equal = 0
-    for messages, answer in zip(given, found, strict=True):
-        try:
-            expected = compiled.render(messages=messages, **names)
-        except Exception:
-            assert "the chat template of bundle failed" in answer["error"]
-            continue
-        if style == "macros":
-            assert "the chat template of bundle failed" in answer["error"]
+    for messages, answer in zip(given, answers(*((STYLES[style], each, tools) for each in given)), strict=True):
+        expected = rendered(STYLES[style], messages, tools)
+        if style == "macros" or expected is None:
+            assert ("the variable caller" if style == "macros" else "") in answer["error"]
             continue
         assert answer == {"text": expected}, messages
         equal += 1
     assert equal > 20 or style == "macros"
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_random_templates_are_equal_or_rejected() -> None:
+    """A template that lopa-web renders has the text of transformers."""
+    cases = []
+    for seed in range(RANDOM):
+        messages, tools = random_chat(random.Random(seed))
+        cases.append((RandomTemplate(seed).text, messages, tools))
+    equal = 0
+    for case, answer in zip(cases, answers(*cases), strict=True):
+        if "error" not in answer:
+            assert answer["text"] == rendered(*case), case
+            equal += 1
+    assert equal > RANDOM // 4
+
+
 @pytest.mark.parametrize(
     ("template", "named"),
     [
-        ("{{ messages }}", "a text of ArrayValue"),
-        ("{{ messages[0].content.title() }}", 'title of "a b"'),
-        ("{{ messages[0].content | int }}", 'int of "a b"'),
-        ("{{ 'a\u2028b' | indent }}", 'indent of "a\u2028b"'),
-        ("{{ messages[0].a.b }}", ".b of UndefinedValue"),
-        ("{{ messages == messages }}", "ArrayValue == ArrayValue"),
-        ("{{ -7 % 3 }}", "% below 0"),
-        ("{{ 'a' + 1 }}", "StringValue + IntegerValue"),
+        *(
+            (f"{{{{ 'b' | {name} }}}}", f"the filter {name} is")
+            for name in ("abs", "center", "constructor", "float", "sort")
+        ),
+        ("{{ x | tojson(default=1) }}", "the filter tojson with these arguments"),
+        ("{{ x | unique(attribute='a') }}", "the filter unique with these arguments"),
+        ("{{ x | trim('a', 'b') }}", "the filter trim with these arguments"),
+        *((f"{{{{ x is {name} }}}}", f"the test {name} is") for name in ("lower", "upper", "callable", "sameas")),
+        ("{{ x is defined(1) }}", "the test defined with these arguments"),
+        *(
+            (f"{{{{ x.{name}() }}}}", f"the method {name} is")
+            for name in ("format", "count", "append", "update", "zfill")
+        ),
+        ("{{ x.startswith('a', 1) }}", "the method startswith with these arguments"),
+        ("{{ x.split(sep='a') }}", "the method split with these arguments"),
+        ("{{ x.items }}", ".items without a call"),
+        ("{{ x.__class__ }}", ".__class__ without a call"),
+        *(
+            (f"{{% {name} %}}", f"the tag {name.split()[0]}")
+            for name in ("with x = 1", "call f()", "filter upper", "do x")
+        ),
+        ("{% for x in y recursive %}{% endfor %}", '"recursive"'),
+        ("{{ joiner(',') }}", "the function joiner"),
+        ("{{ caller() }}", "the variable caller"),
+        ("{{ loop.changed(1) }}", "the method changed"),
+        ("{% for x in y %}{{ loop.nothing }}{% endfor %}", "loop.nothing"),
+        ("{{ 2 ** 3 }}", "**"),
+        ("{{ 0x10 }}", " 0x10"),
+        ("{{ f(*x) }}", "such an argument"),
+        ("{{ x()() }}", "a call of a value"),
+        ("{{ '\\N{DASH}' }}", "the escape \\N"),
+        ("{% for x in [1] %}{{ tools }}{% endfor %}{% set tools = 1 %}", "a new value of tools"),
+        ("{% set loop = 1 %}", "the variable loop"),
+        ("{% break %}", "break or continue outside a loop"),
+    ],
+)
+def test_features_that_lopa_web_lacks_are_rejected_by_name(template: str, named: str) -> None:
+    """They are rejected where they are not reached, too."""
+    (found,) = answers(("{% if false %}" + template + "{% endif %}", [{"role": "user", "content": "a b"}], None))
+    assert named in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("template", "named"),
+    [
+        ("{{ messages[0].content.title() }}", 'title of "a bé"'),
+        ("{{ messages[0].content | int }}", 'int of "a bé"'),
+        ("{{ messages[0].content.upper() }}", 'another letter case of "é"'),
+        ("{{ ['\u200b'] }}", "of a text in a list"),
+        ("{{ messages[0].a.b }}", ".b of this undefined"),
+        ("{{ 'x'.count }}", ".count of a text"),
+        ("{{ messages[0]['items'] }}", '["items"]'),
+        ("{{ 'a' + 1 }}", "a text + this number"),
+        ("{{ 9007199254740991 + 1 }}", "an integer above 2 ** 53"),
+        ("{{ 1.5 // 1 }}", "// of a float"),
+        ("{{ range(3) }}", "a text of this object"),
+        ("{% set x = ['a'] | map('trim') %}{{ x | list }}{{ x | list }}", "a second use of a generator"),
+        ("{{ ['a'] | map('center') | list }}", "the filter center"),
+        ("{{ [1] | select('lower') | list }}", "the test lower"),
+        ("{{ 1 | tojson(ensure_ascii=true) }}", "tojson with ensure_ascii"),
+        ("{{ 'a'.replace('', 'b') }}", "an empty separator"),
+        ("{% set ns = namespace(a=1) %}{% for x in [1] if ns.a %}{% endfor %}", "a namespace in the condition"),
         ("{{ strftime_now('%y') }}", "%y"),
         ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),
     ],
 )
-def test_features_that_differ_are_rejected_by_name(template: str, named: str) -> None:
-    (found,) = text_answers({"template": template, "messages": [{"role": "user", "content": "a b"}], "settings": {}})
+def test_values_that_differ_are_rejected_by_name(template: str, named: str) -> None:
+    (found,) = answers((template, [{"role": "user", "content": "a bé"}], None))
     assert named in found["error"]
+
+
+@pytest.mark.parametrize("field", [{"2": 0, "1": 0}, 2**60, "\ud800"], ids=["keys", "integer", "surrogate"])
+def test_messages_that_javascript_changes_are_rejected(field: Any) -> None:
+    (found,) = answers(("{{ messages[0] | tojson }}", [{"role": "user", "content": "a", "x": field}], None))
+    assert "failed: " in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("template", "message", "is_rejected"),
+    [
+        ("<eot>{{ messages[0].content }}", {"content": "a eot"}, False),
+        ("{{ messages[0].content }}", {"content": "a <eot>"}, True),
+        ("{{ messages[0].content.replace('[', '<').replace(']', '>') }}", {"content": "[eot]"}, True),
+        ("{{ messages[0].content | replace('\\r', '') }}", {"content": "<e\rot>"}, True),
+        ("{{ '<' ~ messages[0].content ~ '>' }}", {"content": "eot"}, True),
+        ("{{ messages[0].content.split('|') | join }}", {"content": "<e|ot>"}, True),
+        ("{{ messages[0].content[::-1] | upper }}", {"content": ">toe<"}, True),
+        ("{{ messages[0] | tojson }}", {"content": "a", "x": {"<eot>": 1}}, True),
+        ("{% for k in messages[0] %}{{ k }}{% endfor %}", {"content": "a", "<eot>": 1}, True),
+        ("<eot>{{ messages[0].content.strip() }}<eot>", {"content": " <e"}, False),
+        ("{{ '<eot>x'.replace('x', messages[0].content) | trim }}", {"content": "ot>"}, False),
+    ],
+)
+def test_only_the_template_writes_control_tokens(template: str, message: Any, is_rejected: bool) -> None:
+    chat = [{"role": "user", **message}]
+    (found,) = text_answers({"template": template, "messages": chat, "settings": {}, "tokens": ["<s>", "<EOT>"]})
+    assert ("a message with the special token" in found.get("error", "")) == is_rejected
+    assert is_rejected or found == {"text": rendered(template, chat)}
+
+
+def test_content_may_lack_beside_calls_as_in_python() -> None:
+    call = {"function": {"name": "f", "arguments": {}}}
+    chats = [
+        [{"role": "user", "content": "a"}, {"role": "assistant", **fields}]
+        for fields in (
+            *(
+                {"content": None, "tool_calls": [call]},
+                {"tool_calls": [call]},
+                {"content": None, "function_call": call},
+            ),
+            *({"content": None, "tool_calls": []}, {"content": None}, {"content": None, "function_call": {}}),
+        )
+    ]
+    for chat, answer in zip(chats, answers(*((STYLES["tiny"], each, None) for each in chats)), strict=True):
+        try:
+            expected = RenderedChat(STYLES["tiny"], chat, TOKENS, name="t").text
+        except BadInputError:
+            assert "invalid chat" in answer["error"]
+        else:
+            assert answer == {"text": expected}

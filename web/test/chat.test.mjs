@@ -36,6 +36,14 @@ test("no part of a message becomes a special token", async () => {
   }
 });
 
+test("the last template named default counts, as in Python", async () => {
+  const { templateOfSettings } = await import("../dist/text/chat_template.js");
+  const named = (name, template) => ({ name, template });
+  const last = [named("default", "a"), 1, named("tool_use", "b"), named("default", "c")];
+  assert.equal(templateOfSettings({ chat_template: last }), "c");
+  assert.equal(templateOfSettings({ chat_template: [...last, named("default", 1)] }), null);
+});
+
 test("invalid messages are rejected", async () => {
   for (const messages of [[], "text", [{ role: "user" }], [{ role: "user<tool_call>", content: "a" }], [{ role: "user", content: [1] }]]) {
     await assert.rejects(decoder.promptFromMessages(messages), BadInputError);

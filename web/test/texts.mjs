@@ -3,10 +3,11 @@
 //   node texts.mjs < LINES
 //
 // A line is the text of a tokenizer.json to open, {"tokenizer": ...}, a text to encode, or a chat to render, {"template":
-// ..., "messages": ..., "settings": ...}. Each has a line of the output: {"error": ...}, {}, {"ids", "text"} or {"text"}.
+// ..., "messages": ..., "settings": ...}, perhaps with "tools" or "tokens". Each has a line of the output: {"error": ...}, {}, {"ids", "text"} or {"text"}.
 import { createInterface } from "node:readline";
 
 import { textFromMessages } from "../dist/text/chat_template.js";
+import { renderer } from "../dist/text/python_template.js";
 import { openTokenizer } from "../dist/text/tokenizer.js";
 
 const special_tokens = { mask: null, eos: null, pad: null, bos: null };
@@ -23,7 +24,10 @@ async function answer(given) {
     tokenizer = await openTokenizer({ files: { location: "bundle" }, read, manifest });
     return {};
   }
-  return { text: await textFromMessages(given.template, given.messages, given.settings, "bundle") };
+  const { template, messages, tools, settings, tokens } = given;
+  // lopa-web has no tools yet, but its templates have.
+  if (tools) return { text: renderer(template)({ ...settings, documents: null, add_generation_prompt: true }, messages, tools).text };
+  return { text: await textFromMessages(template, messages, settings, "bundle", tokens) };
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

@@ -3,21 +3,26 @@
 import type { JsonObject } from "../bundle/record.js";
 import { isObject } from "../bundle/record.js";
 import { errorText, reject, shown } from "../errors.js";
+import { renderer } from "./python_template.js";
+import type { Text as Rendered } from "./python_values.js";
 
 const MAX_MESSAGES = 4096;
-const ROLE =
-  /^(system|developer|user|assistant|tool|function|ipython|environment|observation|model|human|bot|gpt)$/;
+const ROLE = /^(system|developer|user|assistant|tool|function|ipython|environment|observation|model|human|bot|gpt)$/;
+/** Fields with an assistant's calls. A message with one of them may lack content. */
+const CALLS = ["tool_calls", "function_call"];
 
 export interface Message {
   readonly role: string;
-  readonly content: string;
+  /** Null only beside calls of tools. */
+  readonly content: string | null;
 }
 
-/** Return the only chat template of tokenizer_config.json, or the one named "default" of several; null for none. */
+/** Return the only chat template of tokenizer_config.json, or the last one named "default" of several; null for none. */
 export function templateOfSettings(settings: JsonObject): string | null {
   let found = settings["chat_template"];
   if (Array.isArray(found)) {
-    found = (found as unknown[]).filter(isObject).find((each) => each["name"] === "default")?.["template"];
+    const named = (found as unknown[]).filter((each) => isObject(each) && each["name"] === "default") as JsonObject[];
+    found = named.at(-1)?.["template"];
   }
   return typeof found === "string" ? found : null;
 }
@@ -25,42 +30,57 @@ export function templateOfSettings(settings: JsonObject): string | null {
 /** Return the prompt text of a chat, up to the start of the assistant's answer.
  *
  * `settings` are those of tokenizer_config.json, with the texts of bos_token and others. Throws BadInputError for
- * invalid messages, and for a template that rejects them or fails. */
+ * invalid messages, for a template that rejects them, fails or uses what lopa-web lacks, and for `tokens` of which a
+ * character came from a message. */
 export async function textFromMessages(
   template: string,
   messages: unknown,
   settings: JsonObject,
   location: string,
+  tokens: readonly string[] = [],
 ): Promise<string> {
-  const expected = "messages with roles in an order that this template allows";
   checkMessages(messages);
-  const names: Record<string, unknown> = { tools: null, documents: null, add_generation_prompt: true };
+  const names: Record<string, unknown> = { documents: null, add_generation_prompt: true };
   for (const [name, value] of Object.entries(settings)) {
     const text = isObject(value) ? value["content"] : value;
     if (name.endsWith("_token") && typeof text === "string") names[name] = text;
   }
+  let rendered;
   try {
-    // Only chats need @huggingface/jinja, which is as large as this package.
-    const { renderer } = await import("./python_template.js");
-    const rendered = renderer(template);
-    const render = (chat: readonly unknown[]): string => rendered({ ...names, messages: chat });
+    const renderOf = renderer(template);
+    const render = (chat: readonly unknown[]): Rendered => renderOf(names, chat);
     const roles = new Set(messages.map((each) => each.role));
     const inParts = new Set([...roles].filter((role) => takesOnlyParts(render, role)));
-    return render(messages.map((each) => (inParts.has(each.role) ? asParts(each) : each)));
+    rendered = render(
+      messages.map((each) => (inParts.has(each.role) ? asParts(each) : { ...each, content: each.content ?? null })),
+    );
   } catch (error) {
     reject(
       `the chat template of ${location} failed: ${errorText(error)}`,
-      expected,
+      "messages with roles in an order that this template allows",
       "change the messages, or send a plain prompt",
       error,
     );
   }
+  const [text, own] = [rendered.text, rendered.own].map(folded) as [string, string];
+  const found = tokens.find((token) => text.split(folded(token)).length > own.split(folded(token)).length);
+  if (found !== undefined) {
+    reject(
+      `a message with the special token ${shown(found)}`,
+      "messages without special tokens",
+      "remove it, or set special_tokens",
+    );
+  }
+  return rendered.text;
 }
+
+/** Return `text` as normalizers may change it. */
+const folded = (text: string): string => text.normalize("NFC").toLowerCase();
 
 /** Return true if the template loses the text of a message of `role` unless its content is a list of parts.
  *
  * A role that the template rejects in a short chat is treated like the user's. */
-function takesOnlyParts(render: (chat: readonly unknown[]) => string, role: string): boolean {
+function takesOnlyParts(render: (chat: readonly unknown[]) => Rendered, role: string): boolean {
   const userInParts = role !== "user" && takesOnlyParts(render, "user");
   const hello = { role: "user", content: "Hello" };
   const other = userInParts ? asParts(hello) : hello;
@@ -70,7 +90,7 @@ function takesOnlyParts(render: (chat: readonly unknown[]) => string, role: stri
     const found = new Set<string>();
     for (const content of ["What is 2 + 3?", "?3 + 2 si tahW"]) {
       try {
-        found.add(render([...before, form({ role, content }), ...after]));
+        found.add(render([...before, form({ role, content }), ...after]).text);
       } catch {
         // The error is raised where the template is used.
       }
@@ -80,7 +100,10 @@ function takesOnlyParts(render: (chat: readonly unknown[]) => string, role: stri
   return userInParts;
 }
 
-const asParts = (message: Message): unknown => ({ ...message, content: [{ type: "text", text: message.content }] });
+const asParts = (message: Message): unknown => ({
+  ...message,
+  content: message.content == null ? null : [{ type: "text", text: message.content }],
+});
 
 /** Return true if the template itself writes the markup `text`, such as <tool_call>, or the other mark of its pair. */
 export function isMarkup(text: string, template: string): boolean {
@@ -91,14 +114,20 @@ export function isMarkup(text: string, template: string): boolean {
   return written.includes(inner) || written.includes(pair);
 }
 
+/** Return true for what Python counts as true. */
+const isFilled = (value: unknown): boolean =>
+  Boolean(isObject(value) ? Object.keys(value).length : Array.isArray(value) ? value.length : value);
+
 function checkMessages(messages: unknown): asserts messages is readonly Message[] {
   const isMessage = (each: unknown): boolean =>
-    isObject(each) && ROLE.test(each["role"] as string) && typeof each["content"] === "string";
+    isObject(each) &&
+    ROLE.test(each["role"] as string) &&
+    (typeof each["content"] === "string" || (each["content"] == null && CALLS.some((name) => isFilled(each[name]))));
   const isChat = Array.isArray(messages) && messages.length > 0 && messages.length <= MAX_MESSAGES;
   if (isChat && messages.every(isMessage)) return;
   reject(
     `invalid chat ${shown(messages)}`,
-    `1 to ${MAX_MESSAGES} messages with a known role and the text content`,
+    `1 to ${MAX_MESSAGES} messages with a known role and the text content, which may lack beside tool_calls`,
     'e.g. [{ role: "user", content: "Hello" }]',
   );
 }

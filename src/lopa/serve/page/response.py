@@ -19,7 +19,6 @@ _CHARSET, _HEAD = '<meta charset="utf-8">\n', "</title>\n"
 _IMPORTS = {
     "lopa-web": "./packages/lopa-web/browser.js",
     "@huggingface/tokenizers": "./packages/@huggingface/tokenizers/dist/tokenizers.mjs",
-    "@huggingface/jinja": "./packages/@huggingface/jinja/dist/index.js",
     "onnxruntime-web": "./packages/onnxruntime-web/dist/ort.wasm.min.mjs",
     "onnxruntime-web/webgpu": "./packages/onnxruntime-web/dist/ort.webgpu.min.mjs",
 }
