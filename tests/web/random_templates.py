@@ -88,7 +88,9 @@ class RandomTemplate:
         return self.pick(f"'{escaped}'", f"'{escaped}'", "'\\d\\'\\\n'", "'a' \"b\"")
 
     def statement(self, depth: int, in_loop: bool = False) -> str:
-        inner = lambda: "".join(self.statement(depth - 1, in_loop) for _ in range(self.rng.randrange(1, 3)))  # noqa: E731
+        def inner() -> str:
+            return "".join(self.statement(depth - 1, in_loop) for _ in range(self.rng.randrange(1, 3)))
+
         name = (
             self.pick("x", "y", "m", "c", "tools", "loop", "role") if self.rng.random() < 0.1 else self.pick("x", "y")
         )

@@ -78,7 +78,8 @@ def rendered(template: str, messages: Any, tools: Any = None) -> str | None:
     """Return the prompt of transformers, or None if the template fails."""
     names: dict[str, Any] = {"documents": None, "add_generation_prompt": True, **TOKENS}
     try:
-        found: str = _compile_jinja_template(template).render(messages=messages, tools=tools, **names)
+        compiled = _compile_jinja_template("").environment.from_string(template)
+        found: str = compiled.render(messages=messages, tools=tools, **names)
     except Exception:
         return None
     return found
@@ -121,78 +122,67 @@ def test_random_templates_are_equal_or_rejected() -> None:
     assert equal > RANDOM // 4
 
 
-@pytest.mark.parametrize(
-    ("template", "named"),
-    [
-        *(
-            (f"{{{{ 'b' | {name} }}}}", f"the filter {name} is")
-            for name in ("abs", "center", "constructor", "float", "sort")
-        ),
-        ("{{ x | tojson(default=1) }}", "the filter tojson with these arguments"),
-        ("{{ x | unique(attribute='a') }}", "the filter unique with these arguments"),
-        ("{{ x | trim('a', 'b') }}", "the filter trim with these arguments"),
-        *((f"{{{{ x is {name} }}}}", f"the test {name} is") for name in ("lower", "upper", "callable", "sameas")),
-        ("{{ x is defined(1) }}", "the test defined with these arguments"),
-        *(
-            (f"{{{{ x.{name}() }}}}", f"the method {name} is")
-            for name in ("format", "count", "append", "update", "zfill")
-        ),
-        ("{{ x.startswith('a', 1) }}", "the method startswith with these arguments"),
-        ("{{ x.split(sep='a') }}", "the method split with these arguments"),
-        ("{{ x.items }}", ".items without a call"),
-        ("{{ x.__class__ }}", ".__class__ without a call"),
-        *(
-            (f"{{% {name} %}}", f"the tag {name.split()[0]}")
-            for name in ("with x = 1", "call f()", "filter upper", "do x")
-        ),
-        ("{% for x in y recursive %}{% endfor %}", '"recursive"'),
-        ("{{ joiner(',') }}", "the function joiner"),
-        ("{{ caller() }}", "the variable caller"),
-        ("{{ loop.changed(1) }}", "the method changed"),
-        ("{% for x in y %}{{ loop.nothing }}{% endfor %}", "loop.nothing"),
-        ("{{ 2 ** 3 }}", "**"),
-        ("{{ 0x10 }}", " 0x10"),
-        ("{{ f(*x) }}", "such an argument"),
-        ("{{ x()() }}", "a call of a value"),
-        ("{{ '\\N{DASH}' }}", "the escape \\N"),
-        ("{% for x in [1] %}{{ tools }}{% endfor %}{% set tools = 1 %}", "a new value of tools"),
-        ("{% set loop = 1 %}", "the variable loop"),
-        ("{% break %}", "break or continue outside a loop"),
-    ],
-)
-def test_features_that_lopa_web_lacks_are_rejected_by_name(template: str, named: str) -> None:
-    """They are rejected where they are not reached, too."""
-    (found,) = answers(("{% if false %}" + template + "{% endif %}", [{"role": "user", "content": "a b"}], None))
-    assert named in found["error"]
+FEATURES: list[tuple[str, str]] = [
+    *(
+        (f"{{{{ 'b' | {name} }}}}", f"the filter {name} is")
+        for name in ("abs", "center", "constructor", "float", "sort")
+    ),
+    ("{{ x | tojson(default=1) }}", "the filter tojson with these arguments"),
+    ("{{ x | unique(attribute='a') }}", "the filter unique with these arguments"),
+    ("{{ x | trim('a', 'b') }}", "the filter trim with these arguments"),
+    *((f"{{{{ x is {name} }}}}", f"the test {name} is") for name in ("lower", "upper", "callable", "sameas")),
+    ("{{ x is defined(1) }}", "the test defined with these arguments"),
+    *((f"{{{{ x.{name}() }}}}", f"the method {name} is") for name in ("format", "count", "append", "update", "zfill")),
+    ("{{ x.startswith('a', 1) }}", "the method startswith with these arguments"),
+    ("{{ x.split(sep='a') }}", "the method split with these arguments"),
+    ("{{ x.items }}", ".items without a call"),
+    ("{{ x.__class__ }}", ".__class__ without a call"),
+    *((f"{{% {name} %}}", f"the tag {name.split()[0]}") for name in ("with x = 1", "call f()", "filter upper", "do x")),
+    ("{% for x in y recursive %}{% endfor %}", '"recursive"'),
+    ("{{ joiner(',') }}", "the function joiner"),
+    ("{{ caller() }}", "the variable caller"),
+    ("{{ loop.changed(1) }}", "the method changed"),
+    ("{% for x in y %}{{ loop.nothing }}{% endfor %}", "loop.nothing"),
+    ("{{ 2 ** 3 }}", "**"),
+    ("{{ 0x10 }}", " 0x10"),
+    ("{{ f(*x) }}", "such an argument"),
+    ("{{ x()() }}", "a call of a value"),
+    ("{{ '\\N{DASH}' }}", "the escape \\N"),
+    ("{% for x in [1] %}{{ tools }}{% endfor %}{% set tools = 1 %}", "a new value of tools"),
+    ("{% set loop = 1 %}", "the variable loop"),
+    ("{% break %}", "break or continue outside a loop"),
+]
+"""Templates with features that lopa-web lacks, and words of the errors."""
+VALUES = [
+    ("{{ messages[0].content.title() }}", 'title of "a bé"'),
+    ("{{ messages[0].content | int }}", 'int of "a bé"'),
+    ("{{ messages[0].content.upper() }}", 'another letter case of "é"'),
+    ("{{ ['\u200b'] }}", "of a text in a list"),
+    ("{{ messages[0].a.b }}", ".b of this undefined"),
+    ("{{ 'x'.count }}", ".count of a text"),
+    ("{{ messages[0]['items'] }}", '["items"]'),
+    ("{{ 'a' + 1 }}", "a text + this number"),
+    ("{{ 9007199254740991 + 1 }}", "an integer above 2 ** 53"),
+    ("{{ 1.5 // 1 }}", "// of a float"),
+    ("{{ range(3) }}", "a text of this object"),
+    ("{% set x = ['a'] | map('trim') %}{{ x | list }}{{ x | list }}", "a second use of a generator"),
+    ("{{ ['a'] | map('center') | list }}", "the filter center"),
+    ("{{ [1] | select('lower') | list }}", "the test lower"),
+    ("{{ 1 | tojson(ensure_ascii=true) }}", "tojson with ensure_ascii"),
+    ("{{ 'a'.replace('', 'b') }}", "an empty separator"),
+    ("{% set ns = namespace(a=1) %}{% for x in [1] if ns.a %}{% endfor %}", "a namespace in the condition"),
+    ("{{ strftime_now('%y') }}", "%y"),
+    ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),
+]
+"""Templates with values that lopa-web treats otherwise, and words of the errors."""
 
 
-@pytest.mark.parametrize(
-    ("template", "named"),
-    [
-        ("{{ messages[0].content.title() }}", 'title of "a bé"'),
-        ("{{ messages[0].content | int }}", 'int of "a bé"'),
-        ("{{ messages[0].content.upper() }}", 'another letter case of "é"'),
-        ("{{ ['\u200b'] }}", "of a text in a list"),
-        ("{{ messages[0].a.b }}", ".b of this undefined"),
-        ("{{ 'x'.count }}", ".count of a text"),
-        ("{{ messages[0]['items'] }}", '["items"]'),
-        ("{{ 'a' + 1 }}", "a text + this number"),
-        ("{{ 9007199254740991 + 1 }}", "an integer above 2 ** 53"),
-        ("{{ 1.5 // 1 }}", "// of a float"),
-        ("{{ range(3) }}", "a text of this object"),
-        ("{% set x = ['a'] | map('trim') %}{{ x | list }}{{ x | list }}", "a second use of a generator"),
-        ("{{ ['a'] | map('center') | list }}", "the filter center"),
-        ("{{ [1] | select('lower') | list }}", "the test lower"),
-        ("{{ 1 | tojson(ensure_ascii=true) }}", "tojson with ensure_ascii"),
-        ("{{ 'a'.replace('', 'b') }}", "an empty separator"),
-        ("{% set ns = namespace(a=1) %}{% for x in [1] if ns.a %}{% endfor %}", "a namespace in the condition"),
-        ("{{ strftime_now('%y') }}", "%y"),
-        ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),
-    ],
-)
-def test_values_that_differ_are_rejected_by_name(template: str, named: str) -> None:
-    (found,) = answers((template, [{"role": "user", "content": "a bé"}], None))
-    assert named in found["error"]
+def test_what_lopa_web_lacks_is_rejected_by_name() -> None:
+    """Features are rejected where they are not reached, too."""
+    chat = [{"role": "user", "content": "a bé"}]
+    cases = [("{% if false %}" + template + "{% endif %}", named) for template, named in FEATURES] + VALUES
+    for (template, named), found in zip(cases, answers(*((each, chat, None) for each, _ in cases)), strict=True):
+        assert named in found["error"], template
 
 
 @pytest.mark.parametrize("field", [{"2": 0, "1": 0}, 2**60, "\ud800"], ids=["keys", "integer", "surrogate"])
@@ -201,27 +191,31 @@ def test_messages_that_javascript_changes_are_rejected(field: Any) -> None:
     assert "failed: " in found["error"]
 
 
-@pytest.mark.parametrize(
-    ("template", "message", "is_rejected"),
-    [
-        ("<eot>{{ messages[0].content }}", {"content": "a eot"}, False),
-        ("{{ messages[0].content }}", {"content": "a <eot>"}, True),
-        ("{{ messages[0].content.replace('[', '<').replace(']', '>') }}", {"content": "[eot]"}, True),
-        ("{{ messages[0].content | replace('\\r', '') }}", {"content": "<e\rot>"}, True),
-        ("{{ '<' ~ messages[0].content ~ '>' }}", {"content": "eot"}, True),
-        ("{{ messages[0].content.split('|') | join }}", {"content": "<e|ot>"}, True),
-        ("{{ messages[0].content[::-1] | upper }}", {"content": ">toe<"}, True),
-        ("{{ messages[0] | tojson }}", {"content": "a", "x": {"<eot>": 1}}, True),
-        ("{% for k in messages[0] %}{{ k }}{% endfor %}", {"content": "a", "<eot>": 1}, True),
-        ("<eot>{{ messages[0].content.strip() }}<eot>", {"content": " <e"}, False),
-        ("{{ '<eot>x'.replace('x', messages[0].content) | trim }}", {"content": "ot>"}, False),
-    ],
-)
-def test_only_the_template_writes_control_tokens(template: str, message: Any, is_rejected: bool) -> None:
-    chat = [{"role": "user", **message}]
-    (found,) = text_answers({"template": template, "messages": chat, "settings": {}, "tokens": ["<s>", "<EOT>"]})
-    assert ("a message with the special token" in found.get("error", "")) == is_rejected
-    assert is_rejected or found == {"text": rendered(template, chat)}
+CONTROL = [
+    ("<eot>{{ messages[0].content }}", {"content": "a eot"}, False),
+    ("{{ messages[0].content }}", {"content": "a <eot>"}, True),
+    ("{{ messages[0].content.replace('[', '<').replace(']', '>') }}", {"content": "[eot]"}, True),
+    ("{{ messages[0].content | replace('\\r', '') }}", {"content": "<e\rot>"}, True),
+    ("{{ '<' ~ messages[0].content ~ '>' }}", {"content": "eot"}, True),
+    ("{{ messages[0].content.split('|') | join }}", {"content": "<e|ot>"}, True),
+    ("{{ messages[0].content[::-1] | upper }}", {"content": ">toe<"}, True),
+    ("{{ messages[0] | tojson }}", {"content": "a", "x": {"<eot>": 1}}, True),
+    ("{% for k in messages[0] %}{{ k }}{% endfor %}", {"content": "a", "<eot>": 1}, True),
+    ("<eot>{{ messages[0].content.strip() }}<eot>", {"content": " <e"}, False),
+    ("{{ '<eot>x'.replace('x', messages[0].content) | trim }}", {"content": "ot>"}, False),
+]
+"""Templates, messages, and whether these would have a part in a control token."""
+
+
+def test_only_the_template_writes_control_tokens() -> None:
+    names = {"settings": {}, "tokens": ["<s>", "<EOT>"]}
+    cases = [(template, [{"role": "user", **message}], is_rejected) for template, message, is_rejected in CONTROL]
+    found = text_answers(*({"template": template, "messages": chat, **names} for template, chat, _ in cases))
+    for (template, chat, is_rejected), answer in zip(cases, found, strict=True):
+        if is_rejected:
+            assert 'a message with the special token "<EOT>"' in answer["error"], template
+        else:
+            assert answer == {"text": rendered(template, chat)}
 
 
 def test_content_may_lack_beside_calls_as_in_python() -> None:

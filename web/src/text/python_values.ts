@@ -278,7 +278,7 @@ export function isIn(one: Value, all: Value): boolean {
   if (isText(all)) return all.text.includes(text(one));
   if (all instanceof Map)
     return isList(one) || one instanceof Map ? raise("a list as a key") : isText(one) && all.has(one.text);
-  if (isGenerator(all)) reject("`in` of a generator");
+  if (isGenerator(all) || (all instanceof Items && !isText(one) && !isInt(one))) reject("`in` of such items");
   return itemsOf(all).some((each) => isEqual(each, one));
 }
 
