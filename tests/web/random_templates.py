@@ -1,6 +1,8 @@
 """Random templates of the forms that lopa-web allows, of some that it rejects, and random values for them."""
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 PIECES = (
@@ -74,9 +76,9 @@ class RandomTemplate:
         self.name = "f"
         self.text = START + "".join(self.statement(2) for _ in range(self.rng.randrange(1, 4)))
 
-    def pick(self, *choices: Any) -> Any:
+    def pick(self, *choices: str | Callable[[], str]) -> str:
         chosen = self.rng.choice(choices)
-        return chosen() if callable(chosen) else chosen
+        return chosen if isinstance(chosen, str) else chosen()
 
     def words(self, most: int = 3) -> str:
         return "".join(self.rng.choices(PIECES, k=self.rng.randrange(most + 1)))
@@ -167,7 +169,7 @@ class RandomTemplate:
         return self.rng.choice(kinds)(depth)
 
     def other(self, depth: int) -> str:
-        one, two = (lambda: self.any(depth - 1)), (lambda: self.any(depth - 1))
+        one, two = partial(self.any, depth - 1), partial(self.any, depth - 1)
         if depth <= 0:
             return self.pick("none", "missing", "x", "y", "m", "c", "ns.a", "ns.b", "()", "m.x", "x.role", "'a'.text")
         return self.pick(
@@ -187,12 +189,12 @@ class RandomTemplate:
         )
 
     def text_(self, depth: int) -> str:
-        text, one = (lambda: self.text_(depth - 1)), (lambda: self.any(depth - 1))
+        text, one = partial(self.text_, depth - 1), partial(self.any, depth - 1)
         if self.rng.random() < 0.05 and depth > 0:
             return self.any(depth - 1)
         if depth <= 0 or self.rng.random() < 0.2:
             return self.pick(self.literal, self.literal, "m.role", "messages[0].content", "m['content']", "bos_token")
-        number = lambda: self.pick("1", "-1", "2", "0", "-9", "9", "none")  # noqa: E731
+        number = partial(self.pick, "1", "-1", "2", "0", "-9", "9", "none")
         return self.pick(
             lambda: f"({text()} {self.pick('+', '~', '+')} {text()})",
             lambda: f"({one()} ~ {one()})",
@@ -237,7 +239,7 @@ class RandomTemplate:
         return self.name + self.pick("()", "(1)", "('a', 2)", "(x=3)", "(m)", "(1, y='b')", f"({one})")
 
     def number(self, depth: int) -> str:
-        number = lambda: self.number(depth - 1)  # noqa: E731
+        number = partial(self.number, depth - 1)
         if self.rng.random() < 0.05 and depth > 0:
             return self.any(depth - 1)
         if depth <= 0 or self.rng.random() < 0.2:
@@ -255,7 +257,7 @@ class RandomTemplate:
         )
 
     def truth(self, depth: int) -> str:
-        one, two = (lambda: self.any(depth - 1)), (lambda: self.any(depth - 1))
+        one, two = partial(self.any, depth - 1), partial(self.any, depth - 1)
         if depth <= 0:
             if self.loops and self.rng.random() < 0.5:
                 return self.pick(
@@ -283,7 +285,7 @@ class RandomTemplate:
                 "messages", "tools", "[]", "[1, 'b', none]", "['b', 'a']", "range(3)", "(1, 2)", "m.tool_calls or []"
             )
         items, test = (
-            (lambda: self.items(depth - 1)),
+            partial(self.items, depth - 1),
             self.pick("'string'", "'none'", "'eq', 1", "'defined'", "'in', ['a']"),
         )
         name = self.pick("'role'", "'content'", "'role'", "'missing'", "'a.b'", "0")
@@ -372,7 +374,7 @@ def random_chat(rng: random.Random) -> tuple[list[dict[str, Any]], list[Any]]:
     messages: list[dict[str, Any]] = []
     for _ in range(rng.randrange(1, 4)):
         role = rng.choice(("user", "assistant", "system", "tool"))
-        message = {"role": role, "content": "".join(rng.choices(PIECES, k=rng.randrange(6)))}
+        message: dict[str, Any] = {"role": role, "content": "".join(rng.choices(PIECES, k=rng.randrange(6)))}
         if rng.random() < 0.3:
             message["tool_calls"] = [{"function": {"name": "f", "arguments": random_value(rng)}}]
         if rng.random() < 0.2:

@@ -191,7 +191,7 @@ def test_messages_that_javascript_changes_are_rejected(field: Any) -> None:
     assert "failed: " in found["error"]
 
 
-CONTROL = [
+CONTROL: list[tuple[str, dict[str, Any], bool]] = [
     ("<eot>{{ messages[0].content }}", {"content": "a eot"}, False),
     ("{{ messages[0].content }}", {"content": "a <eot>"}, True),
     ("{{ messages[0].content.replace('[', '<').replace(']', '>') }}", {"content": "[eot]"}, True),
@@ -208,7 +208,7 @@ CONTROL = [
 
 
 def test_only_the_template_writes_control_tokens() -> None:
-    names = {"settings": {}, "tokens": ["<s>", "<EOT>"]}
+    names: dict[str, Any] = {"settings": {}, "tokens": ["<s>", "<EOT>"]}
     cases = [(template, [{"role": "user", **message}], is_rejected) for template, message, is_rejected in CONTROL]
     found = text_answers(*({"template": template, "messages": chat, **names} for template, chat, _ in cases))
     for (template, chat, is_rejected), answer in zip(cases, found, strict=True):
@@ -219,19 +219,13 @@ def test_only_the_template_writes_control_tokens() -> None:
 
 
 def test_content_may_lack_beside_calls_as_in_python() -> None:
-    call = {"function": {"name": "f", "arguments": {}}}
-    chats = [
-        [{"role": "user", "content": "a"}, {"role": "assistant", **fields}]
-        for fields in (
-            *(
-                {"content": None, "tool_calls": [call]},
-                {"tool_calls": [call]},
-                {"content": None, "function_call": call},
-            ),
-            *({"content": None, "tool_calls": []}, {"content": None}, {"content": None, "function_call": {}}),
-        )
+    call: Any = {"function": {"name": "f", "arguments": {}}}
+    fields: list[dict[str, Any]] = [
+        *({"content": None, "tool_calls": [call]}, {"tool_calls": [call]}, {"content": None, "function_call": call}),
+        *({"content": None, "tool_calls": []}, {"content": None}, {"content": None, "function_call": {}}),
     ]
-    for chat, answer in zip(chats, answers(*((STYLES["tiny"], each, None) for each in chats)), strict=True):
+    given = [[{"role": "user", "content": "a"}, {"role": "assistant", **each}] for each in fields]
+    for chat, answer in zip(given, answers(*((STYLES["tiny"], each, None) for each in given)), strict=True):
         try:
             expected = RenderedChat(STYLES["tiny"], chat, TOKENS, name="t").text
         except BadInputError:
