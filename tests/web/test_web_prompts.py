@@ -20,6 +20,9 @@ from lopa.runtime.text.chat_template import RenderedChat
 pytestmark = [pytest.mark.web, no_web]
 RANDOM = int(os.environ.get("LOPA_WEB_TEMPLATES", "400"))
 """Random templates."""
+ENVIRONMENT = _compile_jinja_template("").environment.overlay()
+ENVIRONMENT.filters = {**ENVIRONMENT.filters, "safe": ENVIRONMENT.filters["string"]}
+"""transformers' environment. As in lopa.runtime.template, no text escapes another one."""
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 STYLES = {
     **TEMPLATES,
@@ -33,7 +36,8 @@ STYLES = {
     "{{ x is defined }}{% for i in range(4, 0, -2) %}{{ i }}{% else %}none{% endfor %}{{ range(3) | length }}",
     "loop controls": "{% for m in messages %}{% for i in range(4) %}{{ i }};{% if i == 1 %}a{% continue %}{% endif %}"
     "{% if i == 2 %}b{% break %}{% endif %}c{% endfor %}{{ m.role }}"
-    "{% if loop.last %}{% break %}{% endif %}\n{% endfor %}",
+    "{% if loop.last %}{% break %}{% endif %}\n{% else %}none{% endfor %}"
+    "{% for i in range(2) %}{% continue %}{% else %}none{% endfor %}",
     "strip": "{% for m in messages %}{{ m.content.strip() }}|{{ m.content.lstrip('\\n a') }}|{{ m.content | trim }}|"
     "{{ m.content.rstrip(' >') }}|{{ m.content | length }}|{{ m.content.strip('') }}\r\n{% endfor %}",
     "roles": "{% for m in messages %}{{ m.role | capitalize }}{{ m.role.title() }}{{ '12' | int + 1 }}{{ m.title }}"
@@ -50,7 +54,7 @@ TOOLS = [
 ]
 WORDS = (
     *("hello", "  lead", "trail \n", "\n\nx\n", "<think>\n a \n</think>\n\n  indented", "</think>", "\ufeffa\ufeff"),
-    *("\x85b\x85", "\x1cc", "🍎🍎", "", "a\r\nb", "{{ x }}", "'q' \"d\" <b> & \u2028"),
+    *("\x85b\x85", "\x1cc", "\x1fd\x1f", "🍎🍎", "", "a\r\nb", "{{ x }}", "'q' \"d\" <b> & \u2028"),
 )
 
 
@@ -78,8 +82,7 @@ def rendered(template: str, messages: Any, tools: Any = None) -> str | None:
     """Return the prompt of transformers, or None if the template fails."""
     names: dict[str, Any] = {"documents": None, "add_generation_prompt": True, **TOKENS}
     try:
-        compiled = _compile_jinja_template("").environment.from_string(template)
-        found: str = compiled.render(messages=messages, tools=tools, **names)
+        found: str = ENVIRONMENT.from_string(template).render(messages=messages, tools=tools, **names)
     except Exception:
         return None
     return found
@@ -165,6 +168,7 @@ VALUES = [
     ("{{ 9007199254740991 + 1 }}", "an integer above 2 ** 53"),
     ("{{ 1.5 // 1 }}", "// of a float"),
     ("{{ range(3) }}", "a text of this object"),
+    ("{{ 'a' in (['a'] | map('trim')) }}", "`in` of such items"),
     ("{% set x = ['a'] | map('trim') %}{{ x | list }}{{ x | list }}", "a second use of a generator"),
     ("{{ ['a'] | map('center') | list }}", "the filter center"),
     ("{{ [1] | select('lower') | list }}", "the test lower"),
