@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,14 @@ def chats(number: int) -> Iterator[list[dict[str, Any]]]:
         yield [*messages, {"role": "user", "content": f"{rng.choice(WORDS)}?"}]
 
 
+compiled = lru_cache(ENVIRONMENT.from_string)
+
+
 def rendered(template: str, messages: Any, tools: Any = None) -> str | None:
     """Return the prompt of transformers, or None if the template fails."""
     names: dict[str, Any] = {"documents": None, "add_generation_prompt": True, **TOKENS}
     try:
-        found: str = ENVIRONMENT.from_string(template).render(messages=messages, tools=tools, **names)
+        found: str = compiled(template).render(messages=messages, tools=tools, **names)
     except Exception:
         return None
     return found
