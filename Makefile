@@ -108,12 +108,13 @@ test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready $(BUNDL
 	npm run --prefix $(WEB) --silent build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web tests/interfaces
 
-# Token ids of 50,000 random texts with each tokenizer and 50,000 random templates, compared with Python. `test-web`
-# compares 300 and 400.
+# Token ids of 50,000 random texts with each tokenizer, 20,000 tokenizers with random changes and 50,000 random templates,
+# compared with Python. `test-web` compares 300, 150 and 400.
 web-texts: $(VENV)/test-ready $(WEB)/node_modules/ready ## 50,000 texts with each tokenizer and 50,000 templates in lopa-web
 	npm run --prefix $(WEB) --silent build
-	LOPA_WEB_TEXTS=50000 LOPA_WEB_TEMPLATES=50000 OMP_NUM_THREADS=1 $(BIN)/pytest -m web -o faulthandler_timeout=3600 \
-		tests/web/test_web_token_ids.py tests/web/test_web_prompts.py
+	LOPA_WEB_TEXTS=50000 LOPA_WEB_MUTATIONS=20000 LOPA_WEB_TEMPLATES=50000 OMP_NUM_THREADS=1 $(BIN)/pytest -m web \
+		-o faulthandler_timeout=3600 tests/web/test_web_token_ids.py tests/web/test_web_tokenizer_mutations.py \
+		tests/web/test_web_prompts.py
 
 $(CHROMIUM)/ready: $(VENV)/test-ready
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \

@@ -7,18 +7,18 @@ import json
 import os
 import random
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import tokenizers
 from tests.runtime.text.hostile_tokenizers import files, library_tokenizer
 from tests.runtime.text.tokenizer_kinds import EXPRESSIONS, GPT_2, KINDS
-from tests.web.installed import no_web, text_answers
-from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+from tests.web.installed import no_web, run_node, text_answers
+from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.web, no_web]
 NUMBER = int(os.environ.get("LOPA_WEB_TEXTS", "300"))
 """Texts for each tokenizer."""
 TINY = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
-REJECTED = {"T5": "Unigram", "ALBERT": "Unigram", "DeBERTa 2": "Unigram", "BERT": "continuing_subword_prefix"}
+REJECTED = {"T5": "Unigram", "ALBERT": "Unigram", "DeBERTa 2": "Unigram", "BERT": "WordPiece"}
 """Kinds that lopa-web rejects, and what its error names."""
 EQUAL = [*(kind for kind in KINDS if kind not in REJECTED), "the toy", *EXPRESSIONS]
 PIECES = (
@@ -52,28 +52,21 @@ DIFFERENT = (
 """Texts that the npm package encodes differently by itself."""
 CATEGORIES = re.findall("[A-Z][a-z]", "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCo")
 NEVER_ASSIGNED = "".join(map(chr, (*range(0xFDD0, 0xFDF0), *range(0x40000, 0x41000), 0x1FFFE, 0x10FFFF)))
+UNICODE_17 = "".join(
+    map(chr, (0x88F, 0xA7CE, 0xFBC3, *range(0x1ACF, 0x1AEC), *range(0x11DB0, 0x11DEA), *range(0x323B0, 0x32400)))
+)
+"""Characters that node knows and tokenizers does not."""
 
 
 @lru_cache(maxsize=1)
 def characters() -> tuple[str, ...]:
-    """Return the characters of each general category of Unicode 16, Oniguruma's, and unassigned ones.
-
-    Marks that the normalizer of tokenizers does not know yet are left out: its Unicode is older.
-    """
+    """Return the characters of each general category of Unicode 16, Oniguruma's, and unassigned ones."""
     text = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
-    found = [NEVER_ASSIGNED]
+    found = [NEVER_ASSIGNED, UNICODE_17]
     for category in CATEGORIES:
         split = pre_tokenizers.Split(Regex(rf"\p{{{category}}}+"), "removed", invert=True)
-        members = "".join(piece for piece, _ in split.pre_tokenize_str(text))
-        found.append("".join(filter(is_known_to_normalizer, members)) if category[0] == "M" else members)
+        found.append("".join(piece for piece, _ in split.pre_tokenize_str(text)))
     return tuple(found)
-
-
-def is_known_to_normalizer(mark: str) -> bool:
-    """Return whether the normalizer orders a mark by its combining class."""
-    order = normalizers.NFD().normalize_str
-    moves = order(f"a\u0345{mark}") != f"a\u0345{mark}" or order(f"a{mark}\u0334") != f"a{mark}\u0334"
-    return unicodedata.category(mark) != "Cn" and (moves or unicodedata.combining(mark) == 0)
 
 
 def texts(number: int, seed: str) -> Iterator[str]:
@@ -173,29 +166,64 @@ def test_dollars_and_settings_of_added_tokens_are_those_of_python() -> None:
 @pytest.mark.parametrize("kind", REJECTED)
 def test_other_kinds_are_rejected_by_name(kind: str) -> None:
     (found,) = text_answers({"tokenizer": json.dumps(KINDS[kind]())})
-    assert found["error"].startswith(f"BadInputError: the tokenizer of bundle: {REJECTED[kind]} is not supported")
+    named = f'model.type = "{REJECTED[kind]}" is not supported'
+    assert found["error"].startswith(f"BadInputError: the tokenizer of bundle: {named}")
     assert "decode in Python" in found["error"]
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"normalizer": {"type": "Lowercase"}}, "normalizer Lowercase"),
-        ({"pre_tokenizer": {"type": "Punctuation", "behavior": "Isolated"}}, "pre_tokenizer Punctuation"),
-        ({"decoder": {"type": "CTC"}}, "decoder CTC"),
-        ({"model": {**TINY["model"], "merges": None}}, "a model without merges"),
+        ({"normalizer": {"type": "Lowercase"}}, 'normalizer = "Lowercase"'),
+        ({"pre_tokenizer": {"type": "Punctuation", "behavior": "Isolated"}}, 'pre_tokenizer = "Punctuation"'),
+        ({"decoder": {"type": "CTC"}}, 'decoder = "CTC"'),
+        ({"model": {**TINY["model"], "merges": None}}, "model.merges = null"),
         ({"model": {**TINY["model"], "dropout": 0.5}}, "dropout"),
         ({"added_tokens": [{**TINY["added_tokens"][0], "single_word": True}]}, "single_word"),
         (
             with_splits({"type": "Split", "pattern": {"String": "a"}, "behavior": "Contiguous", "invert": False}),
-            "Split",
+            'behavior = "Contiguous"',
         ),
-        (with_splits({"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}), "(a+)+$"),
+        (
+            with_splits({"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}),
+            "(a+)+$",
+        ),
     ],
 )
 def test_what_differs_is_rejected_by_name(change: dict[str, Any], named: str) -> None:
     (found,) = text_answers({"tokenizer": json.dumps({**TINY, **change})})
     assert named in found["error"]
+
+
+def test_merges_that_write_a_special_token_are_split_as_in_python() -> None:
+    mark = "<|mask|>"
+    steps = [mark[:size] for size in range(2, len(mark) + 1)]
+    vocab = {**TINY["model"]["vocab"]}
+    for step in steps:
+        vocab.setdefault(step, len(vocab))
+    merges = [
+        *([step[:-1], step[-1]] for step in steps),
+        *(merge.split(" ") if isinstance(merge, str) else merge for merge in TINY["model"]["merges"]),
+    ]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    content = {**TINY, "model": {**TINY["model"], "vocab": vocab, "merges": merges}, "pre_tokenizer": byte_level}
+    assert library_tokenizer(content).encode(f"a{mark}", add_special_tokens=False).ids[-1] == vocab[mark]
+    backend = tokenizer_from_text(json.dumps(content).encode(), Path("t"), expected="e", remedy="r")
+    product = Tokenizer(backend, {}, None, source="a bundle")
+    given = [mark, f"a{mark}é{mark}", f"{mark[:-1]}{mark} {mark}|>", f"🙂{mark}{mark[1:]}"]
+    _, *found = text_answers({"tokenizer": json.dumps(content)}, *given)
+    assert [answer["ids"] for answer in found] == [product.encode(each, add_bos=False) for each in given]
+
+
+def test_an_old_engine_rejects_characters_that_it_does_not_know() -> None:
+    """The module stands in for a browser of 2023."""
+    old = "const { test } = RegExp.prototype; RegExp.prototype.test = function (text) "
+    old += '{ return text !== "\\u{10d4a}" && test.call(this, text); };'
+    options = {"NODE_OPTIONS": f"--import=data:text/javascript,{quote(old)}"}
+    lines = ({"tokenizer": json.dumps(TINY)}, "a", "a\U00040000")
+    _, known, new = map(json.loads, run_node("texts.mjs", requests=lines, environment=options).stdout.splitlines())
+    assert known["text"] == "a"
+    assert "newer than this browser" in new["error"]
 
 
 HARMLESS = ("post_processor: template", "decoder: strip", "token", "added tokens")

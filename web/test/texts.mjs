@@ -2,12 +2,14 @@
 //
 //   node texts.mjs < LINES
 //
-// A line is the text of a tokenizer.json to open, {"tokenizer": ...}, a text to encode, or a chat to render, {"template":
-// ..., "messages": ..., "settings": ...}, perhaps with "tools" or "tokens". Each has a line of the output: {"error": ...}, {}, {"ids", "text"} or {"text"}.
+// A line is the text of a tokenizer.json to open, {"tokenizer": ...}, a text to encode, ids to decode as a whole and as a
+// stream, or a chat to render, {"template": ..., "messages": ..., "settings": ...}, perhaps with "tools" or "tokens". Each
+// has a line of the output: {"error": ...}, {}, {"ids", "text"}, {"text", "pieces"} or {"text"}.
 import { createInterface } from "node:readline";
 
 import { textFromMessages } from "../dist/text/chat_template.js";
 import { renderer } from "../dist/text/python_template.js";
+import { textStream } from "../dist/text/text_stream.js";
 import { openTokenizer } from "../dist/text/tokenizer.js";
 
 const special_tokens = { mask: null, eos: null, pad: null, bos: null };
@@ -18,6 +20,10 @@ async function answer(given) {
   if (typeof given === "string") {
     const ids = tokenizer.encode(given, false, false);
     return { ids, text: tokenizer.decode(ids) };
+  }
+  if (Array.isArray(given)) {
+    const stream = textStream(tokenizer, []);
+    return { text: tokenizer.decode(given), pieces: [...given.map((id) => stream.push([id])), stream.finish()] };
   }
   if (given.tokenizer !== undefined) {
     const read = async (name) => new TextEncoder().encode(name === "tokenizer.json" ? given.tokenizer : "{}");

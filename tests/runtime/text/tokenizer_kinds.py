@@ -130,7 +130,8 @@ def _sentence_piece(normalizer: Any, pre_tokenizer: Any, decoder: Any) -> dict[s
         tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoder
     names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    return _trained(tokenizer, trainers.BpeTrainer(vocab_size=400, special_tokens=names, show_progress=False))
+    made = _trained(tokenizer, trainers.BpeTrainer(vocab_size=400, special_tokens=names, show_progress=False))
+    return {**made, "added_tokens": made["added_tokens"][:3]}
 
 
 def _unigram(*normalizers_: dict[str, Any], pre_tokenizer: Any) -> dict[str, Any]:

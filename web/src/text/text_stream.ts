@@ -22,6 +22,10 @@ export interface TextStream {
   finish(): string;
 }
 
+// Later ids may change a text, so positions in it are those of Python: whole characters.
+const lengthOf = (text: string): number => [...text].length;
+const behind = (text: string, length: number): string => [...text].slice(length).join("");
+
 export function textStream(tokenizer: Tokenizer, stops: readonly string[]): TextStream {
   /** Number of final characters, including those that may begin a stop string. */
   let finalCharacters = 0;
@@ -34,15 +38,14 @@ export function textStream(tokenizer: Tokenizer, stops: readonly string[]): Text
   let pending = "";
 
   /** Return the text of the window after the context. */
-  const newText = (): string =>
-    tokenizer.decode(window).slice(tokenizer.decode(window.slice(0, context)).length);
+  const newText = (): string => behind(tokenizer.decode(window), lengthOf(tokenizer.decode(window.slice(0, context))));
 
   /** Return newly final text. U+FFFD at the end is not final, since it may be an incomplete character. */
   const finalText = (): string => {
     const text = newText();
     const final = text.replace(REPLACEMENTS_AT_END, "");
-    const fresh = final.slice(returned);
-    returned = final.length;
+    const fresh = behind(final, returned);
+    returned = lengthOf(final);
     if (final !== "" && final === text) {
       window = window.slice(context);
       context = window.length;
@@ -85,7 +88,7 @@ export function textStream(tokenizer: Tokenizer, stops: readonly string[]): Text
     },
     finish() {
       if (stream.stopped) return "";
-      return withoutStop(newText().slice(returned)) + pending;
+      return withoutStop(behind(newText(), returned)) + pending;
     },
   };
   return stream;

@@ -1,25 +1,19 @@
-/** Text to token ids and back, with the tokenizer of a bundle and the package @huggingface/tokenizers. */
-
-import { Tokenizer as Backend } from "@huggingface/tokenizers";
+/** Text to token ids and back, with the tokenizer of a bundle equal to those of Python. */
 
 import type { Bundle } from "../bundle/bundle.js";
-import { isObject, objectFromJson, type JsonObject } from "../bundle/record.js";
+import { objectFromJson } from "../bundle/record.js";
 import { PromptTooLongError, reject, shown, withErrorsAsBadInput } from "../errors.js";
 import { isMarkup, templateOfSettings, textFromMessages, type Message } from "./chat_template.js";
-import { supportedParts } from "./tokenizer_parts.js";
+import { encoderOf, type AddedToken } from "./encoder.js";
 
 export const TOKENIZER_NAME = "tokenizer.json";
 export const TOKENIZER_CONFIG_NAME = "tokenizer_config.json";
 /** Characters of a text that fit into one position, at most: a longer text is rejected before it is encoded. */
 const MAX_CHARACTERS_PER_POSITION = 256;
+/** True where Unicode is older than 16, as which Python's tokenizers classifies characters. */
+const IS_OLD = !/\p{L}/u.test("\u{10d4a}");
 const EXPECTED = "the files that lopa-export onnx wrote, and a tokenizer that lopa-web supports";
 const REMEDY = "export the checkpoint again, or decode in Python";
-
-interface AddedToken {
-  readonly id: number;
-  readonly content: string;
-  readonly special: boolean;
-}
 
 /** The tokenizer of one bundle. */
 export interface Tokenizer {
@@ -45,39 +39,53 @@ export interface Tokenizer {
  * special tokens. */
 export async function openTokenizer({ files, manifest, read }: Bundle): Promise<Tokenizer> {
   const { location } = files;
-  const [definition, settings] = await Promise.all(
-    [TOKENIZER_NAME, TOKENIZER_CONFIG_NAME].map(async (name) =>
-      objectFromJson(await read(name), `${location}/${name}`, REMEDY),
-    ),
-  );
+  const [bytes, settingsBytes] = await Promise.all([read(TOKENIZER_NAME), read(TOKENIZER_CONFIG_NAME)]);
+  const definition = objectFromJson(bytes, `${location}/${TOKENIZER_NAME}`, REMEDY);
+  const settings = objectFromJson(settingsBytes, `${location}/${TOKENIZER_CONFIG_NAME}`, REMEDY);
   const { mask, eos, pad, bos, stops = [] } = manifest.special_tokens;
-  const named = new Set([mask, eos, pad, bos, ...stops].filter((id) => id !== null));
+  const roles = [mask, eos, pad, bos, ...stops].filter((id) => id !== null);
   return withErrorsAsBadInput(`the tokenizer of ${location}`, EXPECTED, REMEDY, () => {
-    const parts = supportedParts(definition!);
-    const added = addedTokens(definition!);
-    const backend = new Backend(parts, {});
-    const missing = [...named].filter((id) => backend.id_to_token(id) === undefined);
+    const { added, tokens, unknown, encode: idsOf, textOf } = encoderOf(definition);
+    // Python's numbers of ids are whole.
+    if (/[^\s{}[\],:\da-z]|\d[a-z]/i.test(new TextDecoder().decode(bytes).replace(/"(?:[^"\\]+|\\.)*"/g, ""))) {
+      throw new Error("a number with a fraction or a sign is not supported");
+    }
+    const missing = roles.filter((id) => !tokens.has(id));
     if (missing.length) {
       reject(`${location}/${TOKENIZER_NAME} has no token for the ids ${missing.join(", ")}`, EXPECTED, REMEDY);
     }
-    const template = manifest.chat_template ?? templateOfSettings(settings!);
+    const template = manifest.chat_template ?? templateOfSettings(settings);
     const isControl = ({ id, content, special }: AddedToken): boolean =>
-      special || named.has(id) || (template !== null && isMarkup(content, template));
+      special || roles.includes(id) || (template !== null && isMarkup(content, template));
     // Ids that text never becomes, unless special_tokens is set: special tokens, those that the manifest names, and
-    // markup of the chat template
-    const control = new Set([...named, ...added.filter(isControl).map((token) => token.id)]);
-    // The same tokenizer without control tokens
-    const literal = new Backend({ ...parts, added_tokens: added.filter((token) => !control.has(token.id)) }, {});
+    // markup of the chat template. A tokenizer may use an ordinary character for padding, which stays text.
+    const control = new Set([
+      ...roles.filter((id) => [...tokens.get(id)!].length > 1),
+      ...added.filter(isControl).map((token) => token.id),
+    ]);
+    const hidden = new Set(added.filter((token) => token.special).map((token) => token.content));
     const maxCharacters = manifest.dimensions.max_positions * MAX_CHARACTERS_PER_POSITION;
 
     /** Return the ids of `text` without any control token. */
     const literalIds = (text: string): number[] => {
-      const ids = encoded(literal, text);
-      const found = ids.find((id) => control.has(id));
+      const ids = idsOf(text, control);
       // The model's vocabulary may contain a special token's text as a word, so split it. Unknown text stays.
-      const content = added.find((token) => token.id === found)?.content ?? "";
-      const place = content.length < 2 ? -1 : text.indexOf(content);
-      return place < 0 ? ids : [text.slice(0, place + 1), text.slice(place + 1)].flatMap(literalIds);
+      for (const [index, id] of ids.entries()) {
+        if (!control.has(id) || id === unknown) continue;
+        const token = tokens.get(id)!;
+        const content = textOf(["a", token]).slice(1);
+        if ([...content].length < 2) continue;
+        // The place of this token is that of as many texts like it as the tokens up to here have.
+        const before = ids.slice(0, index + 1).map((each) => tokens.get(each)).join("");
+        let place = -1;
+        for (let at = -1; (at = before.indexOf(token, at + 1)) >= 0; ) {
+          place = text.indexOf(content, place + 1);
+          if (place < 0) reject(`a text with the special token ${shown(token)}`, "text without it", "remove it");
+        }
+        const next = place + (text.codePointAt(place)! > 0xffff ? 2 : 1);
+        return [text.slice(0, next), text.slice(next)].flatMap(literalIds);
+      }
+      return ids;
     };
     const encode: Tokenizer["encode"] = (prompt, addBos, specialTokens) => {
       if (/\p{Surrogate}/u.test(prompt)) {
@@ -86,6 +94,9 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
           "text that can be encoded as UTF-8",
           "convert the input to UTF-8",
         );
+      }
+      if (IS_OLD && /\p{Cn}/u.test(prompt)) {
+        reject(`prompt has characters that are newer than this browser: ${shown(prompt)}`, "older characters", "update it");
       }
       if (prompt.length > maxCharacters) {
         reject(
@@ -96,14 +107,14 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
           PromptTooLongError,
         );
       }
-      let ids = encoded(backend, prompt);
+      let ids = idsOf(prompt);
       if (!specialTokens && ids.some((id) => control.has(id))) ids = literalIds(prompt);
       return !addBos || bos === null || ids[0] === bos ? ids : [bos, ...ids];
     };
     return {
       specialIds: new Set(added.filter((token) => token.special).map((token) => token.id)),
       shownMarkup: new Map(
-        added.filter((token) => !token.special && !named.has(token.id)).map((token) => [token.id, token.content]),
+        added.filter((token) => !token.special && !roles.includes(token.id)).map((token) => [token.id, token.content]),
       ),
       encode,
       async chat(messages, specialTokens) {
@@ -114,7 +125,7 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
             "use a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
           );
         }
-        const text = await textFromMessages(template, messages, settings!, location);
+        const text = await textFromMessages(template, messages, settings, location);
         // Only the template itself may write control tokens.
         const texts = [messages.map((each) => each.content).join("")];
         JSON.stringify(messages, (name, value: unknown) => (texts.push(name, value as string), value));
@@ -130,24 +141,10 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
         return encode(text, false, true);
       },
       decode: (ids) =>
-        ids.length
-          ? backend.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false })
-          : "",
+        textOf(ids.map((id) => tokens.get(id)!).filter((token) => token !== undefined && !hidden.has(token))),
     };
   });
 }
 
 /** Return `text` as templates and normalizers may change it. */
 const folded = (text: string): string => text.normalize("NFC").toLowerCase();
-
-const encoded = (backend: Backend, text: string): number[] => backend.encode(text, { add_special_tokens: false }).ids;
-
-function addedTokens(definition: JsonObject): AddedToken[] {
-  const found = Array.isArray(definition["added_tokens"]) ? (definition["added_tokens"] as unknown[]) : [];
-  return found.filter(isObject).map((token) => ({
-    ...token,
-    id: Number(token["id"]),
-    content: String(token["content"]),
-    special: token["special"] === true,
-  }));
-}

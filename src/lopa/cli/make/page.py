@@ -16,7 +16,6 @@ from lopa.serve.page.response import page_text_without_server, scripts_without_s
 
 _PAGE = Product("page", "service_worker.js")
 _PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "@huggingface/tokenizers": ("dist/tokenizers.mjs",),
     "onnxruntime-web": (
         "dist/ort.wasm.min.mjs",
         "dist/ort-wasm-simd-threaded.mjs",

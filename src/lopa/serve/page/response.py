@@ -18,7 +18,6 @@ _CHARSET, _HEAD = '<meta charset="utf-8">\n', "</title>\n"
 """Ends of the lines behind which a page without a server gets its policy and its scripts."""
 _IMPORTS = {
     "lopa-web": "./packages/lopa-web/browser.js",
-    "@huggingface/tokenizers": "./packages/@huggingface/tokenizers/dist/tokenizers.mjs",
     "onnxruntime-web": "./packages/onnxruntime-web/dist/ort.wasm.min.mjs",
     "onnxruntime-web/webgpu": "./packages/onnxruntime-web/dist/ort.webgpu.min.mjs",
 }
