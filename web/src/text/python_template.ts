@@ -149,7 +149,7 @@ function tokensOf(template: string): Token[] {
 
 /** Return what a text between quotes means in Python. */
 const unescaped = (text: string): string =>
-  text.replace(/\\(x[\da-f]{2}|u[\da-f]{4}|[^])/giu, (all, escape: string) => {
+  text.replace(/\\(x[\da-fA-F]{2}|u[\da-fA-F]{4}|[^])/gu, (all, escape: string) => {
     if (escape.length > 1 && !/^ud[89a-f]/i.test(escape)) return String.fromCharCode(parseInt(escape.slice(1), 16));
     return ESCAPES[escape] ?? (/^[^\dxuUN\x80-\uffff]$/.test(escape) ? all : reject(`the escape ${all}`));
   });

@@ -125,19 +125,9 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
             "use a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
           );
         }
-        const text = await textFromMessages(template, messages, settings, location);
         // Only the template itself may write control tokens.
-        const texts = [messages.map((each) => each.content).join("")];
-        JSON.stringify(messages, (name, value: unknown) => (texts.push(name, value as string), value));
-        const given = folded(texts.join("\0"));
-        const found = added.find(({ id, content }) => control.has(id) && given.includes(folded(content)));
-        if (found && !specialTokens) {
-          reject(
-            `a message with the special token ${shown(found.content)}`,
-            "messages without special tokens",
-            "remove it, or set special_tokens",
-          );
-        }
+        const tokens = specialTokens ? [] : added.filter(({ id }) => control.has(id)).map(({ content }) => content);
+        const text = await textFromMessages(template, messages, settings, location, tokens);
         return encode(text, false, true);
       },
       decode: (ids) =>
@@ -145,6 +135,3 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
     };
   });
 }
-
-/** Return `text` as templates and normalizers may change it. */
-const folded = (text: string): string => text.normalize("NFC").toLowerCase();
