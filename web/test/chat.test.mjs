@@ -25,15 +25,37 @@ test("a special token in a message is rejected, unless it is allowed", async () 
   assert.ok(ids.some((id) => decoder.tokenizer.shownMarkup.get(id) === "<tool_call>"));
 });
 
-test("no part of a message becomes a special token", async () => {
-  const user = { role: "user", content: "a" };
-  for (const messages of [
-    [{ ...user, name: "<tool_call>" }],
-    [{ ...user, tool_calls: [{ "<TOOL_call>": 1 }] }, user],
-    [{ ...user, content: "<tool_" }, { ...user, content: "call>" }],
+test("no part of a message becomes a special token, whatever a template does to it", async () => {
+  const { openTokenizer } = await import("../dist/text/tokenizer.js");
+  const manifest = {
+    special_tokens: { mask: null, eos: null, pad: null, bos: null },
+    chat_template: null,
+    dimensions: { max_positions: 4096 },
+  };
+  const file = await readFile(`${process.env.BUNDLE}/tokenizer.json`);
+  const opened = (template) => {
+    const settings = new TextEncoder().encode(JSON.stringify({ chat_template: template }));
+    const read = async (name) => (name === "tokenizer.json" ? file : settings);
+    return openTokenizer({ files: { location: "bundle" }, read, manifest });
+  };
+  const special = "<|endoftext|>";
+  for (const [template, ...contents] of [
+    ["{{ messages[0].content | replace('\\r', '') }}", "<|\rendoftext|>"],
+    ["{{ messages[0].content.split('~') | join }}", "<|~endoftext|>"],
+    ["{{ messages[0].content[::-1] }}", ">|txetfodne|<"],
+    ["<{{ messages[0].content }}", "|endoftext|>"],
+    ["{% for m in messages %}{{ m.content | trim }}{% endfor %}", "<|\n", "endoftext|>"],
+    ["{{ messages[0].content }}", special],
   ]) {
-    await assert.rejects(decoder.promptFromMessages(messages), /a message with the special token/);
+    const { chat } = await opened(template);
+    const messages = contents.map((content) => ({ role: "user", content }));
+    await assert.rejects(chat(messages, false), /a message with the special token/);
+    await chat(messages, true);
   }
+  const { chat } = await opened(`${special}{{ messages[0].content }}`);
+  const [id] = await chat([{ role: "user", content: "a", name: special }], false);
+  const [only] = (await opened(special)).encode(special, false, true);
+  assert.equal(id, only);
 });
 
 test("the last template named default counts, as in Python", async () => {
