@@ -57,7 +57,7 @@ def application(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     with tarfile.open(archive) as packed:
         packed.extractall(packages, filter="data")
     (packages / "package").rename(packages / "lopa-web")
-    needed = json.loads((packages / "lopa-web" / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    needed = json.loads((packages / "lopa-web" / "package.json").read_text(encoding="utf-8")).get("dependencies", ())
     for name in (*needed, "onnxruntime-web", "onnxruntime-node", "onnxruntime-common"):
         (packages / name).parent.mkdir(exist_ok=True)
         (packages / name).symlink_to(WEB / "node_modules" / name)

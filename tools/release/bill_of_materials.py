@@ -1,4 +1,6 @@
-"""Describe installed packages as a CycloneDX bill of materials: python bill_of_materials.py REPORT > OUTPUT.
+"""Describe installed packages as a CycloneDX bill of materials.
+
+    python -m tools.release.bill_of_materials REPORT > OUTPUT
 
 REPORT is written by `pip install --report` of pip 26. The image's build runs this file without the other tools.
 """
