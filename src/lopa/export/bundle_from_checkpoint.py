@@ -15,6 +15,7 @@ from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan
 from lopa.export.checkpoint.auto_tokenizer import check_tokenizer_class
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 from lopa.export.cpu_graph.twin import twins_for_cpu
+from lopa.export.cuda_graph.twin import twin_for_cuda
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
@@ -181,10 +182,15 @@ def _write_graphs(
         )
         if graph.dialect in choices.rotary_dialects:
             model = with_rotary_inputs(model)
-        models: dict[tuple[Literal["cpu", "webgpu"], TwinForm], ir.Model] = {}
+        models: dict[tuple[Literal["cpu", "webgpu", "cuda"], TwinForm], ir.Model] = {}
+        of_cuda, fused = None, []
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             of_cpu = twins_for_cpu(model, source.config.dimensions, graph.part)
             models = {("cpu", form): twin for form, twin in of_cpu.items()}
+        if graph.dialect == "standard" and not graph.is_stage:  # stages keep their caches on the host
+            of_cuda = twin_for_cuda(model, source.config.dimensions)
+        if of_cuda is not None:
+            models["cuda", "packed"], fused = of_cuda
         model = with_expert_operators(model, graph.dialect)
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
@@ -200,7 +206,16 @@ def _write_graphs(
         for (provider, form), twin in models.items():
             name = f"{graph.name.removesuffix('.onnx')}.{provider}{'' if form == 'packed' else '-mapped'}.onnx"
             ir.save(twin, folder / name)
-            twins.append(GraphTwin(graph=name, source=graph.name, source_sha256=digest, provider=provider, form=form))
+            twins.append(
+                GraphTwin(
+                    graph=name,
+                    source=graph.name,
+                    source_sha256=digest,
+                    provider=provider,
+                    form=form,
+                    fused=fused if provider == "cuda" else [],
+                )
+            )
     return sorted(found), twins
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lopa.runtime import contract
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.manifest import GraphTwin, Manifest
 from lopa.runtime.contract import TOP_K, stored_dtype
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
@@ -93,6 +93,25 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     return {name: forms[name] for name in part.input_names(with_rotary=with_rotary)}
 
 
+ATTENTION_INPUTS = {
+    "attention_rows": ValueForm("int32", ("N", 3)),
+    "attention_tasks": ValueForm("int32", ("T", 8)),
+    "attention_merges": ValueForm("int32", ("G", 4)),
+    "attention_chunks": ValueForm("int64", ("C",)),
+}
+"""Further inputs of a twin for CUDA: N rows of all windows, T tasks, G groups of tasks with the same rows, and C chunks
+of caches (docs/concepts/contract.md)."""
+
+
+def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin) -> dict[str, ValueForm]:
+    """Return all inputs of a twin of the graph of `part`, in order."""
+    inputs = inputs_of_graph(manifest, part)
+    if twin.provider != "cuda":
+        return inputs
+    fused = {each.name: ValueForm(manifest.dtype, tuple(each.shape(manifest.tensors))) for each in twin.fused}
+    return {**inputs, **ATTENTION_INPUTS, **fused}
+
+
 def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
     """Return all outputs of the graph of `part` in the manifest's dialect, in order."""
     forms = (_portable_forms if manifest.dialect == "portable" else _standard_forms)(manifest, part)
@@ -124,15 +143,26 @@ def find_mismatch(found: Sequence[GraphValue], expected: Mapping[str, ValueForm]
 
 
 def check_signature(
-    graph: Path, manifest: Manifest, part: ModelPart, inputs: Sequence[GraphValue], outputs: Sequence[GraphValue]
+    graph: Path,
+    manifest: Manifest,
+    part: ModelPart,
+    inputs: Sequence[GraphValue],
+    outputs: Sequence[GraphValue],
+    twin: GraphTwin | None = None,
 ) -> None:
     """Raise BadInputError unless `inputs` and `outputs` of the opened file `graph` match the contract.
+
+    With `twin`, the file is this twin of the graph.
 
     The manifest determines names, types and shapes. This ensures that arrays bound later fit, and that the manifest
     does not contradict the graph.
     """
     for what, found, expected in (
-        ("inputs", inputs, inputs_of_graph(manifest, part)),
+        (
+            "inputs",
+            inputs,
+            inputs_of_graph(manifest, part) if twin is None else inputs_of_twin(manifest, part, twin),
+        ),
         ("outputs", outputs, outputs_of_graph(manifest, part)),
     ):
         others = sorted({value.name for value in found} ^ set(expected))

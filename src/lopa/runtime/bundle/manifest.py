@@ -236,25 +236,44 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """End of the layers, exclusive."""
 
 
+class FusedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Input of a twin that is made of several tensors, which a session puts together when it opens."""
+
+    name: Name
+    parts: Annotated[list[Name], Meta(min_length=2, max_length=3)]
+    """Tensors of the bundle, in order."""
+    axis: Annotated[int, Meta(ge=0, le=1)]
+    """Axis along which the parts are put together: the last one."""
+
+    def shape(self, tensors: Mapping[str, TensorRecord]) -> list[int]:
+        """Return the shape. `tensors` has the records of all parts."""
+        parts = [tensors[name].shape for name in self.parts]
+        return [*parts[0][: self.axis], sum(shape[self.axis] for shape in parts)]
+
+
 TwinForm = Literal["packed", "mapped"]
 
 
 class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Graph with the function of another, in the operators that are fastest with one provider of ONNX Runtime.
 
-    It has the same inputs and outputs, and may use operators that only this provider has.
+    It has the same inputs and outputs, and may use operators that only this provider has. A twin for CUDA has more
+    inputs (lopa.runtime.bundle.graph_signature).
     """
 
     graph: Name
     source: Name
-    """The graph that it replaces: for CPUs the standard one or a stage's, for WebGPU the portable one."""
+    """The graph that it replaces: for CPUs the standard one or a stage's, for CUDA the standard one, for WebGPU the
+    portable one."""
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
-    provider: Literal["cpu", "webgpu"]
+    provider: Literal["cpu", "webgpu", "cuda"]
     form: TwinForm = "packed"
     """Form of quantized matrices. Packed ones are in the layout of the provider's kernels
     (lopa.runtime.bundle.webgpu_twin). Mapped ones are as in the weights file, for lopa's own operators on CPUs
     (lopa.runtime.cpu_kernels)."""
+    fused: Annotated[list[FusedTensor], Meta(max_length=4 * MAX_LAYERS)] = msgspec.field(default_factory=list)
+    """Inputs of a twin for CUDA that replace tensors. Their parts are not among its initializers."""
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -664,13 +683,37 @@ def _find_twin_errors(manifest: Manifest) -> Reasons:
     twins = Counter((twin.source, twin.provider, twin.form) for twin in manifest.twins)
     for (source, provider, form), count in twins.items():
         of_cpu = provider == "cpu"
-        if source not in (standard if of_cpu else portable) or count > 1 or not (of_cpu or form == "packed"):
+        sources = {"cpu": standard, "cuda": standard & {manifest.graph}, "webgpu": portable}
+        if source not in sources[provider] or count > 1 or not (of_cpu or form == "packed"):
             yield (
                 f"{count} twins of {source!r} for {provider} in the form {form}",
-                "one: for cpu of a standard graph, packed or mapped, or for webgpu of the portable graph, packed",
+                "one: for cpu of a standard graph, packed or mapped, for cuda of the standard graph of all layers, "
+                "packed, or for webgpu of the portable graph, packed",
             )
-        if manifest.quantization is None and not (of_cpu and (form == "packed" or manifest.dimensions.moe)):
+        needed = provider == "webgpu" or (form == "mapped" and manifest.dimensions.moe is None)
+        if manifest.quantization is None and needed:
             yield f"a twin for {provider} in the form {form}, but no quantized matrices", "quantization"
+    for twin in manifest.twins:
+        yield from _find_fused_errors(manifest, twin)
+
+
+def _find_fused_errors(manifest: Manifest, twin: GraphTwin) -> Reasons:
+    if twin.fused and twin.provider != "cuda":
+        yield f"fused tensors in a twin for {twin.provider}", "fused tensors for cuda only"
+    uses = Counter(part for fused in twin.fused for part in fused.parts)
+    names = Counter([*manifest.tensors, *(fused.name for fused in twin.fused)])
+    for fused in twin.fused:
+        parts = [manifest.tensors[part] for part in fused.parts if part in manifest.tensors]
+        forms = {(part.dtype, *part.shape[: fused.axis], len(part.shape)) for part in parts}
+        twice = names[fused.name] > 1 or max(uses[part] for part in fused.parts) > 1
+        if twice or len(parts) < len(fused.parts) or len(forms) > 1 or (manifest.dtype, fused.axis + 1) != (
+            parts[0].dtype,
+            len(parts[0].shape),
+        ):
+            yield (
+                f"the fused tensor {fused.name!r} of {', '.join(fused.parts)} along axis {fused.axis}",
+                f"a new name, and tensors in {manifest.dtype} that differ in their last axis only, each used once",
+            )
 
 
 def _find_name_errors(manifest: Manifest) -> Reasons:

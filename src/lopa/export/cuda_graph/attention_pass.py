@@ -1,0 +1,164 @@
+"""Pass that replaces attention, and what makes its queries, keys and values, by SplitRotary and BranchAttention."""
+
+import sys
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from lopa.export.cuda_graph.nodes import (
+    FusedInputs,
+    OtherFormError,
+    constant_ints,
+    expect,
+    has,
+    insert,
+    only_use,
+    producer,
+    source,
+)
+from lopa.runtime.bundle.graph_signature import ATTENTION_INPUTS
+from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.contract import PREFIX_MASK, WINDOW_MASK
+
+_SWAPPED = (0, 2, 1, 3)
+"""Permutation between [N, W, heads, D] and [N, heads, W, D]."""
+_TO_END = (2**63 - 1, sys.maxsize)
+
+
+@dataclass(frozen=True, eq=False)
+class _Heads:
+    """Queries, keys or values."""
+
+    rows: ir.Value
+    """Rows [N, W, heads * D] before the norm and the rotation."""
+    norm: ir.Node | None
+    angles: tuple[ir.Value | None, ...]
+    """Cosines and sines, or nothing for values."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """Parts of one attention of the standard graph."""
+
+    heads: tuple[_Heads, _Heads, _Heads]
+    """Query, key and value."""
+    past: list[ir.Value]
+    """Keys and values of the prefix."""
+    new: list[ir.Value]
+    """Outputs of the graph with the window's keys and values."""
+    attended: ir.Value
+    """Result [N, W, heads * D]."""
+
+
+class BranchAttentionPass(ir.passes.InPlacePass):
+    """Pass that replaces every attention over a request's expanded prefix and its own window.
+
+    The products of query, key and value become one if their matrices are in floating point.
+    """
+
+    def __init__(self, dimensions: ModelDimensions, fused: FusedInputs) -> None:
+        super().__init__()
+        self._sizes = dimensions
+        self._fused = fused
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes, and add the inputs with the attention's tasks. Raises OtherFormError."""
+        inputs = {value.name: value for value in model.graph.inputs}
+        masks = [inputs[PREFIX_MASK], inputs[WINDOW_MASK]]
+        forms = [(node, self._form(node, masks)) for node in model.graph if node.op_type == "Attention"]
+        lists = []
+        for name, form in ATTENTION_INPUTS.items():
+            axes = [axis if isinstance(axis, int) else f"attention_{axis}" for axis in form.axes]
+            dtype = ir.TensorType(ir.DataType[form.type.upper()])
+            lists.append(ir.Value(name=name, shape=ir.Shape(axes), type=dtype))
+        model.graph.inputs.extend(lists)
+        for node, form in forms:
+            self._replace(node, form, masks, lists)
+        return ir.passes.PassResult(model, modified=True)
+
+    def _form(self, attention: ir.Node, masks: list[ir.Value]) -> _Form:
+        """Return the parts of an attention. Raises OtherFormError."""
+        expect("scale" not in attention.attributes and has(attention, is_causal=0, softcap=0))
+        query, keys, values, mask = attention.inputs
+        of_row = producer(source(mask, "Unsqueeze", "Reshape"), "Concat")
+        expect(of_row is not None and of_row.inputs[1] is masks[1])
+        expect(of_row is not None and source(of_row.inputs[0], "Expand", "Unsqueeze", "Unsqueeze") is masks[0])
+        past, new = [], []
+        for rows in (keys, values):
+            joined = producer(rows, "Concat")
+            if joined is None or len(joined.inputs) != 2:
+                raise OtherFormError
+            past.append(source(joined.inputs[0], "Reshape", "Expand", "Unsqueeze"))
+            new.append(joined.inputs[1])
+        counts = (self._sizes.heads, self._sizes.kv_heads, self._sizes.kv_heads)
+        q, k, v = (self._heads(value, count) for value, count in zip((query, *new), counts, strict=True))
+        expect(len(q.angles) == 2 and k.angles == q.angles and not v.angles and v.norm is None)
+        expect((q.norm is None) == (k.norm is None) and _epsilon(q) == _epsilon(k))
+        turned = only_use(attention.outputs[0], "Transpose")
+        expect(tuple(turned.attributes["perm"].as_ints()) == _SWAPPED)
+        attended = only_use(turned.outputs[0], "Reshape").outputs[0]
+        return _Form((q, k, v), past, [_window_output(value) for value in new], attended)
+
+    def _heads(self, value: ir.Value | None, count: int) -> _Heads:
+        """Return what `count` heads [N, heads, W, D] are made of. Raises OtherFormError."""
+        partial = producer(value, "Concat")
+        rotary = producer(value if partial is None else partial.inputs[0], "RotaryEmbedding")
+        angles: tuple[ir.Value | None, ...] = ()
+        if rotary is not None:
+            expect(has(rotary, interleaved=0, rotary_embedding_dim=0))
+            value, *others = rotary.inputs
+            angles = tuple(others)
+            if partial is not None:
+                value = _source_of_channels(value, partial.inputs[1], angles[0])
+        norm = producer(value, "RMSNormalization")
+        swapped = value if norm is None else norm.inputs[0]
+        rows = source(swapped, "Transpose", "Reshape")
+        turned = producer(swapped, "Transpose")
+        shape = None if swapped is None else swapped.shape
+        expect(turned is not None and tuple(turned.attributes["perm"].as_ints()) == _SWAPPED)
+        expect(shape is not None and (shape[1], shape[3]) == (count, self._sizes.head_size))
+        return _Heads(rows, norm, angles)
+
+    def _replace(self, attention: ir.Node, form: _Form, masks: list[ir.Value], lists: list[ir.Value]) -> None:
+        sizes, heads = self._sizes, form.heads
+        attributes = {"heads": sizes.heads, "kv_heads": sizes.kv_heads, "head_size": sizes.head_size}
+        rows: list[ir.Value | None] = [each.rows for each in heads]
+        added = [node for each in rows if (node := producer(each, "Add")) is not None]
+        bias = self._fused.join([node.inputs[1] for node in added], "qkv") if len(added) == len(rows) else None
+        if bias is not None:
+            rows = [node.inputs[0] for node in added]
+        fused = self._fused.product(rows, "qkv")
+        query, key, value = rows if fused is None else (fused, None, None)
+        norms = [None if each.norm is None else each.norm.inputs[1] for each in heads[:2]]
+        arguments = [query, masks[1], *heads[0].angles, key, value, bias, *norms]
+        rotated, *new = insert(
+            attention, "SplitRotary", arguments, [None, *form.new], **attributes, epsilon=_epsilon(heads[0])
+        )
+        rotated.type = attention.outputs[0].type
+        arguments = [rotated, *new, *form.past, *masks, *lists]
+        insert(attention, "BranchAttention", arguments, [form.attended, None], **attributes)
+
+
+def _epsilon(heads: _Heads) -> float:
+    return 0.0 if heads.norm is None else heads.norm.attributes["epsilon"].as_float()
+
+
+def _source_of_channels(rotated: ir.Value | None, rest: ir.Value | None, angles: ir.Value | None) -> ir.Value:
+    """Return the value of which `rotated` are the channels with an angle, and `rest` the others."""
+    whole = source(rotated, "Slice")
+    size = 2 * angles.shape[-1] if angles is not None and angles.shape is not None else None  # type: ignore[operator]
+    found = []
+    for part in (rotated, rest):
+        node = producer(part, "Slice")
+        expect(node is not None and node.inputs[0] is whole)
+        found.append([] if node is None else [constant_ints(each) for each in node.inputs[1:]])
+    end = found[1][1]
+    expect(found[0] == [[0], [size], [3], [1]] and found[1] == [[size], end, [3], [1]] and end[0] in _TO_END)
+    return whole
+
+
+def _window_output(heads: ir.Value | None) -> ir.Value:
+    """Return the graph's output with these keys or values."""
+    outputs = [] if heads is None else [use.node.outputs[0] for use in heads.uses() if use.node.op_type == "Reshape"]
+    expect(len(outputs) == 1 and outputs[0].is_graph_output())
+    return outputs[0]

@@ -1,0 +1,121 @@
+"""Passes that replace what surrounds attention: norms, gated products, statistics, and the shapes of rows."""
+
+import numpy as np
+import onnx_ir as ir
+
+from lopa.export.cuda_graph.nodes import FusedInputs, OtherFormError, expect, has, insert, producer, source
+from lopa.export.graph.quantize_pass import shared_constant
+from lopa.runtime.contract import (
+    ENTROPY,
+    INPUT_IDS,
+    LOGITS_INDEX,
+    POSITION_IDS,
+    TEMPERATURE,
+    TOP_K,
+    TOPK_IDS,
+    TOPK_LOGPROBS,
+)
+from lopa.runtime.contract.rotary import ROTARY_INPUTS
+
+
+class FlatRowsPass(ir.passes.InPlacePass):
+    """Pass that keeps the rows of all windows in one list, [1, N, H], so that few shapes are computed.
+
+    It moves the final norm before the choice of the sampled rows, because the norm then includes the last addition.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes. Raises OtherFormError."""
+        inputs = {value.name: value for value in model.graph.inputs}
+        for name in {POSITION_IDS, *ROTARY_INPUTS} & inputs.keys():
+            for reshape in _users(inputs[name], "Reshape"):  # SplitRotary takes angles with any axes before the last
+                reshape.outputs[0].replace_all_uses_with(inputs[name])
+        for reshape in _users(inputs[INPUT_IDS], "Reshape"):
+            reshape.replace_input_with(1, shared_constant(model, "rows.one_list", np.array([1, -1])))
+        (offset,) = _users(inputs[LOGITS_INDEX], "Add")
+        (gather,) = _users(offset.outputs[0], "Gather")
+        (norm,) = _users(gather.outputs[0], "RMSNormalization")
+        flat = producer(gather.inputs[0], "Reshape")
+        if flat is None or not has(gather, axis=0):
+            raise OtherFormError
+        rows, normed = source(gather.inputs[0], "Reshape"), norm.outputs[0]
+        normed.replace_all_uses_with(gather.outputs[0])
+        norm.replace_input_with(0, rows)
+        flat.replace_input_with(0, normed)
+        gather.replace_input_with(1, _numbers_of_sampled(model, gather, inputs[INPUT_IDS], inputs[LOGITS_INDEX]))
+        return ir.passes.PassResult(model, modified=True)
+
+
+def _numbers_of_sampled(model: ir.Model, before: ir.Node, ids: ir.Value, index: ir.Value) -> ir.Value:
+    """Return the numbers [R, B, Q], among all rows, of the sampled rows. `index` counts them in their window."""
+    first, step = (shared_constant(model, f"rows.{number}", np.array(number)) for number in (0, 1))
+    (count,) = insert(before, "Size", [ids], [None], domain="")
+    (numbers,) = insert(before, "Range", [first, count, step], [None], domain="")
+    (shape,) = insert(before, "Shape", [ids], [None], domain="")
+    (table,) = insert(before, "Reshape", [numbers, shape], [None], domain="")
+    (chosen,) = insert(before, "GatherElements", [table, index], [None], domain="", axis=2)
+    return chosen
+
+
+def _users(value: ir.Value, operator: str) -> list[ir.Node]:
+    return [use.node for use in value.uses() if producer(use.node.outputs[0], operator) is not None]
+
+
+class NormsPass(ir.passes.InPlacePass):
+    """Pass that replaces RMSNormalization by RmsNorm, and by SkipRmsNorm after a residual addition."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes."""
+        norms = [node for node in model.graph if node.op_type == "RMSNormalization" and not node.domain]
+        for node in norms:
+            expect(has(node, axis=-1, stash_type=1))
+            rows, weight = node.inputs
+            epsilon = node.attributes["epsilon"].as_float()
+            added = producer(rows, "Add")
+            if added is None:
+                insert(node, "RmsNorm", [rows, weight], [node.outputs[0]], epsilon=epsilon)
+            else:
+                results = [node.outputs[0], added.outputs[0]]
+                insert(node, "SkipRmsNorm", [*added.inputs, weight], results, epsilon=epsilon)
+        return ir.passes.PassResult(model, modified=bool(norms))
+
+
+class SwiGluPass(ir.passes.InPlacePass):
+    """Pass that replaces silu(gate) * up by SwiGlu. The products of gate and up become one if they are floats."""
+
+    def __init__(self, fused: FusedInputs) -> None:
+        super().__init__()
+        self._fused = fused
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes."""
+        modified = False
+        for node in tuple(model.graph):
+            silu = producer(node.inputs[0], "Mul") if node.op_type == "Mul" else None
+            sigmoid = None if silu is None else producer(silu.inputs[1], "Sigmoid")
+            if silu is None or sigmoid is None or sigmoid.inputs[0] is not silu.inputs[0]:
+                continue
+            factors = [silu.inputs[0], node.inputs[1]]
+            fused = self._fused.product(factors, "gate_up")
+            insert(node, "SwiGlu", factors if fused is None else [fused], [node.outputs[0]])
+            modified = True
+        return ir.passes.PassResult(model, modified=modified)
+
+
+class TokenStatisticsPass(ir.passes.InPlacePass):
+    """Pass that replaces what follows the head's product by TokenStatistics."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes. The logits stay an output if they are one. Raises OtherFormError."""
+        outputs = {value.name: value for value in model.graph.outputs}
+        best = outputs[TOPK_IDS].producer()
+        tempered = None if best is None or best.op_type != "TopK" else producer(best.inputs[0], "Div")
+        if tempered is None:
+            raise OtherFormError
+        logits, temperature = tempered.inputs[0], source(tempered.inputs[1], "Reshape")
+        expect(temperature.name == TEMPERATURE and temperature.is_graph_input())
+        if producer(logits, "Cast") is not None:
+            logits = source(logits, "Cast")
+        results = [outputs[name] for name in (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)]
+        insert(tempered, "TokenStatistics", [logits, temperature], [*results, None], candidates=TOP_K)
+        return ir.passes.PassResult(model, modified=True)
