@@ -37,6 +37,7 @@ from lopa.runtime.bundle.manifest import (
     SCHEMA_VERSION,
     Dialect,
     FileRecord,
+    FusedTensor,
     GraphTwin,
     Manifest,
     Origin,
@@ -49,6 +50,7 @@ from lopa.runtime.bundle.webgpu_twin import is_reordered
 from lopa.runtime.contract import CONTRACT_VERSION
 
 WEIGHTS_NAME = "model.onnx.data"
+_TwinKey = tuple[Literal["cpu", "webgpu", "cuda"], TwinForm]
 _OVERHEAD_BYTES = 1 << 26
 """Upper bound on the bytes of all files except the weights."""
 
@@ -182,15 +184,14 @@ def _write_graphs(
         )
         if graph.dialect in choices.rotary_dialects:
             model = with_rotary_inputs(model)
-        models: dict[tuple[Literal["cpu", "webgpu", "cuda"], TwinForm], ir.Model] = {}
-        of_cuda, fused = None, []
+        models: dict[_TwinKey, tuple[ir.Model, list[FusedTensor]]] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             of_cpu = twins_for_cpu(model, source.config.dimensions, graph.part)
-            models = {("cpu", form): twin for form, twin in of_cpu.items()}
+            models = {("cpu", form): (twin, []) for form, twin in of_cpu.items()}
         if graph.dialect == "standard" and not graph.is_stage:  # stages keep their caches on the host
             of_cuda = twin_for_cuda(model, source.config.dimensions)
-        if of_cuda is not None:
-            models["cuda", "packed"], fused = of_cuda
+            if of_cuda is not None:
+                models["cuda", "packed"] = of_cuda
         model = with_expert_operators(model, graph.dialect)
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
@@ -200,10 +201,10 @@ def _write_graphs(
         ir.save(model, folder / graph.name)
         if graph.dialect == "portable" and choices.quantization is not None:
             matrices = [name for name, record in plan.records.items() if is_reordered(record)]
-            models["webgpu", "packed"] = WebgpuPass(matrices)(ir.load(folder / graph.name)).model
+            models["webgpu", "packed"] = WebgpuPass(matrices)(ir.load(folder / graph.name)).model, []
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
-        for (provider, form), twin in models.items():
+        for (provider, form), (twin, fused) in models.items():
             name = f"{graph.name.removesuffix('.onnx')}.{provider}{'' if form == 'packed' else '-mapped'}.onnx"
             ir.save(twin, folder / name)
             twins.append(
@@ -213,7 +214,7 @@ def _write_graphs(
                     source_sha256=digest,
                     provider=provider,
                     form=form,
-                    fused=fused if provider == "cuda" else [],
+                    fused=fused,
                 )
             )
     return sorted(found), twins

@@ -99,7 +99,10 @@ TokenStatistics <candidates> (logits, temperature) => (topk_ids, topk_logprobs, 
 
 
 def with_functions(twin: Path, rotated: int) -> onnx.ModelProto:
-    """Return the model, whose heads rotate `rotated` channels, with a function for every operator of lopa.cuda. Its weights stay in their file."""
+    """Return the model with a function for every operator of lopa.cuda. Its weights stay in their file.
+
+    `rotated` is the number of channels of a head that rotate, or 0 for all.
+    """
     model = onnx.load(twin, load_external_data=False)
     nodes = {node.op_type: node for node in model.graph.node if node.domain == DOMAIN}
     bodies = [_RMS_NORM, _SKIP_RMS_NORM, _TOKEN_STATISTICS]

@@ -1,22 +1,43 @@
 """Twins for CUDA in ONNX Runtime on the CPU, with ONNX functions for their operators, against the standard graph."""
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.export.cuda_graph.cuda_functions import with_functions
 from tests.export.graph_runs import opened, random_inputs
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.cuda_graph.twin import twin_for_cuda
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import GraphTwin
+from lopa.runtime.bundle.graph_signature import check_signature
+from lopa.runtime.bundle.manifest import GraphTwin, manifest_from_json
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.errors import BadInputError
 
 Arrays = dict[str, np.ndarray]
 SIZES = [(1, 1, 1, 64, 1), (1, 5, 24, 64, 9), (3, 2, 7, 128, 1), (2, 3, 11, 64, 20)]
 """One row, several branches, several requests, more sampled positions than rows."""
+
+_LISTS: Arrays = {
+    "attention_rows": np.zeros((1, 3), np.int32),
+    "attention_tasks": np.zeros((1, 8), np.int32),
+    "attention_merges": np.zeros((1, 4), np.int32),
+    "attention_chunks": np.zeros(1, np.int64),
+}
+"""Inputs that the functions ignore."""
 
 
 def twin_of(bundle: Bundle) -> GraphTwin:
@@ -54,11 +75,9 @@ def assert_agrees(bundle: Bundle, tolerance: float) -> None:
     names = [value.name for value in plain.get_outputs()]
     for sizes in SIZES:
         inputs = random_inputs(bundle.graph, *sizes, seed=sum(sizes))
-        tasks = {"attention_rows": (sizes[0] * sizes[1] * sizes[2], 3), "attention_tasks": (2, 8)}
-        tasks |= {"attention_merges": (1, 4)}
-        lists = {name: np.zeros(shape, np.int32) for name, shape in tasks.items()}
-        lists["attention_chunks"] = np.zeros(sizes[0], np.int64)
-        expected, found = plain.run(names, inputs), twin.run(names, {**inputs, **lists, **fused})
+        if "rotary_cos" in inputs:
+            inputs |= {"rotary_cos": np.cos(inputs["rotary_sin"]), "rotary_sin": np.sin(inputs["rotary_sin"])}
+        expected, found = plain.run(names, inputs), twin.run(names, {**inputs, **_LISTS, **fused})
         for name, right, ours in zip(names, expected, found, strict=True):
             assert (ours.shape, ours.dtype) == (right.shape, right.dtype)
             if name == contract.TOPK_IDS:
@@ -68,23 +87,234 @@ def assert_agrees(bundle: Bundle, tolerance: float) -> None:
                 np.testing.assert_allclose(ours, right, rtol=0, atol=allowed, err_msg=f"{name} {sizes}")
 
 
+def assert_each_weight_once(bundle: Bundle) -> None:
+    """Check that a tensor is an initializer of the twin, or a part of one of its inputs."""
+    twin = twin_of(bundle)
+    stored = {name for name, value in ir.load(bundle.path / twin.graph).graph.initializers.items() if is_stored(value)}
+    parts = [name for fused in twin.fused for name in fused.parts]
+    experts = {name for name in bundle.manifest.tensors if ".experts." in name}  # single experts have other names
+    assert stored.isdisjoint(parts)
+    assert {name for name in stored if ".experts." not in name} | set(parts) == bundle.manifest.tensors.keys() - experts
+    assert len(parts) == len(set(parts))
+
+
+def is_stored(value: ir.Value) -> bool:
+    return isinstance(value.const_value, ir.ExternalTensor)
+
+
+def operators(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
+
+
 @pytest.mark.parametrize("family", ["llada", "sdar", "fast_dllm_v2", "llada2", "sdar_moe", "llada_moe"])
 def test_families(family_bundle: Callable[..., Path], family: str) -> None:
-    assert_agrees(Bundle.open(family_bundle(family)), 1e-5)
+    bundle = Bundle.open(family_bundle(family))
+    assert_agrees(bundle, 3e-5)
+    assert_each_weight_once(bundle)
 
 
 @pytest.mark.parametrize("name", ["wedlm", "stable_diffcoder"])
 def test_families_of_one_layer(request: pytest.FixtureRequest, name: str) -> None:
-    assert_agrees(request.getfixturevalue(name), 1e-5)
+    assert_agrees(request.getfixturevalue(name), 3e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("sdar_moe", {"dtype": "float16"}),
+        ("sdar_moe", {"quantize": "int4"}),
+        ("llada2", {"quantize": "int8"}),
+    ],
+)
+def test_types_of_families(family_bundle: Callable[..., Path], family: str, options: dict[str, str]) -> None:
+    bundle = Bundle.open(family_bundle(family, **options))
+    assert_agrees(bundle, 0.02)
+    assert_each_weight_once(bundle)
 
 
 @pytest.mark.parametrize(
     ("name", "tolerance"),
-    [("tiny_bundle", 1e-5), ("tiny_bundle_logits", 1e-5), ("tiny_rotary", 1e-5), ("tiny_half", 0.01)],
+    [("tiny_bundle", 3e-5), ("tiny_bundle_logits", 3e-5), ("tiny_rotary", 3e-5), ("tiny_half", 0.01)],
 )
 def test_outputs_and_types(request: pytest.FixtureRequest, name: str, tolerance: float) -> None:
-    assert_agrees(Bundle.open(request.getfixturevalue(name)), tolerance)
+    bundle = Bundle.open(request.getfixturevalue(name))
+    assert_agrees(bundle, tolerance)
+    assert_each_weight_once(bundle)
 
 
 def test_quantized(tiny_quantized: Path) -> None:
-    assert_agrees(Bundle.open(tiny_quantized), 0.01)
+    bundle = Bundle.open(tiny_quantized)
+    assert_agrees(bundle, 0.01)
+    assert_each_weight_once(bundle)
+    assert [fused.parts[0] for fused in twin_of(bundle).fused] == [
+        f"layers.{i}.attention.query.bias" for i in range(bundle.manifest.dimensions.layers)
+    ]
+
+
+def test_a_product_of_unquantized_matrices_alone_is_fused(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    excluded = QuantizationChoice("int8", exclude=("*.attention.*", "*.mlp.up.*"))
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=excluded)
+    assert_agrees(bundle, 0.01)
+    assert_each_weight_once(bundle)
+    names = [fused.name for fused in twin_of(bundle).fused]
+    assert names == ["layers.0.attention.qkv.bias", "layers.0.attention.qkv.weight"]
+
+
+def test_few_operators(tiny_bfloat16: Path, tiny_half: Path) -> None:
+    """28 layers take 300 launches in bfloat16, of which attention and statistics take two each."""
+    bundle, half = Bundle.open(tiny_bfloat16), Bundle.open(tiny_half)
+    found = operators(bundle.path / twin_of(bundle).graph)
+    launches = found.total() - found["Constant"] + found["BranchAttention"] + found["TokenStatistics"]
+    assert launches + 10 * (28 - bundle.manifest.dimensions.layers) == 300
+    of_half = operators(half.path / twin_of(half).graph)
+    assert of_half - Counter({"Cast": 1}) == found  # that of the logits
+    assert twin_of(bundle).fused == twin_of(half).fused
+
+
+def test_one_twin_of_the_whole_model(tiny_staged: Path, tiny_plugins: Path, tiny_bundle: Path) -> None:
+    staged, plugins, plain = (Bundle.open(path) for path in (tiny_staged, tiny_plugins, tiny_bundle))
+    assert twin_of(staged).source == "model.onnx"
+    twins = [(each.path / twin_of(each).graph).read_bytes() for each in (staged, plugins, plain)]
+    assert len(set(twins)) == 1
+    assert plain.twin("cuda") == plain.path / "model.cuda.onnx"
+    assert twin_of(plain).source_sha256 == plain.digests["model.onnx"]
+
+
+def _scaled(graph: ir.Graph) -> None:
+    _first(graph, "Attention").attributes["scale"] = ir.AttrFloat32("scale", 1.0)
+
+
+def _causal(graph: ir.Graph) -> None:
+    _first(graph, "Attention").attributes["is_causal"] = ir.AttrInt64("is_causal", 1)
+
+
+def _other_mask(graph: ir.Graph) -> None:
+    attention = _first(graph, "Attention")
+    mask = attention.inputs[3]
+    inverted = ir.node("Not", [mask], name="inverted")
+    attention.prepend(inverted)
+    attention.replace_input_with(3, inverted.outputs[0])
+
+
+def _interleaved(graph: ir.Graph) -> None:
+    _first(graph, "RotaryEmbedding").attributes["interleaved"] = ir.AttrInt64("interleaved", 1)
+
+
+def _swapped_angles(graph: ir.Graph) -> None:
+    rotary = _first(graph, "RotaryEmbedding")
+    cosine, sine = rotary.inputs[1:]
+    rotary.replace_input_with(1, sine)
+    rotary.replace_input_with(2, cosine)
+
+
+def _other_heads(graph: ir.Graph) -> None:
+    node = next(node for node in graph if node.op_type == "Transpose")
+    node.attributes["perm"] = ir.AttrInt64s("perm", [0, 2, 3, 1])
+
+
+def _norm_of_another_axis(graph: ir.Graph) -> None:
+    _first(graph, "RMSNormalization").attributes["axis"] = ir.AttrInt64("axis", 1)
+
+
+def _other_statistics(graph: ir.Graph) -> None:
+    division = next(node for node in graph if node.op_type == "Div")
+    product = ir.node("Mul", division.inputs, name="product")
+    division.prepend(product)
+    division.outputs[0].replace_all_uses_with(product.outputs[0])
+
+
+def _first(graph: ir.Graph, operator: str) -> ir.Node:
+    return next(node for node in graph if node.op_type == operator)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_scaled, _causal, _other_mask, _interleaved, _swapped_angles, _other_heads, _norm_of_another_axis),
+        _other_statistics,
+    ],
+)
+def test_a_graph_of_another_form_has_no_twin(tiny_bundle: Path, change: Callable[[ir.Graph], None]) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    model = ir.load(bundle.graph)
+    assert twin_for_cuda(model, bundle.manifest.dimensions) is not None
+    change(model.graph)
+    assert twin_for_cuda(model, bundle.manifest.dimensions) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("[0]", "[1]"), ("[16]", "[18]"), ("[9223372036854775807]", "[31]"), ("[3]", "[2]")]
+)
+def test_channels_of_another_form_have_no_twin(family_bundle: Callable[..., Path], old: str, new: str) -> None:
+    """Rotated channels are the first ones, and the others follow."""
+    bundle = Bundle.open(family_bundle("llada2")).with_dialect("standard")
+    model = ir.load(bundle.graph)
+    slices = [node for node in model.graph if node.op_type == "Slice" and "attention" in (node.name or "")][:2]
+    values = {value for node in slices for value in node.inputs[1:4] if value is not None}
+    changed = [value for value in values if str(value.const_value.numpy().tolist()) == old]  # type: ignore[union-attr]
+    assert changed
+    for value in changed:
+        value.const_value = ir.tensor(np.array(json.loads(new)), name=value.name)
+    assert twin_for_cuda(model, bundle.manifest.dimensions) is None
+
+
+def test_inputs_are_checked_against_the_manifest(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    manifest, twin = bundle.manifest, twin_of(bundle)
+    part, graph, session = whole_model(manifest.dimensions.layers), bundle.path / twin.graph, opened_twin(bundle)
+    found = (session.get_inputs(), session.get_outputs())
+    check_signature(graph, manifest, part, *found, twin)
+    bias, *others = twin.fused
+    short = msgspec.structs.replace(bias, parts=bias.parts[:2])
+    for wrong, message in (
+        (None, "attention_"),
+        (msgspec.structs.replace(twin, provider="cpu"), "attention_"),
+        (msgspec.structs.replace(twin, fused=others), "layers.0.attention.qkv.bias"),
+        (msgspec.structs.replace(twin, fused=[short, *others]), r"qkv.bias tensor\(float\) \[320\]"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            check_signature(graph, manifest, part, *found, wrong)
+
+
+NAMES = [f"layers.0.attention.{part}.weight" for part in ("query", "key", "value")]
+WRONG_FUSED: list[dict[str, Any]] = [
+    {"name": "head.weight"},
+    {"name": "layers.0.attention.qkv.bias"},
+    {"axis": 0},
+    {"axis": 2},
+    {"parts": NAMES[:1]},
+    {"parts": [*NAMES, NAMES[0]]},
+    {"parts": [NAMES[0], NAMES[1], NAMES[1]]},
+    {"parts": [NAMES[0], NAMES[1], "layers.0.mlp.gate.weight"]},
+    {"parts": [NAMES[0], NAMES[1], "layers.0.attention.value.bias"]},
+    {"parts": [NAMES[0], NAMES[1], "layers.0.mlp.down.weight"]},
+    {"parts": [NAMES[0], NAMES[1], "no.weight"]},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("change", WRONG_FUSED, ids=str)
+def test_fused_tensors_that_contradict_the_manifest_are_rejected(tiny_bundle: Path, change: dict[str, Any]) -> None:
+    content = json.loads(json_from_record(Bundle.open(tiny_bundle).manifest))
+    twin = next(each for each in content["twins"] if each["provider"] == "cuda")
+    twin["fused"][1] |= change
+    with pytest.raises(BadInputError, match=r"fused"):
+        manifest_from_json(json.dumps(content).encode(), source="manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": "model.stage-0-of-2.onnx"}, "1 twins of 'model.stage-0-of-2.onnx' for cuda"),
+        ({"form": "mapped"}, "1 twins of 'model.onnx' for cuda in the form mapped"),
+        ({"provider": "cpu", "source": "model.stage-0-of-2.onnx"}, "fused tensors in a twin for cpu"),
+    ],
+)
+def test_twins_that_contradict_the_manifest_are_rejected(
+    tiny_staged: Path, change: dict[str, str], message: str
+) -> None:
+    content = json.loads(json_from_record(Bundle.open(tiny_staged).manifest))
+    content["twins"] = [each | change for each in content["twins"] if each["provider"] == "cuda"]
+    with pytest.raises(BadInputError, match=message):
+        manifest_from_json(json.dumps(content).encode(), source="manifest.json")

@@ -1,6 +1,5 @@
 """Pass that replaces attention, and what makes its queries, keys and values, by SplitRotary and BranchAttention."""
 
-import sys
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,7 +21,8 @@ from lopa.runtime.contract import PREFIX_MASK, WINDOW_MASK
 
 _SWAPPED = (0, 2, 1, 3)
 """Permutation between [N, W, heads, D] and [N, heads, W, D]."""
-_TO_END = (2**63 - 1, sys.maxsize)
+_TO_END = 2**63 - 1
+"""End of a traced slice without an end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,9 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         masks = [inputs[PREFIX_MASK], inputs[WINDOW_MASK]]
         forms = [(node, self._form(node, masks)) for node in model.graph if node.op_type == "Attention"]
         lists = []
-        for name, form in ATTENTION_INPUTS.items():
-            axes = [axis if isinstance(axis, int) else f"attention_{axis}" for axis in form.axes]
-            dtype = ir.TensorType(ir.DataType[form.type.upper()])
+        for name, signature in ATTENTION_INPUTS.items():
+            axes = [axis if isinstance(axis, int) else f"attention_{axis}" for axis in signature.axes]
+            dtype = ir.TensorType(ir.DataType[signature.type.upper()])
             lists.append(ir.Value(name=name, shape=ir.Shape(axes), type=dtype))
         model.graph.inputs.extend(lists)
         for node, form in forms:
@@ -131,12 +131,11 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         query, key, value = rows if fused is None else (fused, None, None)
         norms = [None if each.norm is None else each.norm.inputs[1] for each in heads[:2]]
         arguments = [query, masks[1], *heads[0].angles, key, value, bias, *norms]
-        rotated, *new = insert(
-            attention, "SplitRotary", arguments, [None, *form.new], **attributes, epsilon=_epsilon(heads[0])
-        )
+        of_norm = {"epsilon": _epsilon(heads[0])}
+        rotated, *new = insert(attention, "SplitRotary", arguments, [None, *form.new], {**attributes, **of_norm})
         rotated.type = attention.outputs[0].type
         arguments = [rotated, *new, *form.past, *masks, *lists]
-        insert(attention, "BranchAttention", arguments, [form.attended, None], **attributes)
+        insert(attention, "BranchAttention", arguments, [form.attended, None], attributes)
 
 
 def _epsilon(heads: _Heads) -> float:
@@ -146,14 +145,14 @@ def _epsilon(heads: _Heads) -> float:
 def _source_of_channels(rotated: ir.Value | None, rest: ir.Value | None, angles: ir.Value | None) -> ir.Value:
     """Return the value of which `rotated` are the channels with an angle, and `rest` the others."""
     whole = source(rotated, "Slice")
-    size = 2 * angles.shape[-1] if angles is not None and angles.shape is not None else None  # type: ignore[operator]
+    half = angles.shape[-1] if angles is not None and angles.shape is not None else None
+    size = 2 * half if isinstance(half, int) else 0
     found = []
     for part in (rotated, rest):
         node = producer(part, "Slice")
         expect(node is not None and node.inputs[0] is whole)
         found.append([] if node is None else [constant_ints(each) for each in node.inputs[1:]])
-    end = found[1][1]
-    expect(found[0] == [[0], [size], [3], [1]] and found[1] == [[size], end, [3], [1]] and end[0] in _TO_END)
+    expect(found == [[[0], [size], [3], [1]], [[size], [_TO_END], [3], [1]]])
     return whole
 
 

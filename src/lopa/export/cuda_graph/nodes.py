@@ -1,6 +1,6 @@
 """Search and replacement of nodes, and weights that the twin takes side by side as one input."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -43,7 +43,7 @@ def only_use(value: ir.Value, operator: str) -> ir.Node:
     return uses[0]
 
 
-def expect(holds: bool) -> None:  # noqa: FBT001
+def expect(holds: bool) -> None:
     """Raise OtherFormError unless the condition holds."""
     if not holds:
         raise OtherFormError
@@ -67,13 +67,13 @@ def insert(
     operator: str,
     inputs: Sequence[ir.Value | None],
     replaced: Sequence[ir.Value | None],
+    attributes: Mapping[str, float] | None = None,
     *,
     domain: str = DOMAIN,
-    **attributes: float,
 ) -> list[ir.Value]:
     """Insert a node before another, and return its outputs. They take the places of `replaced`; None is a new value."""
     name = f"{(before.name or '').rpartition('/')[0]}/{operator}".removeprefix("/")
-    node = ir.node(operator, inputs, attributes, domain=domain, num_outputs=len(replaced), name=name)
+    node = ir.node(operator, inputs, attributes or {}, domain=domain, num_outputs=len(replaced), name=name)
     before.prepend(node)
     for new, old in zip(node.outputs, replaced, strict=True):
         if old is not None:

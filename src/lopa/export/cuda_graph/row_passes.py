@@ -53,7 +53,7 @@ def _numbers_of_sampled(model: ir.Model, before: ir.Node, ids: ir.Value, index: 
     (numbers,) = insert(before, "Range", [first, count, step], [None], domain="")
     (shape,) = insert(before, "Shape", [ids], [None], domain="")
     (table,) = insert(before, "Reshape", [numbers, shape], [None], domain="")
-    (chosen,) = insert(before, "GatherElements", [table, index], [None], domain="", axis=2)
+    (chosen,) = insert(before, "GatherElements", [table, index], [None], {"axis": 2}, domain="")
     return chosen
 
 
@@ -70,13 +70,13 @@ class NormsPass(ir.passes.InPlacePass):
         for node in norms:
             expect(has(node, axis=-1, stash_type=1))
             rows, weight = node.inputs
-            epsilon = node.attributes["epsilon"].as_float()
+            attributes = {"epsilon": node.attributes["epsilon"].as_float()}
             added = producer(rows, "Add")
             if added is None:
-                insert(node, "RmsNorm", [rows, weight], [node.outputs[0]], epsilon=epsilon)
+                insert(node, "RmsNorm", [rows, weight], [node.outputs[0]], attributes)
             else:
                 results = [node.outputs[0], added.outputs[0]]
-                insert(node, "SkipRmsNorm", [*added.inputs, weight], results, epsilon=epsilon)
+                insert(node, "SkipRmsNorm", [*added.inputs, weight], results, attributes)
         return ir.passes.PassResult(model, modified=bool(norms))
 
 
@@ -117,5 +117,5 @@ class TokenStatisticsPass(ir.passes.InPlacePass):
         if producer(logits, "Cast") is not None:
             logits = source(logits, "Cast")
         results = [outputs[name] for name in (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)]
-        insert(tempered, "TokenStatistics", [logits, temperature], [*results, None], candidates=TOP_K)
+        insert(tempered, "TokenStatistics", [logits, temperature], [*results, None], {"candidates": TOP_K})
         return ir.passes.PassResult(model, modified=True)

@@ -39,7 +39,5 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = None  # of windows, not of one list of rows
-    passes = ir.passes.Sequential(
-        common.RemoveUnusedNodesPass(), common.TopologicalSortPass(), common.NameFixPass()
-    )
+    passes = ir.passes.Sequential(common.RemoveUnusedNodesPass(), common.TopologicalSortPass(), common.NameFixPass())
     return with_expert_operators(passes(twin).model, "standard"), fused.records

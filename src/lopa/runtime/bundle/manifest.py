@@ -683,7 +683,11 @@ def _find_twin_errors(manifest: Manifest) -> Reasons:
     twins = Counter((twin.source, twin.provider, twin.form) for twin in manifest.twins)
     for (source, provider, form), count in twins.items():
         of_cpu = provider == "cpu"
-        sources = {"cpu": standard, "cuda": standard & {manifest.graph}, "webgpu": portable}
+        sources: dict[str, Collection[str | None]] = {
+            "cpu": standard,
+            "cuda": standard & {manifest.graph},
+            "webgpu": portable,
+        }
         if source not in sources[provider] or count > 1 or not (of_cpu or form == "packed"):
             yield (
                 f"{count} twins of {source!r} for {provider} in the form {form}",
@@ -703,13 +707,10 @@ def _find_fused_errors(manifest: Manifest, twin: GraphTwin) -> Reasons:
     uses = Counter(part for fused in twin.fused for part in fused.parts)
     names = Counter([*manifest.tensors, *(fused.name for fused in twin.fused)])
     for fused in twin.fused:
-        parts = [manifest.tensors[part] for part in fused.parts if part in manifest.tensors]
-        forms = {(part.dtype, *part.shape[: fused.axis], len(part.shape)) for part in parts}
-        twice = names[fused.name] > 1 or max(uses[part] for part in fused.parts) > 1
-        if twice or len(parts) < len(fused.parts) or len(forms) > 1 or (manifest.dtype, fused.axis + 1) != (
-            parts[0].dtype,
-            len(parts[0].shape),
-        ):
+        parts = [manifest.tensors.get(name) for name in fused.parts]
+        forms = [() if part is None else (part.dtype, len(part.shape) - 1, *part.shape[:-1]) for part in parts]
+        fits = forms[0][:2] == (manifest.dtype, fused.axis) and len(set(forms)) == 1
+        if not fits or names[fused.name] > 1 or max(uses[name] for name in fused.parts) > 1:
             yield (
                 f"the fused tensor {fused.name!r} of {', '.join(fused.parts)} along axis {fused.axis}",
                 f"a new name, and tensors in {manifest.dtype} that differ in their last axis only, each used once",
