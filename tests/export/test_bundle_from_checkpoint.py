@@ -53,7 +53,7 @@ def test_the_tiny_bundle_is_complete(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     assert bundle.altered_files() == []
     manifest = bundle.manifest
-    names = {"manifest.json", "model.onnx", "model.cpu.onnx", "model.onnx.data", "tokenizer.json"}
+    names = {"manifest.json", "model.onnx", "model.cpu.onnx", "model.cuda.onnx", "model.onnx.data", "tokenizer.json"}
     names.add("tokenizer_config.json")
     assert set(_files(tiny_bundle)) == names
     assert {record.path for record in manifest.files} == names - {"manifest.json"}

@@ -46,7 +46,7 @@ def _external(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
 
 def test_the_two_graphs_share_one_file_of_weights(both: Bundle) -> None:
     twins = ["model.cpu.onnx"] if both.manifest.dtype != "bfloat16" else []
-    names = [*twins, "model.onnx", "model.onnx.data", "portable.onnx"]
+    names = [*twins, "model.cuda.onnx", "model.onnx", "model.onnx.data", "portable.onnx"]
     assert sorted(path.name for path in both.path.glob("*.onnx*")) == names
     portable, standard = _external(_graph(both)), _external(onnx.load(both.graph, load_external_data=False))
     assert portable == standard

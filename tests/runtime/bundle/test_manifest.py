@@ -148,6 +148,7 @@ REQUIRED = {
     "Quantization": "kind block activation head excluded",
     "Stage": "graph first_layer end_layer",
     "GraphTwin": "graph source source_sha256 provider",
+    "FusedTensor": "name parts axis",
     "Origin": "checkpoint adapter tools",
 }
 """Fields without a default in schema 3. Every bundle of this schema has them, whatever version wrote it."""

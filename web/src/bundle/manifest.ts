@@ -59,7 +59,7 @@ export interface GraphTwin {
   readonly graph: string;
   readonly source: string;
   readonly source_sha256: string;
-  readonly provider: "cpu" | "webgpu";
+  readonly provider: "cpu" | "webgpu" | "cuda";
   /** Form of quantized matrices: packed, which is the default, or mapped, for operators that only Python has. */
   readonly form?: "packed" | "mapped";
 }
@@ -144,9 +144,11 @@ const TENSOR = record({
   offset: bytes,
   length: bytes,
 });
+/** Input of a twin that only CUDA sessions fill. */
+const FUSED = record({ name, parts: list(name, 3), axis: int(0, 1) });
 const TWIN = record(
-  { graph: name, source: name, source_sha256: sha256, provider: choice("cpu", "webgpu") },
-  { form: choice("packed", "mapped") },
+  { graph: name, source: name, source_sha256: sha256, provider: choice("cpu", "webgpu", "cuda") },
+  { form: choice("packed", "mapped"), fused: list(FUSED, 4 * 4096) },
 );
 
 const MANIFEST = record(

@@ -1,7 +1,7 @@
 """Twin of the standard graph in operators of domain lopa.cuda, with the same function and outputs.
 
-It has more inputs than the graph: the attention's tasks (lopa.runtime.bundle.graph_signature), and matrices that a
-session puts together in device memory from tensors of the bundle.
+It has more inputs than the graph: the attention's tasks (lopa.runtime.bundle.graph_signature), and matrices. A session
+puts each matrix together in device memory, from tensors of the bundle.
 """
 
 import onnx_ir as ir
