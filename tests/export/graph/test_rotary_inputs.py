@@ -92,7 +92,7 @@ def test_defaults_are_portable_graphs(tmp_path: Path) -> None:
         )
         found[name] = {graph: model.graph.input[1].name for graph, model in _graphs(bundle).items()}
         assert b"rotary_inputs" in (bundle.path / MANIFEST_NAME).read_bytes() or choice is False
-    old = dict.fromkeys(("model.onnx", "model.cpu.onnx", "portable.onnx"), "position_ids")
+    old = dict.fromkeys(("model.onnx", "model.cpu.onnx", "model.cuda.onnx", "portable.onnx"), "position_ids")
     assert found == {"default": {**old, "portable.onnx": "rotary_cos"}, "none": old}
 
 

@@ -111,6 +111,7 @@ class BranchAttentionPass(ir.passes.InPlacePass):
             if partial is not None:
                 value = _source_of_channels(value, partial.inputs[1], angles[0])
         norm = producer(value, "RMSNormalization")
+        expect(norm is None or has(norm, axis=-1, stash_type=1))
         swapped = value if norm is None else norm.inputs[0]
         rows = source(swapped, "Transpose", "Reshape")
         turned = producer(swapped, "Transpose")
