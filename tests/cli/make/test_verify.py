@@ -74,7 +74,7 @@ def test_a_right_bundle_passes(tiny_bundle: Path) -> None:
     assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:21])
     (last,) = lines[21:]
     compared = "cpu agrees with the references in 36 cases, tensors, tokenizer and chats with the checkpoint"
-    assert re.fullmatch(rfok: 6 files unchanged unchanged; {compared}, in [\d. min]+ s", last)
+    assert re.fullmatch(rf"ok: 6 files unchanged; {compared}, in [\d. min]+ s", last)
     stages = [line for line in errors.splitlines() if not re.search(r"\d s\b", line)]
     before = ["digests", "digests of the checkpoint", "loading the checkpoint"]
     assert stages[:5] == [*before, "comparing (18)", "comparing the cpu graph (18)"]

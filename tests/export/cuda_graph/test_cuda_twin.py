@@ -190,11 +190,21 @@ def _causal(graph: ir.Graph) -> None:
 
 
 def _other_mask(graph: ir.Graph) -> None:
-    attention = _first(graph, "Attention")
-    mask = attention.inputs[3]
-    inverted = ir.node("Not", [mask], name="inverted")
-    attention.prepend(inverted)
-    attention.replace_input_with(3, inverted.outputs[0])
+    _invert(_first(graph, "Attention"), 3)
+
+
+def _other_window_mask(graph: ir.Graph) -> None:
+    _invert(next(node for node in graph if "window_mask" in [value and value.name for value in node.inputs]), 1)
+
+
+def _other_prefix_mask(graph: ir.Graph) -> None:
+    _invert(next(node for node in graph if "prefix_mask" in [value and value.name for value in node.inputs]), 0)
+
+
+def _invert(node: ir.Node, index: int) -> None:
+    inverted = ir.node("Not", [node.inputs[index]], name="inverted")
+    node.prepend(inverted)
+    node.replace_input_with(index, inverted.outputs[0])
 
 
 def _interleaved(graph: ir.Graph) -> None:
@@ -231,8 +241,8 @@ def _first(graph: ir.Graph, operator: str) -> ir.Node:
 @pytest.mark.parametrize(
     "change",
     [
-        *(_scaled, _causal, _other_mask, _interleaved, _swapped_angles, _other_heads, _norm_of_another_axis),
-        _other_statistics,
+        *(_scaled, _causal, _other_mask, _other_window_mask, _other_prefix_mask, _interleaved, _swapped_angles),
+        *(_other_heads, _norm_of_another_axis, _other_statistics),
     ],
 )
 def test_a_graph_of_another_form_has_no_twin(tiny_bundle: Path, change: Callable[[ir.Graph], None]) -> None:

@@ -9,7 +9,6 @@ from lopa.export.graph.quantize_pass import replace_value
 from lopa.runtime.bundle.manifest import FusedTensor
 
 DOMAIN = "lopa.cuda"
-_QUANTIZED = (ir.DataType.INT8, ir.DataType.INT4)
 
 
 class OtherFormError(Exception):
@@ -91,12 +90,12 @@ class FusedInputs:
     def join(self, parts: Sequence[ir.Value | None], label: str) -> ir.Value | None:
         """Return an input with `parts` side by side, e.g. layers.0.attention.qkv.weight for the label "qkv".
 
-        Return None unless all parts are floats of one type in the weights file that nothing else uses.
+        Return None unless all parts are in the weights file and have one type.
         """
-        tensors = [part.const_value for part in parts if part is not None and len(part.uses()) == 1]
+        tensors = [None if part is None else part.const_value for part in parts]
         stored = [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
         forms = {(tensor.dtype, *tensor.shape.numpy()[:-1]) for tensor in stored}
-        if len(stored) < len(parts) or len(forms) > 1 or stored[0].dtype in _QUANTIZED:
+        if len(stored) < len(parts) or len(forms) > 1:
             return None
         module, _, kind = (stored[0].name or "").rsplit(".", 2)
         name, (*rows, _) = f"{module}.{label}.{kind}", stored[0].shape.numpy()
