@@ -277,9 +277,11 @@ test("a broken bundle is rejected with a remedy", async () => {
   await assertFails(open(unknown), BadInputError, /unknown field \$\.extra/);
   const large = await changedBundle("large", (manifest) => (manifest.dimensions.head_size = 2 ** 40));
   await assertFails(open(large), BadInputError, /head_size/);
-  const outside = await changedBundle("outside", (manifest) => (manifest.files[3].path = "../tokenizer.json"));
+  const fused = await changedBundle("fused", (manifest) => (manifest.twins.at(-1).fused[0].more = 1));
+  await assertFails(open(fused), BadInputError, /unknown field \$\.twins\[1\]\.fused\[0\]\.more/);
+  const outside = await changedBundle("outside", (manifest) => (manifest.files.at(-2).path = "../tokenizer.json"));
   await assertFails(open(outside), BadInputError, /"\.\.\/tokenizer.json"/, /do not use this bundle/);
-  const surrogate = await changedBundle("surrogate", (manifest) => (manifest.files[3].path = "\ud83c.json"));
+  const surrogate = await changedBundle("surrogate", (manifest) => (manifest.files.at(-2).path = "\ud83c.json"));
   await assertFails(open(surrogate), BadInputError, /names the file "\\ud83c.json"/, /do not use this bundle/);
   const absent = await changedBundle("absent", () => {});
   await rm(join(absent, "tokenizer.json"));
