@@ -31,7 +31,7 @@ def test_both_dialects_and_stages_in_one_bundle(tmp_path: Path) -> None:
     assert shown[: len(stages)] == stages
     graphs = [row.split()[0].rpartition("/")[0] for row in output.splitlines()[1:16]]
     assert graphs == [""] * 5 + ["cpu"] * 5 + ["portable"] * 5
-    assert "ok: 9 files unchanged; cpu agrees with the references in 54 cases" in output
+    assert "ok: 10 files unchanged; cpu agrees with the references in 54 cases" in output
     code, output, _ = outcome("verify", bundle, "--device", "cpu+cpu")
     assert code == 0
     assert "portable/" not in output  # a pipeline runs the stages, which are standard graphs
