@@ -698,11 +698,12 @@ def _find_twin_errors(manifest: Manifest) -> Reasons:
         if manifest.quantization is None and needed:
             yield f"a twin for {provider} in the form {form}, but no quantized matrices", "quantization"
     for twin in manifest.twins:
-        yield from _find_fused_errors(manifest, twin)
+        if twin.fused:
+            yield from _find_fused_errors(manifest, twin)
 
 
 def _find_fused_errors(manifest: Manifest, twin: GraphTwin) -> Reasons:
-    if twin.fused and twin.provider != "cuda":
+    if twin.provider != "cuda":
         yield f"fused tensors in a twin for {twin.provider}", "fused tensors for cuda only"
     uses = Counter(part for fused in twin.fused for part in fused.parts)
     names = Counter([*manifest.tensors, *(fused.name for fused in twin.fused)])
