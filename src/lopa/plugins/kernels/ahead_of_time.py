@@ -1,88 +1,82 @@
-"""Ahead-of-time compilation of a Triton kernel to PTX for a GPU that may be absent, to be launched without Triton."""
+"""Ahead-of-time compilation of a kernel for a GPU that may be absent, to be launched without Triton."""
 
 import re
-from collections.abc import Mapping
+import subprocess
+import tempfile
 from dataclasses import dataclass
-from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-MAX_SHARED_BYTES = 48 * 1024
-"""Bytes of shared memory that any launch may use. A kernel that needs more must have its limit raised by the launcher.
-"""
+from lopa.plugins.kernels.variants import ARGUMENT_TYPES, KERNELS, Variant
+
 _THREADS_OF_WARP = 32
-_ALIGNED = [["tt.divisibility", 16]]
-"""Attribute of every pointer: tensors start at multiples of 16 bytes."""
+_MULTIPLE_OF_16 = [["tt.divisibility", 16]]
+"""Attribute of pointers, since tensors start at multiples of 16 bytes, and of some numbers."""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """Compiled kernel with launch parameters.
+    """Compiled kernel with launch parameters."""
 
-    It takes the arguments of the Triton kernel in the same order, without the constants.
-    """
-
-    name: str
+    entry: str
+    """Name of the kernel in the images."""
     ptx: str
+    cubin: bytes
     threads: int
     """Threads per block, along the x axis."""
-    shared_bytes: int
+    shared: int
     """Bytes of dynamic shared memory."""
-    rows: int
-    """Rows per program: the constant ROWS, or 1 without it."""
+    parameters: tuple[int, ...]
+    """Bytes of each parameter: the Triton kernel's arguments without constants, then two null pointers."""
+
+    def registers_and_spills(self) -> tuple[int, int]:
+        """Return the registers of a thread, and the bytes of its stack, where registers are spilled."""
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(self.cubin)
+            file.flush()
+            command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+            text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        registers, stack = re.findall(r"REG:(\d+) STACK:(\d+)", text)[0]
+        return int(registers), int(stack)
 
 
-def compiled_kernel(
-    kernel: Any,
-    types: Mapping[str, str],
-    constants: Mapping[str, Any],
-    capability: tuple[int, int],
-    *,
-    warps: int = 4,
-    stages: int = 1,
-) -> CompiledKernel:
-    """Compile `kernel` for a GPU of this compute capability, e.g. (9, 0).
+def compiled_variant(variant: Variant, target: int, ptx_version: int | None = None) -> CompiledKernel:
+    """Compile a variant for a target, e.g. 90. `ptx_version` is the version of PTX, e.g. 80 for 8.0.
 
-    `types` has the arguments' types by name, "*fp16" for a pointer, "i32" for a number. `constants` has the other
-    parameters. Raises ValueError if the tiles need more shared memory than MAX_SHARED_BYTES.
+    Raises ValueError for a kernel that needs scratch memory of Triton's own launcher.
     """
-    arguments = [name for name in kernel.arg_names if name not in constants]
-    source = ASTSource(
-        fn=kernel,
-        signature={name: types.get(name, "constexpr") for name in kernel.arg_names},
-        constexprs=dict(constants),
-        attrs={
-            (place,): _ALIGNED for place, name in enumerate(kernel.arg_names) if types.get(name, "").startswith("*")
-        },
-    )
-    target = GPUTarget("cuda", 10 * capability[0] + capability[1], _THREADS_OF_WARP)
-    compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+    kernel, codes = KERNELS[variant.kernel]
+    arguments = [name for name in kernel.arg_names if name not in variant.constants]
+    types = dict(zip(arguments, codes, strict=True))
+    signature = {
+        name: "constexpr" if name in variant.constants else _triton_type(types[name], variant.floats)
+        for name in kernel.arg_names
+    }
+    multiples = {(n,): _MULTIPLE_OF_16 for n, name in enumerate(kernel.arg_names) if types.get(name, "i") not in "if"}
+    source = ASTSource(kernel, signature, constexprs=dict(variant.constants), attrs=multiples)
+    options = {"num_warps": variant.warps, "num_stages": variant.stages, "ptx_version": ptx_version}
+    knobs.compilation.disable_line_info = True  # without paths of this machine
+    compiled = triton.compile(source, target=GPUTarget("cuda", target, _THREADS_OF_WARP), options=options)
     metadata = compiled.metadata
-    if metadata.shared > MAX_SHARED_BYTES:
-        raise ValueError(
-            f"received tiles for which {metadata.name} needs {metadata.shared} bytes of shared memory, "
-            f"expected at most {MAX_SHARED_BYTES}"
-        )
-    ptx = ptx_with_arguments(compiled.asm["ptx"], len(arguments))
+    if metadata.global_scratch_size or metadata.profile_scratch_size:
+        raise ValueError(f"received {metadata.name} with scratch memory, expected a kernel without")
+    ptx = compiled.asm["ptx"]
     threads = metadata.num_warps * _THREADS_OF_WARP
-    return CompiledKernel(metadata.name, ptx, threads, metadata.shared, constants.get("ROWS", 1))
+    return CompiledKernel(
+        metadata.name, ptx, compiled.asm["cubin"], threads, metadata.shared, _parameters(ptx, len(arguments))
+    )
 
 
-def ptx_with_arguments(ptx: str, count: int) -> str:
-    """Return the kernel with its first `count` parameters only.
+def _triton_type(code: str, floats: str) -> str:
+    return f"*{floats}" if code == "T" else ARGUMENT_TYPES[code]
 
-    Triton appends parameters for scratch memory, which its own launcher fills. Raises ValueError if one of them is
-    used.
-    """
-    entry = re.search(r"\.entry\s+\w+\(([^)]*)\)", ptx)
-    if entry is None:
-        raise ValueError("received PTX without a kernel, expected one .entry")
-    parameters = entry[1].split(",")
-    for added in parameters[count:]:
-        name = added.split()[-1]
-        if len(re.findall(rf"\b{name}\b", ptx)) > 1:
-            raise ValueError(f"received a kernel that uses {name}, expected {count} arguments and no scratch memory")
-    kept = ",".join(parameters[:count]).rstrip() + "\n"
-    return ptx[: entry.start(1)] + kept + ptx[entry.end(1) :]
+
+def _parameters(ptx: str, arguments: int) -> tuple[int, ...]:
+    """Return the bytes of each parameter of the only kernel in PTX. Triton appends two pointers to `arguments`."""
+    (entry,) = re.findall(r"\.entry\s+\w+\(([^)]*)\)", ptx)
+    sizes = tuple(int(bits) // 8 for bits in re.findall(r"\.param \.[a-z](\d+)", entry))
+    assert sizes[arguments:] == (8, 8)
+    return sizes

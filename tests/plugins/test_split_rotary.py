@@ -1,0 +1,133 @@
+"""Split of the projections: the kernel against float64, and the reference against the standard's rotary embedding."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx.reference.ops.op_rotary_embedding import RotaryEmbedding
+from tests.plugins import kernel_calls
+from tests.plugins.conftest import Kernels
+from tests.plugins.kernel_inputs import FEW, MANY, TYPES, Array, assert_rounded, normal, poison
+from tests.plugins.split_rotary_reference import split_rotary_reference
+
+CASES = (
+    st.tuples(st.integers(1, 3), st.integers(1, 5), st.sampled_from([1, 2, 4, 7, 8]), st.integers(1, 3)),
+    st.sampled_from([(16, 16), (32, 32), (48, 48), (64, 64), (64, 16), (96, 96), (96, 48), (128, 128), (256, 64)]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(list(TYPES)),
+    st.integers(0, 1 << 30),
+)
+
+
+def _check(
+    kernels: Kernels,
+    sizes: tuple[int, int, int, int],
+    head: tuple[int, int],
+    fused: bool,
+    biased: bool,
+    normed: bool,
+    floats: str,
+    seed: int,
+) -> None:
+    windows, width, group, kv_heads = sizes
+    size, rotated = head
+    rows, heads, every = windows * width, group * kv_heads, (group + 2) * kv_heads
+    rng = np.random.default_rng(seed)
+    joined = normal(rng, (rows, every, size), floats)
+    query, key, value = np.split(joined, [heads, heads + kv_heads], 1)
+    bias = normal(rng, (every, size), floats) if biased else None
+    norms = (normal(rng, (size,), floats), normal(rng, (size,), floats)) if normed else None
+    angles = rng.uniform(0, 6, (rows, rotated // 2))
+    cos, sin = np.cos(angles).astype(TYPES[floats]), np.sin(angles).astype(TYPES[floats])
+    absent = poison(floats)
+    if fused:
+        views = [kernel_calls.View(0, heads * size), kernel_calls.View(0, (heads + kv_heads) * size)]
+        products = [joined, *views, every * size, every * size]
+    else:
+        products = [*(np.ascontiguousarray(x) for x in (query, key, value)), heads * size, kv_heads * size]
+    outputs = [
+        np.full(shape, np.nan, TYPES[floats])
+        for shape in ((rows, heads, size), *[(windows, kv_heads, width, size)] * 2)
+    ]
+    arguments = [*products, absent if bias is None else bias, int(biased), *(norms or (absent, absent)), cos, sin]
+    numbers = [heads, kv_heads, size, rotated, width, 1e-5]
+    constants = {"CHANNELS": 64 if size <= 64 else 128 if size <= 128 else 256, "NORM": normed}
+    found = kernels(kernel_calls.run, "split_rotary", (rows, every), [*arguments, *outputs, *numbers], constants)
+    wanted = split_rotary_reference(query, key, value, bias, norms, cos, sin, width=width, epsilon=1e-5)
+    for ours, theirs in zip(found[-3:], wanted, strict=True):
+        _assert_close(ours, theirs, floats)
+
+
+def _assert_close(found: Array, wanted: Array, floats: str) -> None:
+    """Compare the results of three roundings. Differences may cancel, so they are relative to about 1."""
+    unit = {"fp32": 4e-6, "fp16": 2.0**-9, "bf16": 2.0**-6}[floats]
+    np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=unit, atol=unit)
+    if floats != "fp32":
+        assert (found == wanted).mean() > 0.95 or found.size < 200
+
+
+@FEW
+@given(*CASES)
+def test_any_sizes(
+    kernels: Kernels,
+    sizes: tuple[int, int, int, int],
+    head: tuple[int, int],
+    fused: bool,
+    biased: bool,
+    normed: bool,
+    floats: str,
+    seed: int,
+) -> None:
+    _check(kernels, sizes, head, fused, biased, normed, floats, seed)
+
+
+@pytest.mark.slow
+@MANY
+@given(*CASES)
+def test_many_sizes(
+    kernels: Kernels,
+    sizes: tuple[int, int, int, int],
+    head: tuple[int, int],
+    fused: bool,
+    biased: bool,
+    normed: bool,
+    floats: str,
+    seed: int,
+) -> None:
+    _check(kernels, sizes, head, fused, biased, normed, floats, seed)
+
+
+@pytest.mark.parametrize(
+    ("fused", "biased", "normed", "floats"),
+    [
+        (True, True, False, "bf16"),
+        (False, False, True, "fp16"),
+        (True, True, True, "fp32"),
+        (False, True, True, "bf16"),
+    ],
+)
+def test_two_windows_of_a_model(kernels: Kernels, fused: bool, biased: bool, normed: bool, floats: str) -> None:
+    _check(kernels, (2, 3, 4, 2), (96, 48), fused, biased, normed, floats, 3)
+
+
+def test_the_reference_is_the_standards() -> None:
+    """Compare with the onnx package's operator, without and with channels that do not rotate."""
+    rng = np.random.default_rng(4)
+    query, key = rng.standard_normal((6, 4, 16)), rng.standard_normal((6, 2, 16))
+    for rotated in (16, 8):
+        cos, sin = rng.standard_normal((2, 6, rotated // 2))
+        found = split_rotary_reference(query, key, key, None, None, cos, sin, width=3, epsilon=0.0)
+        wanted = [_rotated_by_onnx(x, cos, sin, rotated) for x in (query, key)]
+        np.testing.assert_allclose(found[0], wanted[0], atol=1e-12)
+        np.testing.assert_allclose(found[1], wanted[1].reshape(2, 3, 2, 16).transpose(0, 2, 1, 3), atol=1e-12)
+        np.testing.assert_array_equal(found[2], key.reshape(2, 3, 2, 16).transpose(0, 2, 1, 3))
+
+
+def _rotated_by_onnx(x: Array, cos: Array, sin: Array, rotated: int) -> Array:
+    run = RotaryEmbedding._run.__get__(object.__new__(RotaryEmbedding))
+    (found,) = run(
+        x.transpose(1, 0, 2)[None], cos[None], sin[None], interleaved=0, num_heads=0, rotary_embedding_dim=rotated
+    )
+    return np.asarray(found[0].transpose(1, 0, 2))
