@@ -19,7 +19,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-docs test-slow soak test-clients test-triton test-ray test-bounds test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow kernels soak test-clients test-triton test-ray test-bounds test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -63,6 +63,11 @@ test-docs: $(VENV)/test-ready $(if $(shell command -v npm),$(WEB)/node_modules/r
 # Tests that take long for what they check: tuning, soak tests, random large models.
 test-slow: $(VENV)/test-ready ## tests that take long: tuning, soak tests, random large models
 	$(PYTEST) -n 3 -m slow
+
+# All kernels of lopa.plugins for all GPUs, and the table that tests hold. Two compilers take 20 minutes.
+kernels: $(VENV)/test-ready ## archives of the kernels for all GPUs in out/kernels, and their table
+	$(BIN)/python -m lopa.plugins.kernels.archive out/kernels
+	$(BIN)/python -m tools.checks.kernel_table out/kernels
 
 # Random signals and collections during decodes, for SECONDS per test. `test-slow` runs them for 5.
 SECONDS ?= 600

@@ -1,6 +1,7 @@
 """Random ragged attention problems, their task lists, and their results written row by row."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def random_problem(
             own_range = (inside[0][0], inside[-1][0] + inside[-1][1])
             cuts = [] if whole else [int(c) for c in np.flatnonzero(rng.random(-(-prefix // columns)) < 0.4) if c]
             edges = [0, *(columns * c for c in cuts), prefix]
-            pasts = [(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+            pasts = list(pairwise(edges))
             owns = [(0, 0)] * len(pasts)
             if not whole and rng.random() < 0.3:
                 pasts, owns = [*pasts, (0, 0)], [*owns, own_range]

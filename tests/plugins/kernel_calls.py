@@ -4,6 +4,7 @@ That process imports this module. Tests call it through the fixture `kernels`.
 """
 
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -115,11 +116,16 @@ def run_commit(windows: list[Array], caches: list[Array], numbers: tuple[int, ..
     return [_array(target) for target in targets]
 
 
-def compiled(target: int, name: str, ptx_version: int | None = None) -> tuple[Any, ...]:
-    """Return entry, PTX, cubin, threads, shared bytes, parameters, registers and spilled bytes of a variant."""
-    from lopa.plugins.kernels.ahead_of_time import compiled_variant
-    from lopa.plugins.kernels.variants import variants
+def write_archive(path: Path, target: str, names: tuple[str, ...]) -> None:
+    """Write an archive of some variants."""
+    from lopa.plugins.kernels import archive
 
-    found = compiled_variant(variants(target)[name], target, ptx_version)
-    image = (found.entry, found.ptx, found.cubin, found.threads, found.shared, found.parameters)
-    return (*image, *found.registers_and_spills())
+    archive.write_archive(path, target, 1, names)
+
+
+def variants_of_targets() -> dict[str, tuple[list[str], int]]:
+    """Return the names of the variants of each target, and the KiB of its shared memory."""
+    from lopa.plugins.kernels.archive import TARGETS
+    from lopa.plugins.kernels.variants import MAX_SHARED_KIB, variants
+
+    return {name: (list(variants(target.number)), MAX_SHARED_KIB[target.number]) for name, target in TARGETS.items()}

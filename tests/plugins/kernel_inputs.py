@@ -27,7 +27,7 @@ def poison(floats: str) -> Array:
 
 
 def assert_rounded(found: Array, wanted: Array, floats: str, units: float = 1) -> None:
-    """Compare numbers that were rounded in the same places: most are equal, others differ by units in the last place."""
+    """Compare numbers that were rounded in the same places. Most are equal, others differ in the last place."""
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     np.testing.assert_allclose(found, wanted, rtol=units * UNITS[floats], atol=4e-6 if floats == "fp32" else 1e-6)
     if floats != "fp32":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onnx.reference.ops.op_rotary_embedding import RotaryEmbedding
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
-from tests.plugins.kernel_inputs import FEW, MANY, TYPES, Array, assert_rounded, normal, poison
+from tests.plugins.kernel_inputs import FEW, MANY, TYPES, Array, normal, poison
 from tests.plugins.split_rotary_reference import split_rotary_reference
 
 CASES = (

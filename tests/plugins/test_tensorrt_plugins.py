@@ -14,20 +14,13 @@ from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.errors import MissingBackendError
 
 ROOT = Path(__file__).parents[2]
-# R 2, B 3, W 33, P 192, Q 5, with the sizes of Dream-7B
+# R 2, B 3, Q 5, with the vocabulary of Dream-7B
 CASE = {
-    "BranchAttention": [
-        [[6, 28, 33, 128], "float16"],
-        *[[[6, 4, 33, 128], "float16"]] * 2,
-        *[[[2, 4, 192, 128], "float16"]] * 2,
-        [[2, 3, 33, 33], "bool"],
-        [[2, 192], "bool"],
-    ],
-    "StatisticsPartials": [[[2, 3, 5, 3584], "float16"], [[3584, 152064], "float16"], [[2], "float32"]],
-    "StatisticsMerge": [
-        *[[[2, 3, 5, 128], "float32"]] * 3,
-        [[2, 3, 5, 128, 8], "float32"],
-        [[2, 3, 5, 128, 8], "int32"],
+    "LogitsPartials": [[[2, 3, 5, 152064], "float16"], [[2], "float32"]],
+    "LogitsMerge": [
+        *[[[2, 3, 5, 32], "float32"]] * 3,
+        [[2, 3, 5, 32, 8], "int32"],
+        [[2, 3, 5, 32, 8], "float32"],
     ],
 }
 
@@ -54,35 +47,26 @@ def _driven(bindings: Path) -> dict[str, Any]:
     return found
 
 
-def test_branch_attention(answers: dict[str, Any]) -> None:
-    found = answers["BranchAttention"]
-    assert found["outputs"] == [[[6, 28, 33, 128], "HALF"]]
-    assert found["numbers"] == [3, 33, 192]  # branches, width, prefix
-    launch = found["launch"]
-    # 3 x 33 x 7 packed rows in tiles of 64, 4 key-value heads, 2 requests
-    assert [launch[f"grid_{axis}"] for axis in "xyz"] == [11, 4, 2]
-    assert (found["count"], found["combinations"]) == (3, [8])  # three types, of 8 inputs and outputs
-
-
 def test_the_token_statistics(answers: dict[str, Any]) -> None:
-    partials, merge = answers["StatisticsPartials"], answers["StatisticsMerge"]
-    assert [shape for shape, _ in partials["outputs"]] == [*[[2, 3, 5, 128]] * 3, *[[2, 3, 5, 128, 8]] * 2]
-    assert [dtype for _, dtype in partials["outputs"]] == ["FLOAT"] * 4 + ["INT32"]
-    assert partials["numbers"] == [30, 15]  # rows, and rows per temperature
-    assert [partials["launch"][f"grid_{axis}"] for axis in "xyz"] == [1, 128, 1]
-    assert merge["outputs"] == [[[2, 3, 5, 8], "INT32"], [[2, 3, 5, 8], "FLOAT"], [[2, 3, 5], "FLOAT"]]
-    assert merge["numbers"] == []
+    partials, merge = answers["LogitsPartials"], answers["LogitsMerge"]
+    assert [shape for shape, _ in partials["outputs"]] == [*[[2, 3, 5, 32]] * 3, *[[2, 3, 5, 32, 8]] * 2]
+    assert [dtype for _, dtype in partials["outputs"]] == ["FLOAT"] * 3 + ["INT32", "FLOAT"]
+    assert partials["numbers"] == [15, 152064, 4752]  # rows per temperature, vocabulary, columns per split
+    assert [partials["launch"][f"grid_{axis}"] for axis in "xyz"] == [30, 32, 1]
+    assert (partials["count"], partials["combinations"]) == (3, [7])  # three types of logits, 7 inputs and outputs
+    assert merge["outputs"] == [[[2, 3, 5, 8], "INT64"], [[2, 3, 5, 8], "FLOAT"], [[2, 3, 5], "FLOAT"]]
+    assert merge["numbers"] == [32]  # splits
     assert [merge["launch"][f"grid_{axis}"] for axis in "xyz"] == [30, 1, 1]
 
 
 def test_kernels_and_blocks(answers: dict[str, Any]) -> None:
-    names = ["branch_attention_kernel", "statistics_partials_kernel", "statistics_merge_kernel"]
+    names = ["statistics_partials_kernel", "statistics_merge_kernel"]
     assert [found["kernel"] for found in answers.values()] == names
-    for (name, found), outputs in zip(answers.items(), (1, 5, 3), strict=True):
+    for (name, found), outputs in zip(answers.items(), (5, 3), strict=True):
         # Pointers to inputs, numbers, pointers to outputs: all arguments that TensorRT passes.
         assert found["parameters"] == len(CASE[name]) + len(found["numbers"]) + outputs
-        assert (found["launch"]["block_x"], found["launch"]["block_y"], found["launch"]["block_z"]) == (128, 1, 1)
-        assert 0 < found["launch"]["shared_mem"] <= 48 * 1024
+        assert (found["launch"]["block_x"], found["launch"]["block_y"], found["launch"]["block_z"]) == (32, 1, 1)
+        assert found["launch"]["shared_mem"] <= 48 * 1024
 
 
 def test_without_tensorrt() -> None:

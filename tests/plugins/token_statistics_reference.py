@@ -52,7 +52,7 @@ def statistics_partials_reference(
 def statistics_merge_reference(
     greatest: Array, total: Array, weighted: Array, ids: Array, values: Array, top: int
 ) -> tuple[Array, Array, Array]:
-    """Return ids int64 [rows, top], log-probabilities and entropy of rows from their splits, as statistics_merge_kernel."""
+    """Return ids int64 [rows, top], log-probabilities and entropy from splits, as statistics_merge_kernel."""
     rows = len(ids)
     peak = greatest.max(-1, keepdims=True).astype(np.float64)
     down = np.where(np.isneginf(greatest), 0.0, greatest - peak)

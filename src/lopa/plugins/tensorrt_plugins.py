@@ -1,31 +1,29 @@
 """TensorRT's quickly deployable plugins for the functions of domain `lopa`, with kernels compiled ahead of time.
 
 A plugin that is registered before the parser runs replaces the function of its name. Functions without a plugin keep
-their bodies. An engine contains the kernels and needs no Python at run time. A plugin has one kernel, so the confidence
-head has two plugins: StatisticsPartials and StatisticsMerge. Importing this module needs neither TensorRT nor Triton.
+their bodies. An engine contains the kernels and needs no Python at run time. A plugin has one kernel, so the token
+statistics have two plugins: LogitsPartials and LogitsMerge. Importing this module needs neither TensorRT nor
+Triton.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any
 
-from lopa.plugins.launch_sizes import MAX_SPLITS, SPLIT_COLUMNS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
 
 NAMESPACE = "lopa"
-BRANCH_ATTENTION = "BranchAttention"
-TOKEN_STATISTICS = "TokenStatistics"
-PLUGINS = (BRANCH_ATTENTION, TOKEN_STATISTICS)
-"""Names in the manifest's list of plugins."""
+_SPLITS = 32
+"""Splits of the vocabulary."""
 
-_SAME_FLOATS = "FP32|FP16|BF16"
-"""Possible types of an input or output. All inputs and outputs with this constant get the same type."""
-_PARTIALS = ("greatest", "total", "weighted", "logits", "numbers")
-_PARTIAL_TYPES = ("FP32", "FP32", "FP32", "FP32", "INT32")
+_FLOATS = "FP32|FP16|BF16"
+"""Possible types of logits."""
+_PARTIALS = ("greatest", "total", "weighted", "ids", "values")
+_PARTIAL_TYPES = ("FP32", "FP32", "FP32", "INT32", "FP32")
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,8 @@ class _Libraries:
 
 Descriptors = Sequence[Any]
 """tensorrt.plugin.TensorDesc for every input or output."""
+_Kernel = tuple[bytes, bytes, Any, Any]
+"""Name of a kernel, its PTX, its launch, and the numbers between inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class _Plugin:
     """Types of inputs, then outputs, in the form of AutoTuneCombination. All have a linear layout."""
     describe: Callable[[_Libraries, Descriptors], tuple[Any, ...]]
     """Function from input to output descriptors."""
-    kernel: Callable[[_Libraries, Descriptors, Descriptors], tuple[bytes, bytes, Any, Any]]
-    """Function from descriptors to the kernel's name, its PTX, its launch, and numbers between inputs and outputs."""
+    kernel: Callable[[_Libraries, Descriptors, Descriptors], _Kernel]
+    """Function from input and output descriptors."""
 
 
-def register_plugins(capability: tuple[int, int], names: Collection[str] = PLUGINS) -> None:
-    """Register these plugins with TensorRT, once per process, for a GPU of this compute capability, e.g. (9, 0).
+def register_plugins(capability: tuple[int, int]) -> None:
+    """Register the plugins with TensorRT, once per process, for a GPU of this compute capability, e.g. (9, 0).
 
     Raises MissingBackendError if TensorRT or Triton is not installed.
     """
     libraries = _libraries(capability)
-    for plugin in (plugin for name in names for plugin in _PLUGINS[name]):
+    for plugin in _PLUGINS:
         _register(plugin, libraries)
 
 
@@ -80,7 +80,7 @@ def _register(plugin: _Plugin, libraries: _Libraries) -> None:
     def types(*_given: Any) -> list[Any]:
         return [trtp.AutoTuneCombination(", ".join(plugin.types), "LINEAR")]
 
-    def kernel(*given: Any) -> tuple[bytes, bytes, Any, Any]:
+    def kernel(*given: Any) -> _Kernel:
         return plugin.kernel(libraries, given[:count], given[count])
 
     described: Any = trtp.TensorDesc
@@ -100,111 +100,69 @@ def _with_signature(function: Any, parameters: dict[str, Any], returned: Any) ->
     return function
 
 
-def _attended(_libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
-    return (inputs[0].like(),)
-
-
-def _attention_kernel(
-    libraries: _Libraries, inputs: Descriptors, _outputs: Descriptors
-) -> tuple[bytes, bytes, Any, Any]:
-    from lopa.plugins.kernels.compiled_operators import compiled_branch_attention
-
-    query, _, _, past_key, _, window_mask, prefix_mask = inputs
-    floats = _floats(libraries, query)
-    heads, kv_heads, size = query.shape[1], past_key.shape[1], query.shape[3]
-    compiled = compiled_branch_attention(floats, heads, kv_heads, size, libraries.capability)
-    _, branches, width, _ = window_mask.shape_expr
-    requests, prefix = prefix_mask.shape_expr
-    tiles = libraries.trtp.cdiv(branches * width * (heads // kv_heads), attention_tiles(floats).rows)
-    return _launch(libraries, compiled, (tiles, kv_heads, requests), [branches, width, prefix])
-
-
 def _partials(libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
     trt, trtp = libraries.trt, libraries.trtp
-    hidden, weight, _ = inputs
-    requests, branches, queries, _ = hidden.shape_expr
-    splits = trtp.min(trtp.cdiv(weight.shape_expr[1], SPLIT_COLUMNS), MAX_SPLITS)
-    sums = [trtp.from_shape_expr((requests, branches, queries, splits), dtype=trt.float32) for _ in range(3)]
-    candidates = (requests, branches, queries, splits, TOP_K)
-    types = (trt.float32, trt.int32)
-    return (*sums, *(trtp.from_shape_expr(candidates, dtype=dtype) for dtype in types))
+    requests, branches, queries, _ = inputs[0].shape_expr
+    rows = (requests, branches, queries, _SPLITS)
+    sums = [trtp.from_shape_expr(rows, dtype=trt.float32) for _ in range(3)]
+    return (*sums, *(trtp.from_shape_expr((*rows, TOP_K), dtype=dtype) for dtype in (trt.int32, trt.float32)))
 
 
-def _partials_kernel(libraries: _Libraries, inputs: Descriptors, outputs: Descriptors) -> tuple[bytes, bytes, Any, Any]:
-    from lopa.plugins.kernels.compiled_operators import compiled_statistics_partials
-
-    hidden, weight, _ = inputs
-    floats, splits = _floats(libraries, hidden), outputs[0].shape[3]
-    compiled = compiled_statistics_partials(floats, weight.shape[0], weight.shape[1], splits, libraries.capability)
-    requests, branches, queries, _ = hidden.shape_expr
-    rows = requests * branches * queries
-    tiles = libraries.trtp.cdiv(rows, head_tiles(floats).rows)
-    return _launch(libraries, compiled, (tiles, splits, 1), [rows, branches * queries])
+def _partials_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descriptors) -> _Kernel:
+    logits = inputs[0]
+    trt = libraries.trt
+    floats = {trt.float32: "fp32", trt.float16: "fp16", trt.bfloat16: "bf16"}[logits.dtype]
+    requests, branches, queries, _ = logits.shape_expr
+    rows, vocabulary = branches * queries, logits.shape[3]
+    columns = -(-vocabulary // (16 * _SPLITS)) * 16  # loads are wide with multiples of 16
+    name = f"statistics_partials.{floats}.{TOP_K}"
+    return _launch(libraries, name, (requests * rows, _SPLITS, 1), [rows, vocabulary, columns])
 
 
 def _statistics(libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
     trt, trtp = libraries.trt, libraries.trtp
-    requests, branches, queries, _ = inputs[0].shape_expr
-    candidates = (requests, branches, queries, TOP_K)
+    rows = inputs[0].shape_expr[:3]
     return (
-        trtp.from_shape_expr(candidates, dtype=trt.int32),
-        trtp.from_shape_expr(candidates, dtype=trt.float32),
-        trtp.from_shape_expr((requests, branches, queries), dtype=trt.float32),
+        trtp.from_shape_expr((*rows, TOP_K), dtype=trt.int64),
+        trtp.from_shape_expr((*rows, TOP_K), dtype=trt.float32),
+        trtp.from_shape_expr(tuple(rows), dtype=trt.float32),
     )
 
 
-def _merge_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descriptors) -> tuple[bytes, bytes, Any, Any]:
-    from lopa.plugins.kernels.compiled_operators import compiled_statistics_merge
-
-    compiled = compiled_statistics_merge(inputs[0].shape[3], libraries.capability)
+def _merge_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descriptors) -> _Kernel:
     requests, branches, queries, _ = inputs[0].shape_expr
-    return _launch(libraries, compiled, (requests * branches * queries, 1, 1), [])
+    return _launch(libraries, f"statistics_merge.{TOP_K}", (requests * branches * queries, 1, 1), [_SPLITS])
 
 
 # lopa.export.graph.plugin_functions defines the same shapes.
-_PLUGINS = {
-    BRANCH_ATTENTION: (
-        _Plugin(
-            BRANCH_ATTENTION,
-            ("query", "key", "value", "past_key", "past_value", "window_mask", "prefix_mask"),
-            1,
-            (*[_SAME_FLOATS] * 5, "BOOL", "BOOL", _SAME_FLOATS),
-            _attended,
-            _attention_kernel,
-        ),
+_PLUGINS = (
+    _Plugin(
+        "LogitsPartials",
+        ("logits", "temperature"),
+        5,
+        (_FLOATS, "FP32", *_PARTIAL_TYPES),
+        _partials,
+        _partials_kernel,
     ),
-    TOKEN_STATISTICS: (
-        _Plugin(
-            "StatisticsPartials",
-            ("hidden", "weight", "temperature"),
-            5,
-            (_SAME_FLOATS, _SAME_FLOATS, "FP32", *_PARTIAL_TYPES),
-            _partials,
-            _partials_kernel,
-        ),
-        _Plugin(
-            "StatisticsMerge", _PARTIALS, 3, (*_PARTIAL_TYPES, "INT32", "FP32", "FP32"), _statistics, _merge_kernel
-        ),
-    ),
-}
+    _Plugin("LogitsMerge", _PARTIALS, 3, (*_PARTIAL_TYPES, "INT64", "FP32", "FP32"), _statistics, _merge_kernel),
+)
 
 
-def _launch(
-    libraries: _Libraries, compiled: Any, grid: tuple[Any, Any, Any], numbers: list[Any]
-) -> tuple[bytes, bytes, Any, Any]:
+def _launch(libraries: _Libraries, variant: str, grid: tuple[Any, Any, Any], numbers: list[Any]) -> _Kernel:
+    """Compile a variant, and return it with its launch. TensorRT passes inputs, numbers and outputs only."""
+    from lopa.plugins.kernels.ahead_of_time import compiled_variant, ptx_without_scratch
+    from lopa.plugins.kernels.variants import variants
+
+    major, minor = libraries.capability
+    target = 10 * major + minor
+    compiled = compiled_variant(variants(target)[variant], target)
     launch = libraries.trtp.KernelLaunchParams()
     launch.grid_x, launch.grid_y, launch.grid_z = grid
-    launch.block_x, launch.shared_mem = compiled.threads, compiled.shared_bytes
+    launch.block_x, launch.shared_mem = compiled.threads, compiled.shared
     arguments = libraries.trtp.SymIntExprs(len(numbers))
     for place, number in enumerate(numbers):
         arguments[place] = libraries.trtp.SymInt32(number)
-    return compiled.name.encode(), compiled.ptx.encode(), launch, arguments
-
-
-def _floats(libraries: _Libraries, tensor: Any) -> Floats:
-    trt = libraries.trt
-    names: dict[Any, Floats] = {trt.float32: "fp32", trt.float16: "fp16", trt.bfloat16: "bf16"}
-    return names[tensor.dtype]
+    return compiled.entry.encode(), ptx_without_scratch(compiled.ptx).encode(), launch, arguments
 
 
 def _libraries(capability: tuple[int, int]) -> _Libraries:

@@ -30,7 +30,7 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     manifest = Bundle.open(place).manifest
     assert (manifest.dtype, manifest.with_logits) == ("float16", True)
     assert [stage.end_layer for stage in manifest.stages] == [1, 2, 3]
-    assert manifest.plugins == ["BranchAttention"]
+    assert manifest.plugins == ["TokenStatistics"]
     assert manifest.rotary_inputs == ["standard"]
     printed = capsys.readouterr()
     assert re.fullmatch(rf"{re.escape(str(place))}: 39 tensors, 0.3 MB, float16, in [\d. min]+ s\n", printed.out)

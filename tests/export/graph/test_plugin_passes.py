@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from tests.export.checkpoints import ONE_LAYER, small_checkpoint
+from tests.export.checkpoints import small_checkpoint
 from tests.export.graph_runs import opened, random_inputs
 from tests.plugins.token_statistics_reference import token_statistics_reference
 
 from lopa import tiny
 from lopa.cli.main import main
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.graph.plugin_functions import functions_of_plugin
+from lopa.export.graph.plugin_functions import plugin_functions
 from lopa.export.graph.plugin_passes import PluginsPass
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
@@ -41,22 +41,18 @@ def _operators(bundle: Bundle, name: str | None = None) -> Counter[tuple[str, st
 
 def test_functions_replace_their_nodes(tiny_plugins: Path, tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_plugins)
-    assert bundle.manifest.plugins == ["BranchAttention", "TokenStatistics"]
+    assert bundle.manifest.plugins == ["TokenStatistics"]
     assert "plugins" not in json.loads((tiny_bundle / "manifest.json").read_text())
     operators = _operators(bundle)
-    assert (operators["lopa", "BranchAttention"], operators["lopa", "TokenStatistics"]) == (LAYERS, 1)
-    assert not {"Attention", "TopK", "Exp"} & {operator for domain, operator in operators if not domain}
+    assert (operators["", "Attention"], operators["lopa", "TokenStatistics"]) == (LAYERS, 1)
+    assert not {"TopK", "Exp"} & {operator for domain, operator in operators if not domain}
     model = onnx.load(bundle.graph, load_external_data=False)
     assert {(opset.domain, opset.version) for opset in model.opset_import} == {("", 23), ("lopa", 1)}
-    assert sorted(function.name for function in model.functions) == [
-        "BranchAttention",
-        "StatisticsMerge",
-        "StatisticsPartials",
-        "TokenStatistics",
-    ]
+    functions = {function.name: function for function in model.functions}
+    assert sorted(functions) == ["LogitsMerge", "LogitsPartials", "TokenStatistics"]
     # TensorRT's parser looks for this attribute to use a plugin instead of the body.
-    marked = [node for node in (*model.graph.node, *model.functions[1].node) if node.domain and node.attribute]
-    assert {node.op_type for node in marked} >= {"BranchAttention", "StatisticsPartials", "StatisticsMerge"}
+    marked = functions["TokenStatistics"].node
+    assert [node.op_type for node in marked] == ["LogitsPartials", "LogitsMerge"]
     assert all(node.attribute[0].name == "plugin_namespace" and node.attribute[0].s == b"lopa" for node in marked)
     onnx.checker.check_model(bundle.graph, full_check=True)
 
@@ -69,12 +65,11 @@ def test_the_same_bits_as_without_functions(tiny_plugins: Path, tiny_bundle: Pat
 
 
 def test_stages(tmp_path: Path) -> None:
-    """Check that both stages have branch attention, the last one the token statistics, and that they decode equally."""
+    """Check that the last stage has the token statistics, and that the stages decode as the whole."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
     fast = bundle_from_checkpoint(checkpoint, tmp_path / "staged", stages=2, plugins=True)
-    first, last = (_operators(fast, stage.graph) for stage in fast.manifest.stages)
-    assert (first["lopa", "BranchAttention"], first["lopa", "TokenStatistics"]) == (1, 0)
-    assert (last["lopa", "BranchAttention"], last["lopa", "TokenStatistics"]) == (1, 1)
+    assert fast.manifest.plugins == ["TokenStatistics"]
+    assert [_operators(fast, stage.graph)["lopa", "TokenStatistics"] for stage in fast.manifest.stages] == [0, 1]
     ids = []
     for device in ("cpu+cpu", "cpu"):
         with Decoder.open(fast.path, [device], threads=1) as decoder:
@@ -83,43 +78,36 @@ def test_stages(tmp_path: Path) -> None:
     assert ids[0] == ids[1]
 
 
-def test_float16_and_quantized_matrices_with_a_float_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", [False, True])
+def test_float16_and_quantized_matrices(tmp_path: Path, head: bool) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     plain, fast = (
         bundle_from_checkpoint(
             checkpoint,
             tmp_path / str(plugins),
             dtype="float16",
-            quantization=QuantizationChoice("int8", head=False),
+            quantization=QuantizationChoice("int8", head=head),
             plugins=plugins,
         )
         for plugins in (False, True)
     )
-    assert fast.manifest.plugins == ["BranchAttention", "TokenStatistics"]
+    assert fast.manifest.plugins == ["TokenStatistics"]
     _assert_same_bits(fast, plain)
 
 
 def test_with_logits_and_a_portable_graph(tmp_path: Path) -> None:
-    """Check that a graph with logits has no token statistics, and a portable graph no functions."""
+    """Check that a graph with logits has token statistics too, and a portable graph no functions."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     plain = bundle_from_checkpoint(checkpoint, tmp_path / "plain", with_logits=True)
     both = bundle_from_checkpoint(
         checkpoint, tmp_path / "both", dialects=("standard", "portable"), with_logits=True, plugins=True
     )
     standard, portable = both.with_dialect("standard"), both.with_dialect("portable")
-    assert standard.manifest.plugins == ["BranchAttention"]
-    assert not _operators(standard)["lopa", "TokenStatistics"]
+    assert standard.manifest.plugins == ["TokenStatistics"]
+    assert _operators(standard)["lopa", "TokenStatistics"] == 1
     _assert_same_bits(standard, plain)
     assert portable.manifest.plugins == []
     assert {domain for domain, _ in _operators(portable)} == {""}
-
-
-def test_no_token_statistics_of_integers(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
-    choice = QuantizationChoice("int8")
-    fast = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, plugins=True)
-    assert fast.manifest.plugins == ["BranchAttention"]
-    assert not _operators(fast)["lopa", "TokenStatistics"]
 
 
 def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,16 +118,16 @@ def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "bundle").exists()
 
 
-def test_an_attention_of_another_form_is_rejected() -> None:
+def test_statistics_of_another_form_are_rejected() -> None:
     model = ir.from_onnx_text(
         """<ir_version: 10, opset_import: ["" : 23]>
-        plain (float[1, 2, 3, 16] q) => (float[1, 2, 3, 16] y) { y = Attention (q, q, q) }"""
+        plain (float[9] x, int64[1] k) => (float[8] y, int64[8] topk_ids) { y, topk_ids = TopK (x, k) }"""
     )
-    with pytest.raises(ir.passes.PreconditionError, match="without a prefix in front of its window"):
+    with pytest.raises(ir.passes.PreconditionError, match="topk_ids are not of logits divided by the temperature"):
         PluginsPass()(model)
 
 
-def _model_of_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int) -> bytes:
+def _model_of_function(name: str, inputs: dict[str, Array], outputs: int) -> bytes:
     """Return a model whose only node is the function `name`."""
     values = [
         onnx.helper.make_tensor_value_info(key, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim)
@@ -149,37 +137,33 @@ def _model_of_function(plugin: str, name: str, inputs: dict[str, Array], outputs
     node = onnx.helper.make_node(name, list(inputs), names, domain="lopa")
     graph = onnx.helper.make_graph([node], name, values, [onnx.ValueInfoProto(name=each) for each in names])
     opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("lopa", 1)]
-    functions = [ir.serde.serialize_function(function) for function in functions_of_plugin(plugin)]
+    functions = [ir.serde.serialize_function(function) for function in plugin_functions()]
     model = onnx.helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
     serialized: bytes = model.SerializeToString()
     return serialized
 
 
-def _run_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int) -> list[Array]:
-    session = opened(_model_of_function(plugin, name, inputs, outputs))
+def _run_function(name: str, inputs: dict[str, Array], outputs: int) -> list[Array]:
+    session = opened(_model_of_function(name, inputs, outputs))
     found: list[Array] = session.run(None, inputs)
     return found
 
 
 def test_the_body_of_the_merge_accepts_several_splits() -> None:
     """Merge partial results of three parts of a vocabulary, computed by the body for one part."""
-    rng = np.random.default_rng(4)
-    hidden, weight = rng.standard_normal((2, 3, 4, 12)).astype(np.float32), rng.standard_normal((12, 90))
-    weight[:, 70] = weight[:, 65] = weight[:, 3]  # equal logits in two parts, and twice in one
+    logits = np.random.default_rng(4).standard_normal((2, 3, 4, 90)).astype(np.float32)
+    logits[..., 70] = logits[..., 65] = logits[..., 3]  # equal logits in two parts, and twice in one
     temperature = np.array([1.0, 0.5], np.float32)
     parts = []
     for first in (0, 30, 60):
-        inputs = {"h": hidden, "w": weight[:, first : first + 30].astype(np.float32), "t": temperature}
-        *sums, logits, numbers = _run_function("TokenStatistics", "StatisticsPartials", inputs, 5)
+        inputs = {"l": logits[..., first : first + 30], "t": temperature}
+        *sums, ids, values = _run_function("LogitsPartials", inputs, 5)
         assert [array.shape for array in sums] == [(2, 3, 4, 1)] * 3
-        parts.append([*sums, logits, numbers + np.int32(first)])
+        parts.append([*sums, ids + np.int32(first), values])
     partials = [np.concatenate(arrays, axis=3) for arrays in zip(*parts, strict=True)]
-    ids, logprobs, entropy = _run_function(
-        "TokenStatistics", "StatisticsMerge", dict(zip("abcde", partials, strict=True)), 3
-    )
-    flat = hidden.reshape(-1, 12).astype(np.float64)
-    expected = token_statistics_reference(flat, weight.astype(np.float32), np.repeat(temperature, 12))
-    assert ids.dtype == np.int32
+    ids, logprobs, entropy = _run_function("LogitsMerge", dict(zip("abcde", partials, strict=True)), 3)
+    expected = token_statistics_reference(logits.reshape(-1, 90), np.repeat(temperature, 12))
+    assert ids.dtype == np.int64
     np.testing.assert_array_equal(ids.reshape(-1, 8), expected[0])
     np.testing.assert_allclose(logprobs.reshape(-1, 8), expected[1], rtol=0, atol=2e-5)
     np.testing.assert_allclose(entropy.reshape(-1), expected[2], rtol=0, atol=2e-5)

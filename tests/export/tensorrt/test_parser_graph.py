@@ -1,17 +1,24 @@
 """The graph for TensorRT's parser: what differs from the bundle's, and that results do not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 
 from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.runtime.bundle import Bundle
 
 
-def test_attention_in_functions_is_marked_too(tiny_plugins: Path) -> None:
-    model = model_for_parser(Bundle.open(tiny_plugins))
+def test_attention_in_functions_is_marked_too(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Use a function as earlier versions wrote it with --plugins."""
+    model = onnx.load(tiny_bundle / "model.onnx", load_external_data=False)
+    text = '<opset_import: ["" : 23], domain: "lopa"> BranchAttention (q, k, v) => (y) { y = Attention (q, k, v) }'
+    model.functions.append(onnx.parser.parse_function(text))
+    onnx.save(model, tmp_path / "model.onnx")
+    model = model_for_parser(SimpleNamespace(graph=tmp_path / "model.onnx"))  # type: ignore[arg-type]
     inside = [node for function in model.functions for node in function.node if node.op_type == "Attention"]
     assert inside
     assert all(any(each.name == "TRT_decomposable" for each in node.attribute) for node in inside)

@@ -30,7 +30,7 @@ SUCCESS = CUresult.CUDA_SUCCESS
 @dataclass(eq=False)
 class Function:
     name: str
-    parameters: list[str]
+    parameters: list[int]
     threads: int
     word: int
     """Size in bytes of the numbers that the kernel copies."""
@@ -61,8 +61,9 @@ class StandInDriver:
             return CUresult.CUDA_ERROR_NOT_FOUND, None
         threads = re.search(r"\.reqntid (\d+)", text)
         assert threads is not None
-        word = 4 if re.search(r"ld\.global\S*\.b32", text) else 2
-        return SUCCESS, Function(name.decode(), re.findall(r"\.param \.(u\d+)", entry[1]), int(threads[1]), word)
+        word = int(re.findall(r"st\.global\S*\.b(\d+)", text)[0]) // 8
+        sizes = [int(bits) for bits in re.findall(r"\.param \.u(\d+)", entry[1])]
+        return SUCCESS, Function(name.decode(), sizes, int(threads[1]), word)
 
     def cuModuleUnload(self, hmod: bytes) -> tuple[Any, ...]:
         self.modules.remove(hmod)
@@ -84,14 +85,16 @@ class StandInDriver:
     ) -> tuple[Any, ...]:
         values, types = kernelParams
         sizes = [8 * ctypes.sizeof(each) for each in types]
-        assert [f"u{size}" for size in sizes] == f.parameters, "arguments of other sizes than the kernel's parameters"
+        assert sizes == f.parameters, "arguments of other sizes than the kernel's parameters"
         assert (blockDimX, blockDimY, blockDimZ, extra) == (f.threads, 1, 1, 0)
         assert min(gridDimX, gridDimY, gridDimZ) >= 1, "an empty grid"
-        table, window, slot, width, prefix, offset, count = values
-        rows = 32 * gridDimZ
-        assert rows - 32 < count <= rows, "blocks for other rows than there are"
+        table, window, slot, width, prefix, offset, count, heads, words, *scratch = values
+        assert scratch == [None, None]
+        rows = 8 * gridDimZ
+        assert rows - 8 < count <= rows, "blocks for other rows than there are"
         device = self.cudart.stream_device(hStream)
-        row = self.head_size * f.word
+        row = words * f.word
+        assert (heads, row % self.head_size) == (gridDimY, 0)
 
         def work() -> None:
             pairs = self.cudart.view(table, 16 * gridDimX).view(np.int64).reshape(gridDimX, 2)

@@ -120,7 +120,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "--plugins",
     is_flag=True,
     advanced=True,
-    help="Write branch attention and token statistics as functions that an engine can replace by its own kernels.",
+    help="Write the token statistics as a function that an engine can replace by its own kernels.",
 )
 @option(
     "--chat-template",

@@ -159,7 +159,7 @@ def engine_from_job(
         return TensorRTBuild(existing, cached=True)
     if job.flags.plugins:
         major, minor = version_numbers(target.capabilities[0])
-        register_plugins((major, minor), manifest.plugins)
+        register_plugins((major, minor))
     if target.gpu is None and job.flags.strip_weights:
         _check_has_gpu_to_strip(target)
     cache = None

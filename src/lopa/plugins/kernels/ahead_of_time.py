@@ -12,6 +12,7 @@ from triton.compiler import ASTSource
 
 from lopa.plugins.kernels.variants import ARGUMENT_TYPES, KERNELS, Variant
 
+_ENTRY = re.compile(r"\.entry\s+\w+\(([^)]*)\)")
 _THREADS_OF_WARP = 32
 _MULTIPLE_OF_16 = [["tt.divisibility", 16]]
 """Attribute of pointers, since tensors start at multiples of 16 bytes, and of some numbers."""
@@ -76,7 +77,14 @@ def _triton_type(code: str, floats: str) -> str:
 
 def _parameters(ptx: str, arguments: int) -> tuple[int, ...]:
     """Return the bytes of each parameter of the only kernel in PTX. Triton appends two pointers to `arguments`."""
-    (entry,) = re.findall(r"\.entry\s+\w+\(([^)]*)\)", ptx)
-    sizes = tuple(int(bits) // 8 for bits in re.findall(r"\.param \.[a-z](\d+)", entry))
-    assert sizes[arguments:] == (8, 8)
+    sizes = tuple(int(bits) // 8 for bits in re.findall(r"\.param \.[a-z](\d+)", _ENTRY.findall(ptx)[0]))
+    if sizes[arguments:] != (8, 8):
+        raise ValueError(f"received parameters of {sizes} bytes, expected {arguments} and two pointers")
     return sizes
+
+
+def ptx_without_scratch(ptx: str) -> str:
+    """Return a kernel without Triton's two pointers, for a launcher that passes none."""
+    parameters = _ENTRY.findall(ptx)[0]
+    kept = ",".join(parameters.split(",")[:-2]).rstrip() + "\n"
+    return ptx.replace(parameters, kept, 1)

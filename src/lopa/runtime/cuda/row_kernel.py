@@ -15,26 +15,30 @@ from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
 MODULE = "cuda.bindings.driver"
-COMPILER = "lopa.plugins.kernels.compiled_operators"
-_TYPES = (ctypes.c_void_p, *[ctypes.c_int] * 6)
-"""Argument types of commit_kernel: table, window, slot, width, prefix, offset and count."""
+COMPILER = "lopa.plugins.kernels.ahead_of_time"
+VARIANTS = "lopa.plugins.kernels.variants"
+_TYPES = (ctypes.c_void_p, *[ctypes.c_int] * 8, ctypes.c_void_p, ctypes.c_void_p)
+"""Argument types of commit_kernel: table, window, slot, width, prefix, offset, count, heads, words, two pointers."""
 _log = logging.getLogger(__name__)
 
 
 class RowKernel:
     """The commit kernel, loaded on the current thread's device."""
 
-    def __init__(self, driver: Any, compiled: Any, shape: CacheShape) -> None:
-        """Load `compiled`, a lopa.plugins.kernels.ahead_of_time.CompiledKernel. Raises EngineFailedError on failure."""
+    def __init__(self, driver: Any, compiled: Any, rows: int, word: int, shape: CacheShape) -> None:
+        """Load `compiled`, a lopa.plugins.kernels.ahead_of_time.CompiledKernel, which copies words of `word` bytes.
+
+        A program copies `rows` rows. Raises EngineFailedError on failure.
+        """
         self._driver = driver
-        self._threads, self._shared = compiled.threads, compiled.shared_bytes
-        self._rows = compiled.rows
+        self._threads, self._shared = compiled.threads, compiled.shared
+        self._rows, self._word = rows, word
         self._heads = shape.kv_heads
         self.arrays = shape.arrays
         """Number of arrays copied per launch."""
         self.row_bytes = shape.head_size * shape.dtype.itemsize
         self._module = self._call("cuModuleLoadData", compiled.ptx.encode() + b"\0")
-        self._function = self._call("cuModuleGetFunction", self._module, compiled.name.encode())
+        self._function = self._call("cuModuleGetFunction", self._module, compiled.entry.encode())
 
     def launch(self, stream: Any, table: int, width: int, prefix: int, count: int) -> None:
         """Enqueue copies of `count` rows of every head, for each pair of addresses in `table`, int64 [arrays, 2].
@@ -44,7 +48,8 @@ class RowKernel:
         """
         grid = (self.arrays, self._heads, -(-count // self._rows))
         block = (self._threads, 1, 1)
-        values = (table, 0, 0, width, prefix, 0, count)
+        words = self.row_bytes // self._word
+        values = (table, 0, 0, width, prefix, 0, count, self._heads, words, None, None)
         self._call("cuLaunchKernel", self._function, *grid, *block, self._shared, int(stream), (values, _TYPES), 0)
 
     def close(self) -> None:
@@ -74,6 +79,8 @@ def row_kernel_from_plugins(device: int, shape: CacheShape) -> RowKernel | None:
         _log.info("copying rows one array at a time, because the commit kernel cannot be compiled: %s", error)
         return None
     major, minor = version_numbers(cuda_device(device).capability)
-    floats = "fp32" if shape.dtype.itemsize == 4 else "fp16"  # rows are copied as bits
-    compiled = compiler.compiled_commit(floats, shape.kv_heads, shape.head_size, (major, minor))
-    return RowKernel(importlib.import_module(MODULE), compiled, shape)
+    target = 10 * major + minor
+    word = next(word for word in (8, 4, 2) if shape.head_size * shape.dtype.itemsize % word == 0)
+    variant = importlib.import_module(VARIANTS).variants(target)[f"commit.{word}"]
+    compiled = compiler.compiled_variant(variant, target)
+    return RowKernel(importlib.import_module(MODULE), compiled, variant.constants["ROWS"], word, shape)
