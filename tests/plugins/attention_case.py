@@ -129,11 +129,14 @@ def random_problem(
             cuts = [] if whole else [int(c) for c in np.flatnonzero(rng.random(-(-prefix // columns)) < 0.4) if c]
             edges = [0, *(columns * c for c in cuts), prefix]
             pasts = list(pairwise(edges))
-            owns = [(0, 0)] * len(pasts)
             if not whole and rng.random() < 0.3:
-                pasts, owns = [*pasts, (0, 0)], [*owns, own_range]
-            else:
-                owns[int(rng.integers(len(pasts)))] = own_range
+                pasts.append((0, 0))
+            owns = [(0, 0)] * len(pasts)
+            cut = own_range[1] if len(pasts) == 1 else int(rng.integers(own_range[0], own_range[1] + 1))
+            for part, own in zip(
+                rng.permutation(len(pasts)), pairwise((own_range[0], cut, own_range[1])), strict=False
+            ):
+                owns[part] = own
             sign = -1 if len(pasts) > 1 else 1
             parts = [
                 (first, sign * rows_of_task, *past, *own, first_chunk, mask)

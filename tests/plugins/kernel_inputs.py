@@ -22,7 +22,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], floats: str) -> Arr
 
 
 def poison(floats: str) -> Array:
-    """Return an array for an absent argument. Whoever reads it gets NaN."""
+    """Return an array for an absent argument. A kernel that reads it gets NaN."""
     return np.full(16, np.nan, TYPES[floats])
 
 

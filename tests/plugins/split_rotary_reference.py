@@ -21,8 +21,8 @@ def split_rotary_reference(
 ) -> tuple[Array, Array, Array]:
     """Return queries [rows, Hq, D], and keys and values [rows / width, Hkv, width, D].
 
-    Inputs are [rows, heads, D]; bias is [Hq + 2 Hkv, D], norms have the weights [D] of queries and of keys, cos and sin
-    are [rows, rotated / 2]. Each step is rounded to the type of the inputs.
+    Inputs are [rows, heads, D], and bias is [Hq + 2 Hkv, D]. Norms have the weights [D] of queries and of keys. cos and
+    sin are [rows, rotated / 2]. Each step is rounded to the type of the inputs.
     """
     heads, kv_heads, size = query.shape[1], key.shape[1], query.shape[2]
     half = cos.shape[1]

@@ -10,7 +10,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lopa.plugins.kernels.variants import ARGUMENT_TYPES, KERNELS, Variant
+from lopa.plugins.kernels.variants import ARGUMENT_TYPES, KERNELS, KernelVariant
 
 _ENTRY = re.compile(r"\.entry\s+\w+\(([^)]*)\)")
 _THREADS_OF_WARP = 32
@@ -44,7 +44,7 @@ class CompiledKernel:
         return int(registers), int(stack)
 
 
-def compiled_variant(variant: Variant, target: int, ptx_version: int | None = None) -> CompiledKernel:
+def compiled_variant(variant: KernelVariant, target: int, ptx_version: int | None = None) -> CompiledKernel:
     """Compile a variant for a target, e.g. 90. `ptx_version` is the version of PTX, e.g. 80 for 8.0.
 
     Raises ValueError for a kernel that needs scratch memory of Triton's own launcher.

@@ -2,8 +2,8 @@
 
 A task has a few packed rows, a part of their prefix and a range of packed rows that contains their windows. Pair i of
 a task is query head i % G of the key-value head for row i // G of the task, where G = heads / kv_heads. One running
-softmax merges the prefix and the windows. No prefix is copied and no head is expanded. Where the prefix of the same
-rows is split over several tasks, their sums go to scratch memory, and the second kernel merges them in a fixed order.
+softmax merges the prefix and the windows. No prefix is copied and no head is expanded. The prefix of the same rows may
+be split over several tasks. Their sums then go to scratch memory, and the second kernel merges them in a fixed order.
 """
 
 import triton

@@ -40,7 +40,7 @@ MAX_SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99,
 
 
 @dataclass(frozen=True)
-class Variant:
+class KernelVariant:
     """Variant of a kernel for one target."""
 
     kernel: str
@@ -66,37 +66,37 @@ class AttentionTiles:
     stages: int
 
 
-def variants(target: int) -> dict[str, Variant]:
+def variants(target: int) -> dict[str, KernelVariant]:
     """Return the variants for a target, e.g. 90, by name."""
     return dict(_variants(target))
 
 
-def _variants(target: int) -> Iterator[tuple[str, Variant]]:
+def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
     for floats in FLOATS:
         for block, warps in ((1024, 4), (4096, 8)):
             for skip, name in ((False, f"rms_norm.{floats}.{block}"), (True, f"rms_norm.{floats}.skip.{block}")):
-                yield name, Variant("rms_norm", floats, {"SKIP": skip, "BLOCK": block}, warps)
+                yield name, KernelVariant("rms_norm", floats, {"SKIP": skip, "BLOCK": block}, warps)
         for channels in HEAD_CHANNELS:
             for norm, name in ((False, f"split_rotary.{floats}"), (True, f"split_rotary.{floats}.norm")):
                 constants = {"CHANNELS": channels, "NORM": norm}
-                yield f"{name}.{channels}", Variant("split_rotary", floats, constants, 1)
+                yield f"{name}.{channels}", KernelVariant("split_rotary", floats, constants, 1)
             tiles = attention_tiles(target, floats, channels)
             constants = {"CHANNELS": channels, "COLUMNS": tiles.columns, "OWN": tiles.own, "TILE": tiles.pairs}
             yield (
                 f"branch_attention.{floats}.{channels}",
-                Variant("branch_attention", floats, constants, 4, tiles.stages),
+                KernelVariant("branch_attention", floats, constants, 4, tiles.stages),
             )
             name = f"attention_merge.{floats}.{channels}"
-            yield name, Variant("attention_merge", floats, {"CHANNELS": channels}, 4, 3)
-        yield f"swiglu.{floats}", Variant("swiglu", floats, {"BLOCK": 1024}, 4)
+            yield name, KernelVariant("attention_merge", floats, {"CHANNELS": channels}, 4, 3)
+        yield f"swiglu.{floats}", KernelVariant("swiglu", floats, {"BLOCK": 1024}, 4)
         for top in CANDIDATES:
             constants = {"TOP": top, "BLOCK": 512}
-            yield f"statistics_partials.{floats}.{top}", Variant("statistics_partials", floats, constants, 1)
+            yield f"statistics_partials.{floats}.{top}", KernelVariant("statistics_partials", floats, constants, 1)
     for top in CANDIDATES:
         constants = {"TOP": top, "PLACES": MAX_SPLITS}
-        yield f"statistics_merge.{top}", Variant("statistics_merge", "", constants, 1 if top < 32 else 4)
+        yield f"statistics_merge.{top}", KernelVariant("statistics_merge", "", constants, 1 if top < 32 else 4)
     for size, word in ((2, tl.int16), (4, tl.int32), (8, tl.int64)):
-        yield f"commit.{size}", Variant("commit", "", {"WORD": word, "WORDS": 256 // size, "ROWS": 8}, 4)
+        yield f"commit.{size}", KernelVariant("commit", "", {"WORD": word, "WORDS": 256 // size, "ROWS": 8}, 4)
 
 
 def attention_tiles(target: int, floats: str, channels: int) -> AttentionTiles:
