@@ -1,4 +1,5 @@
-"""The compiled kernels of the device `cpu`. Everything else is in pyproject.toml, which has no stable form for them."""
+"""The compiled libraries of the devices `cpu` and `cuda`. Everything else is in pyproject.toml, which cannot describe
+them."""
 
 import re
 import sys
@@ -8,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-_KERNELS = Path("src/lopa/runtime/cpu_kernels")
+_RUNTIME = Path("src/lopa/runtime")
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _FLAGS = {
     "avx2.cpp": _AVX2,
@@ -40,7 +41,8 @@ class BuildKernels(build_ext):
             reason.parent.mkdir(parents=True, exist_ok=True)
             message = re.sub(r"\['([^']+)'.*\]", r"\1", str(error)).rstrip(".")  # a command without its arguments
             reason.write_text(f"{message}\n", encoding="utf-8")
-            print(f"warning: built without the kernels of the device cpu: {message}", file=sys.stderr)
+            device = extension.name.split(".")[-2].removesuffix("_kernels")
+            print(f"warning: built without the kernels of the device {device}: {message}", file=sys.stderr)
         finally:
             extension.sources = sources
 
@@ -51,18 +53,26 @@ class BuildKernels(build_ext):
         return objects
 
 
+def _library(name: str, package: str, compile_args: list[str], libraries: list[str]) -> Extension:
+    """Return the library `name` of a package of the runtime, from all its C++ sources."""
+    folder = _RUNTIME / package
+    return Extension(
+        f"lopa.runtime.{package}.{name}",
+        sources=[str(path) for path in sorted(folder.glob("*.cpp"))],
+        depends=[str(path) for path in sorted(_RUNTIME.glob("*_kernels/*.[ch]*"))],
+        language="c++",
+        extra_compile_args=["-std=c++17", *compile_args, "-g0", "-fvisibility=hidden"],
+        libraries=libraries,
+        py_limited_api=True,
+        optional=True,  # without a C++ compiler or on another processor, ONNX Runtime's own kernels are used
+    )
+
+
 setup(
     cmdclass={"build_ext": BuildKernels},
     ext_modules=[
-        Extension(
-            "lopa.runtime.cpu_kernels._kernels",
-            sources=[str(path) for path in sorted(_KERNELS.glob("*.cpp"))],
-            depends=[str(path) for path in sorted(_KERNELS.glob("*.[ch]*"))],
-            language="c++",
-            extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden"],
-            py_limited_api=True,
-            optional=True,  # without a C++ compiler or on another processor, ONNX Runtime's own kernels are used
-        )
+        _library("_kernels", "cpu_kernels", ["-O3"], []),
+        *([_library("_operators", "cuda_kernels", ["-O2"], ["dl"])] if sys.platform == "linux" else []),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

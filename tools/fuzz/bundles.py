@@ -191,7 +191,7 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """Mutate engine.json of both kinds of engines."""
     bundle, _ = copy_bundle(rng, folder, material, modes=("cpu",))
     opened = Bundle.open(bundle)
-    gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36)
+    gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36, cuda=13000)
     if rng.random() < 0.5:
         target, engine = ascend_folder(opened, "Ascend910B1"), good_description("ascend", opened)
     else:

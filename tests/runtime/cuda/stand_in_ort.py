@@ -19,11 +19,13 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
+from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 OPTIONS = {"device_id", "user_compute_stream", "do_copy_in_default_stream", "enable_cuda_graph", "use_tf32"}
 _TYPES = {
     "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -102,7 +104,7 @@ class StandInSession:
                 "This session cannot use the graph capture feature as requested by the user as all compute graph nodes "
                 "have not been partitioned to the CUDAExecutionProvider"
             )
-        self._real = _real_session(Path(path), Path(path).stat().st_mtime_ns)
+        self._real = _real_session(Path(path), Path(path).stat().st_mtime_ns, machine.driver)
         self.types = {each.name: _TYPES[each.type] for each in (*self._real.get_inputs(), *self._real.get_outputs())}
         self._signatures: dict[tuple[int, int], tuple[dict[str, Bound], dict[str, Bound]]] = {}
 
@@ -170,6 +172,8 @@ class StandInSession:
 
     def _compute(self, bound: tuple[dict[str, Bound], dict[str, Bound]]) -> None:
         view, (inputs, outputs) = self.machine.cudart.view, bound
+        if self.machine.driver is not None:
+            self.machine.driver.set_device(self.device)
         arrays = {
             name: view(each.address, each.size).view(each.element_type).reshape(each.shape)
             for name, each in inputs.items()
@@ -185,8 +189,8 @@ class StandInSession:
 class StandInOrt:
     """ONNX Runtime on a machine with CUDA devices."""
 
-    def __init__(self, cudart: StandInCudart) -> None:
-        self.cudart = cudart
+    def __init__(self, cudart: StandInCudart, driver: StandInDriver | None = None) -> None:
+        self.cudart, self.driver = cudart, driver
         self.captures: list[tuple[int, int]] = []
         """Device and number of every captured graph."""
         self.replays = self.plain_runs = self.waits = self.binds = 0
@@ -224,8 +228,10 @@ def _entry(options: Any, key: str) -> str | None:
 
 
 @cache
-def _real_session(path: Path, changed: int) -> Any:
+def _real_session(path: Path, changed: int, driver: StandInDriver | None) -> Any:
     options = ort.SessionOptions()
+    if driver is not None:
+        driver.library.add_operators(options)
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     return _RealSession(str(path), options, providers=[CPU])

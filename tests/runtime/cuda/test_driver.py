@@ -26,6 +26,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     return device == 42 ? 3 : 0;
 }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)80 << 30; return device < 40; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 """
 
 
@@ -40,7 +41,7 @@ def _driver(folder: Path, devices: int) -> str:
 
 def test_device_properties(tmp_path: Path) -> None:
     library = _driver(tmp_path, 3)
-    assert cuda_device(0, library) == CudaDevice(0, "Stand-in GPU 0", "8.9", 80 << 30)
+    assert cuda_device(0, library) == CudaDevice(0, "Stand-in GPU 0", "8.9", 80 << 30, 13000)
     second = cuda_device(1, library)
     assert (second.name, second.capability, second.architecture) == ("Stand-in GPU 1", "9.9", "sm99")
 

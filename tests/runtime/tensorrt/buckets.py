@@ -14,7 +14,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.tensorrt.tensorrt_manifest import EngineTarget, target_of_device
 
-DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30)
+DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30, 13000)
 WANTED = 257
 """Sampled positions: 256 generated positions and a kept row."""
 

@@ -15,6 +15,7 @@ from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.cuda import cuda_operators
 from lopa.runtime.cuda.cuda_calls import MODULE
 
 
@@ -23,6 +24,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInGraphs]:
     """Install the CUDA runtime of four GPUs. At the end, check that all memory is freed and no rule was broken."""
     found = StandInGraphs()
     monkeypatch.setitem(sys.modules, MODULE, found)
+    monkeypatch.setattr(cuda_operators, "cuda_library", lambda: None)  # there is no driver to load kernels
     monkeypatch.setattr(
         "lopa.runtime.tensorrt.tensorrt_session.cuda_device", lambda number: replace(DEVICE, number=number)
     )

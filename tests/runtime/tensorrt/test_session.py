@@ -15,17 +15,14 @@ import pytest
 from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
-from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
-from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.bucket import MAX_GRAPHS
@@ -115,23 +112,6 @@ def test_uncapturable_engine_runs_without_graphs(
     assert cuda.launches == 0
     assert "runs without a CUDA graph" in caplog.text
     assert "a layer waits for the stream" in caplog.text
-
-
-@pytest.mark.parametrize("plugins", [True, False])
-def test_engine_with_plugins_commits_with_the_kernel(
-    plugins: bool, tiny_plugins: Path, tmp_path: Path, cuda: StandInGraphs, trt: ModuleType, monkeypatch: Any
-) -> None:
-    pytest.importorskip("triton", reason="needs Triton to compile the kernel")
-    monkeypatch.setattr("lopa.export.tensorrt.engine.register_plugins", lambda *_: None)
-    bundle = copy_bundle(tiny_plugins, tmp_path)
-    driver = StandInDriver(cuda, bundle.manifest.dimensions.head_size)
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
-    monkeypatch.setattr("lopa.runtime.cuda.row_kernel.cuda_device", lambda _: DEVICE)
-    with_verified(built(bundle.path, trt, flags=BuildFlags(plugins=plugins)))
-    session = session_from_devices(bundle, ["tensorrt:0"])
-    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=1)
-    session.close()
-    assert (driver.launches > 2, cuda.calls["cudaMemcpy2DAsync"] == 0) == (plugins, plugins)
 
 
 @pytest.mark.parametrize(

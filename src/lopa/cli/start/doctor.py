@@ -16,6 +16,8 @@ from lopa.cli.options.devices import software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand, option
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cpu_kernels.kernel_library import kernel_status
+from lopa.runtime.cuda_kernels.cuda_library import library_status
+from lopa.runtime.cuda_kernels.kernel_archive import kernels_status
 from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.install_hint import Ability, installed_version, pip_install
 from lopa.runtime.openvino.openvino_library import version_numbers
@@ -78,6 +80,7 @@ def command(bundle: Path | None, show_all: bool) -> None:
         if missing:
             _print("", f"needs {', '.join(missing)}: {ability.remedy()}")
     _print("kernels", f"for quantized weights: {kernel_status()}")
+    _print("", f"for CUDA: {library_status() or kernels_status()}")
     devices = list(_devices())
     for device in devices:
         if device.is_here or show_all:

@@ -8,12 +8,20 @@ import msgspec
 from lopa.runtime.accelerator.device_memory import Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
-from lopa.runtime.bundle.graph_signature import ArrayForm, arrays_of_values, inputs_of_graph, outputs_of_graph
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.graph_signature import (
+    ATTENTION_INPUTS,
+    ArrayForm,
+    ValueForm,
+    arrays_of_values,
+    inputs_of_graph,
+    outputs_of_graph,
+)
+from lopa.runtime.bundle.manifest import GraphTwin, Manifest
 from lopa.runtime.contract import past_names
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads, work_sizes
 
 
 class DeviceForward(Protocol):
@@ -80,9 +88,11 @@ class HostBoundForward(DeviceForward, Protocol):
 class GraphArrays:
     """Arrays of the whole model's graph, for any shape."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        whole = whole_model(manifest.dimensions.layers)
-        self._inputs = inputs_of_graph(manifest, whole)
+    def __init__(self, manifest: Manifest, twin: GraphTwin | None = None) -> None:
+        """Read the arrays of the graph, or of its twin for CUDA, from the manifest."""
+        whole, sizes = whole_model(manifest.dimensions.layers), manifest.dimensions
+        self._inputs = inputs_of_graph(manifest, whole) | ({} if twin is None else ATTENTION_INPUTS)
+        self._heads = None if twin is None else AttentionHeads(sizes.heads, sizes.kv_heads, sizes.head_size)
         self._outputs = outputs_of_graph(manifest, whole)
         past = {PAST, *past_names(manifest.dimensions.layers)}
         self._prefix = {name: form for name, form in self._inputs.items() if name in past}
@@ -90,11 +100,11 @@ class GraphArrays:
 
     def inputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
         """Return all inputs, in order."""
-        return arrays_of_values(self._inputs, bucket)
+        return self._arrays(self._inputs, bucket)
 
     def outputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
         """Return all outputs, in order."""
-        return arrays_of_values(self._outputs, bucket)
+        return self._arrays(self._outputs, bucket)
 
     def input_shapes(self, bucket: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all inputs, in order."""
@@ -102,12 +112,18 @@ class GraphArrays:
 
     def bytes_without_prefix(self, *buckets: Sizes) -> dict[str, int]:
         """Return the bytes of every input and output except the prefix, enough for each of `buckets` (at least one)."""
-        each = [arrays_of_values(self._without_prefix, bucket) for bucket in buckets]
+        each = [self._arrays(self._without_prefix, bucket) for bucket in buckets]
         return {name: max(arrays[name].size for arrays in each) for name in self._without_prefix}
 
     def prefix_bytes(self, bucket: Sizes) -> int:
         """Return the bytes of all prefix arrays."""
-        return sum(array.size for array in arrays_of_values(self._prefix, bucket).values())
+        return sum(array.size for array in self._arrays(self._prefix, bucket).values())
+
+    def _arrays(self, forms: Mapping[str, ValueForm], bucket: Sizes) -> dict[str, ArrayForm]:
+        if self._heads is None:
+            return arrays_of_values(forms, bucket)
+        tasks, merges = work_sizes(bucket, self._heads)
+        return arrays_of_values(forms, bucket, {"N": bucket.rows, "T": tasks, "G": merges, "C": bucket.requests})
 
 
 _NO_SIZES = Sizes(0, 0, 0, 0, 0)
@@ -117,10 +133,14 @@ _NO_SIZES = Sizes(0, 0, 0, 0, 0)
 class AnyShapes:
     """The shapes of a forward that has shape buckets, or none, and runs any other shape too."""
 
-    def __init__(self, manifest: Manifest, buckets: Sequence[ShapeBucket], window_step: int) -> None:
-        """Store the shape buckets. Windows of other shapes are rounded up to multiples of `window_step`."""
+    def __init__(
+        self, manifest: Manifest, buckets: Sequence[ShapeBucket], window_step: int, twin: GraphTwin | None = None
+    ) -> None:
+        """Store the shape buckets. Windows of other shapes are rounded up to multiples of `window_step`. `twin` is the
+        twin for CUDA that runs in place of the graph.
+        """
         self.buckets = buckets
-        self.arrays = GraphArrays(manifest)
+        self.arrays = GraphArrays(manifest, twin)
         self.sizes = self.arrays.bytes_without_prefix(_NO_SIZES, *buckets)
         self._table = BucketTable(buckets) if buckets else None
         self._window_step = window_step

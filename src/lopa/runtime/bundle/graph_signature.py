@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,10 +119,21 @@ def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm
     return {name: forms[name] for name in part.output_names(with_logits=manifest.with_logits)}
 
 
-def arrays_of_values(forms: Mapping[str, ValueForm], sizes: Sizes) -> dict[str, ArrayForm]:
-    """Return the arrays of `forms` in a forward of these sizes, by the same names."""
+def arrays_of_values(
+    forms: Mapping[str, ValueForm], sizes: Sizes, others: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, ArrayForm]:
+    """Return the arrays of `forms` in a forward of these sizes, by the same names. `others` has more axes by letter."""
     r, b, w = sizes.requests, sizes.branches, sizes.window
-    lengths = {"R": r, "B": b, "W": w, "P": sizes.prefix, "Q": sizes.wanted, "S": b * w, "M": r * b * sizes.wanted}
+    lengths = {
+        **others,
+        "R": r,
+        "B": b,
+        "W": w,
+        "P": sizes.prefix,
+        "Q": sizes.wanted,
+        "S": b * w,
+        "M": r * b * sizes.wanted,
+    }
     arrays: dict[ValueForm, ArrayForm] = {}
     for form in set(forms.values()):  # all layers share the same few forms
         # An axis such as "2 x R" is a product.

@@ -17,8 +17,9 @@ struct OrtTensorTypeAndShapeInfo;
 namespace lopa {
 
 constexpr uint32_t kApiVersion = 17;
+constexpr int kFail = 1;
 constexpr int kInvalidArgument = 2;
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7, kFloat16 = 10, kInt4 = 22 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kBool = 9, kFloat16 = 10, kBfloat16 = 16, kInt4 = 22 };
 
 struct OrtApi;
 struct OrtApiBase {
@@ -42,9 +43,14 @@ struct Api {
           dimensions_count(function_at<decltype(dimensions_count)>(api, 61)),
           dimensions(function_at<decltype(dimensions)>(api, 62)),
           type_and_shape(function_at<decltype(type_and_shape)>(api, 65)),
+          float_attribute(function_at<decltype(float_attribute)>(api, 85)),
+          int_attribute(function_at<decltype(int_attribute)>(api, 86)),
+          input_count(function_at<decltype(input_count)>(api, 88)),
           input(function_at<decltype(input)>(api, 90)),
           output(function_at<decltype(output)>(api, 91)),
+          release_status(function_at<decltype(release_status)>(api, 93)),
           release_type_and_shape(function_at<decltype(release_type_and_shape)>(api, 99)),
+          stream(function_at<decltype(stream)>(api, 193)),
           parallel_for(function_at<decltype(parallel_for)>(api, 274)) {}
 
     OrtStatus* (*create_status)(int code, const char* message);
@@ -55,9 +61,14 @@ struct Api {
     OrtStatus* (*dimensions_count)(const OrtTensorTypeAndShapeInfo* info, size_t* count);
     OrtStatus* (*dimensions)(const OrtTensorTypeAndShapeInfo* info, int64_t* dimensions, size_t count);
     OrtStatus* (*type_and_shape)(const OrtValue* value, OrtTensorTypeAndShapeInfo** info);
+    OrtStatus* (*float_attribute)(const OrtKernelInfo* info, const char* name, float* number);
+    OrtStatus* (*int_attribute)(const OrtKernelInfo* info, const char* name, int64_t* number);
+    OrtStatus* (*input_count)(const OrtKernelContext* context, size_t* count);
     OrtStatus* (*input)(const OrtKernelContext* context, size_t index, const OrtValue** value);
     OrtStatus* (*output)(OrtKernelContext* context, size_t index, const int64_t* dimensions, size_t count, OrtValue** value);
+    void (*release_status)(OrtStatus* status);
     void (*release_type_and_shape)(OrtTensorTypeAndShapeInfo* info);
+    OrtStatus* (*stream)(const OrtKernelContext* context, void** stream);
     OrtStatus* (*parallel_for)(const OrtKernelContext* context, void (*task)(void* data, size_t index), size_t tasks,
                                size_t batches, void* data);
 };

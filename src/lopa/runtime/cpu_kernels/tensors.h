@@ -46,7 +46,7 @@ inline OrtStatus* read_input(const Api& api, OrtKernelContext* context, size_t i
     if (OrtStatus* status = api.type_and_shape(value, &info)) return status;
     OrtStatus* status = api.dimensions_count(info, &read->shape.count);
     if (status == nullptr && (read->shape.count == 0 || read->shape.count > kMaxDimensions))
-        status = api.create_status(kInvalidArgument, "lopa.cpu: inputs must have 1 to 8 dimensions");
+        status = api.create_status(kInvalidArgument, "lopa: inputs must have 1 to 8 dimensions");
     if (status == nullptr) status = api.dimensions(info, read->shape.dimensions, read->shape.count);
     api.release_type_and_shape(info);
     if (status != nullptr) return status;

@@ -19,6 +19,8 @@ from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
+from lopa.runtime.cuda.cuda_operators import CudaOperators, TaskForm
+from lopa.runtime.cuda.fused_weights import fused_weights
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
@@ -35,18 +37,24 @@ _BFLOAT16_IN_ONNX = 16
 class CudaForward(AnyShapes):
     """Forward on ONNX Runtime's CUDA provider, for shape buckets and any other shape."""
 
-    def __init__(self, bundle: Bundle, device: str, memory: CudaMemory, buckets: Sequence[ShapeBucket]) -> None:
-        """Open the bundle's graph on "cuda:N" or "cuda:N:tf32", whose memory and stream `memory` has. Without `buckets`
-        there are no CUDA graphs.
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: str,
+        memory: CudaMemory,
+        buckets: Sequence[ShapeBucket],
+        operators: CudaOperators | None = None,
+    ) -> None:
+        """Open the bundle's graph, or its twin with `operators`, on "cuda:N" or "cuda:N:tf32", whose memory and stream
+        `memory` has. Without `buckets` there are no CUDA graphs.
 
         Raises MissingBackendError if the provider does not start, and BadInputError if the graph cannot be opened.
         """
-        super().__init__(bundle.manifest, buckets, _WINDOW_STEP)
+        super().__init__(bundle.manifest, buckets, _WINDOW_STEP, None if operators is None else operators.twin)
         self.memory = memory
-        self.form: GraphForm = (PortableForm if bundle.manifest.dialect == "portable" else ContractForm)(
-            bundle.manifest.rotary
-        )
-        self._session: Any = _session_of_bundle(bundle, device, memory, with_graphs=bool(buckets))
+        self.form: GraphForm = _form_of_graph(bundle, operators)
+        self._session: Any = _session_of_bundle(bundle, device, memory, operators, with_graphs=bool(buckets))
+        self._weights = {} if operators is None else fused_weights(bundle, operators.twin, memory)
         self._graphs: dict[tuple[ShapeBucket, tuple[int, ...]], tuple[Any, Any]] = {}
         """Binding and options of each captured run. A graph uses the addresses of its capture."""
         self._other = self._session.io_binding()
@@ -86,6 +94,8 @@ class CudaForward(AnyShapes):
         device = self.memory.device
         for name, array in self.arrays.inputs(bucket).items():
             binding.bind_input(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
+        for name, fused in self._weights.items():
+            binding.bind_input(name, "cuda", device, _type_of(fused.form), fused.form.shape, fused.address)
         for name, array in self.arrays.outputs(bucket).items():
             binding.bind_output(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
 
@@ -115,7 +125,17 @@ def _run_options(graph: int | None) -> ort.RunOptions:
     return options
 
 
-def _session_of_bundle(bundle: Bundle, device: str, memory: CudaMemory, *, with_graphs: bool) -> Any:
+def _form_of_graph(bundle: Bundle, operators: CudaOperators | None) -> GraphForm:
+    manifest = bundle.manifest
+    if operators is not None:
+        return TaskForm(manifest.dimensions, manifest.rotary)
+    return (PortableForm if manifest.dialect == "portable" else ContractForm)(manifest.rotary)
+
+
+def _session_of_bundle(
+    bundle: Bundle, device: str, memory: CudaMemory, operators: CudaOperators | None, *, with_graphs: bool
+) -> Any:
+    graph = bundle.graph if operators is None else operators.graph
     providers = cuda_providers(
         device,
         user_compute_stream=str(memory.stream),
@@ -124,14 +144,16 @@ def _session_of_bundle(bundle: Bundle, device: str, memory: CudaMemory, *, with_
     )
     options = ort.SessionOptions()
     options.log_severity_level = ERRORS_ONLY
+    if operators is not None:
+        operators.library.add_operators(options)
     try:
         with CAPTURE_LOCK.shared():
-            session = session_on_providers(bundle.graph, options, providers)
+            session = session_on_providers(graph, options, providers)
     except Exception as error:
         raise_if_from_handler(error)
         graphs = f", or remove {BUCKETS_NAME} to run without CUDA graphs" if with_graphs else ""
         raise BadInputError(
-            f"ONNX Runtime {ort.__version__} cannot open {bundle.graph} on cuda:{memory.device}: {error}",
+            f"ONNX Runtime {ort.__version__} cannot open {graph} on cuda:{memory.device}: {error}",
             expected="a graph made by this version of lopa-export that runs on the CUDA provider",
             remedy=f"check the bundle with lopa-export verify, export the checkpoint again{graphs}",
         ) from error
@@ -142,5 +164,6 @@ def _session_of_bundle(bundle: Bundle, device: str, memory: CudaMemory, *, with_
             expected="the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy=cuda_remedy(),
         )
-    check_contract(bundle, bundle.graph, session, whole_model(bundle.manifest.dimensions.layers))
+    twin = None if operators is None else operators.twin
+    check_contract(bundle, graph, session, whole_model(bundle.manifest.dimensions.layers), twin)
     return session

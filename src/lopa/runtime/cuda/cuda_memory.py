@@ -3,6 +3,8 @@
 Use it on the thread that created it, because CUDA selects the device per thread. Engines run on the same stream.
 """
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ import numpy as np
 from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, PinnedMemory, RowPlace
 from lopa.runtime.cuda.cuda_calls import CudaCalls
 from lopa.runtime.cuda.row_kernel import RowKernel
+
+_MAX_STAGED = 2**25
+"""Bytes of a matrix that are staged at once."""
 
 
 class CudaMemory:
@@ -63,6 +68,19 @@ class CudaMemory:
         """Copy a host array to the device through pinned memory."""
         self._copy(target, self._staging.staged_copy(source), source.nbytes)
 
+    def upload_side_by_side(self, target: int, parts: Sequence[Array]) -> None:
+        """Fill memory with matrices side by side, [rows, columns] each, through little pinned memory. Waits for it."""
+        row = sum(part[0].nbytes for part in parts)
+        step = max(1, _MAX_STAGED // row)
+        for first in range(0, len(parts[0]), step):
+            rows = [part[first : first + step] for part in parts]
+            size = len(rows[0]) * row
+            piece = self._staging.take(size)
+            staged = (ctypes.c_char * size).from_address(piece)
+            np.concatenate(rows, axis=1, out=np.frombuffer(staged, rows[0].dtype).reshape(len(rows[0]), -1))
+            self._copy(target + first * row, piece, size)
+            self.synchronize()
+
     def download(self, target: Array, source: int) -> None:
         """Fill a host array through pinned memory. It is valid after `synchronize`."""
         self._copy(self._staging.piece_for(target), source, target.nbytes)
@@ -76,18 +94,13 @@ class CudaMemory:
             "cudaMemcpy2DAsync", target, target_step, source, source_step, size, count, self._default, self._stream
         )
 
-    def use_row_kernel(self, kernel: RowKernel | None) -> None:
-        """Copy rows with `kernel` from now on. With None, rows are copied one array at a time.
-
-        This memory closes the kernel.
-        """
-        if kernel is None:
-            return
+    def use_row_kernel(self, kernel: RowKernel) -> None:
+        """Copy rows with `kernel` from now on. Without one, rows are copied one array at a time."""
         self._row_kernel = kernel
         self._table = self.allocate(kernel.arrays * 2 * np.dtype(np.int64).itemsize)
 
     def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:  # noqa: ARG002
-        """Copy rows with the kernel, which was compiled for the number of heads. Return False without a kernel."""
+        """Copy rows with the kernel. Return False without one."""
         kernel = self._row_kernel
         if kernel is None:
             return False
@@ -114,14 +127,9 @@ class CudaMemory:
         steps += [("cudaFree", raw) for raw in self._allocated.values()]
         steps += [("cudaFreeHost", address) for address in self._staging.addresses]
         steps += [("cudaStreamDestroy", self._stream)]
-        kernel, self._row_kernel = self._row_kernel, None
         self._allocated.clear()
         self._stream = None
-        try:
-            self._cuda.all(steps)
-        finally:
-            if kernel is not None:
-                kernel.close()
+        self._cuda.all(steps)
 
     def _copy(self, target: int, source: int, size: int) -> None:
         self._cuda("cudaMemcpyAsync", target, source, size, self._default, self._stream)

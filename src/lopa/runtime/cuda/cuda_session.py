@@ -5,6 +5,7 @@ graphs. Pipeline stages (cuda:0+cuda:1) keep their caches on the host and are im
 lopa.runtime.multi_device.pipeline_session.
 """
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -15,12 +16,16 @@ from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, buck
 from lopa.runtime.cuda.cuda_calls import CudaCalls, load_cuda
 from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
+from lopa.runtime.cuda.cuda_operators import CudaOperators, cuda_operators, loaded_library
+from lopa.runtime.cuda.row_kernel import RowKernel
+from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
 from lopa.runtime.sessions.device_worker import ThreadedSession
 from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+
+_log = logging.getLogger(__name__)
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
@@ -46,9 +51,10 @@ def _open_on_thread(
         memory = CudaMemory(cuda, number)
         stack.callback(memory.close)
         shape = cache_shape_from_manifest(bundle.manifest)
-        if bundle.manifest.plugins:
-            memory.use_row_kernel(row_kernel_from_plugins(number, shape))
-        engine = CudaForward(bundle, device, memory, buckets)
+        library = loaded_library(number)
+        if isinstance(library, CudaLibrary):
+            memory.use_row_kernel(RowKernel(library, shape))
+        engine = CudaForward(bundle, device, memory, buckets, _operators(bundle, number, library))
         stack.callback(engine.close)
         session = DeviceSession(
             engine,
@@ -60,3 +66,13 @@ def _open_on_thread(
         )
         stack.pop_all()
     return session
+
+
+def _operators(bundle: Bundle, number: int, library: CudaLibrary | str) -> CudaOperators | None:
+    """Return the operators of the bundle's twin, or None if the plain graph runs."""
+    found = cuda_operators(bundle, library)
+    if isinstance(found, str):
+        _log.info("cuda:%d runs %s without this project's operators: %s", number, bundle.graph.name, found)
+        return None
+    _log.info("cuda:%d runs %s, with this project's operators", number, found.graph.name)
+    return found

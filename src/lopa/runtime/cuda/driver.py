@@ -23,6 +23,8 @@ class CudaDevice:
     """Compute capability, e.g. "9.0"."""
     memory: int
     """Memory size in bytes."""
+    cuda: int
+    """Version of CUDA that the driver supports, e.g. 13000 for 13.0."""
 
     @property
     def architecture(self) -> str:
@@ -51,13 +53,14 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
     device = ctypes.c_int()
     name = ctypes.create_string_buffer(_NAME_BYTES)
     memory = ctypes.c_size_t()
-    major, minor = ctypes.c_int(), ctypes.c_int()
+    major, minor, version = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     for status in (
         cuda.cuDeviceGet(ctypes.byref(device), number),
         cuda.cuDeviceGetName(name, _NAME_BYTES, device),
         cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device),
         cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device),
         cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device),
+        cuda.cuDriverGetVersion(ctypes.byref(version)),
     ):
         if status != 0:
             raise MissingBackendError(
@@ -65,7 +68,7 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
                 expected="a working device",
                 remedy="check nvidia-smi",
             )
-    return CudaDevice(number, name.value.decode(), f"{major.value}.{minor.value}", memory.value)
+    return CudaDevice(number, name.value.decode(), f"{major.value}.{minor.value}", memory.value, version.value)
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

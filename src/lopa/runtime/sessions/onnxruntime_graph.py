@@ -17,6 +17,7 @@ import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
+from lopa.runtime.bundle.manifest import GraphTwin
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.cpu_kernels.kernel_library import kernel_library
@@ -264,6 +265,8 @@ def _open_graph(
     return session
 
 
-def check_contract(bundle: Bundle, graph: Path, session: ort.InferenceSession, part: ModelPart) -> None:
-    """Check the signature of `session`, which has opened the file `graph`."""
-    check_signature(graph, bundle.manifest, part, session.get_inputs(), session.get_outputs())
+def check_contract(
+    bundle: Bundle, graph: Path, session: ort.InferenceSession, part: ModelPart, twin: GraphTwin | None = None
+) -> None:
+    """Check the signature of `session`, which has opened the file `graph`, a twin for CUDA if `twin` is given."""
+    check_signature(graph, bundle.manifest, part, session.get_inputs(), session.get_outputs(), twin)

@@ -1,0 +1,108 @@
+"""Which graph "cuda:N" runs: the twin with this project's operators, or the plain graph, and why."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lopa.runtime.accelerator.graph_form import Array, ContractForm
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import GraphTwin, ModelDimensions
+from lopa.runtime.contract import Bool, WindowBatch
+from lopa.runtime.contract.rotary import RotaryAngles
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.cuda.driver import cuda_device
+from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, attention_work
+from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
+from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
+
+_MAX_HEAD_SIZE = 256
+_MULTIPLE = 16
+"""Sizes of rows are multiples, as the kernels load 16 numbers at once."""
+
+
+@dataclass(frozen=True)
+class CudaOperators:
+    """The twin that runs, and the library with its operators."""
+
+    graph: Path
+    twin: GraphTwin
+    library: CudaLibrary
+
+
+def loaded_library(device: int) -> CudaLibrary | str:
+    """Return the library with its kernels loaded for a device, whose context is current, or why it cannot be used.
+
+    Raises MissingBackendError if the driver or the device is missing, and EngineFailedError if the driver rejects them.
+    """
+    library = cuda_library()
+    if library is None:
+        return library_status() or "their library is missing"
+    found = cuda_device(device)
+    archive = kernels_for_target(found.architecture)
+    if isinstance(archive, str):
+        return archive
+    if found.cuda < archive.cuda:
+        return (
+            f"the driver supports CUDA {_cuda(found.cuda)}, and the kernels for {archive.name} need {_cuda(archive.cuda)}: "
+            f"install driver {archive.driver} or newer"
+        )
+    library.load(device, archive.kernels)
+    return library
+
+
+def cuda_operators(bundle: Bundle, library: CudaLibrary | str) -> CudaOperators | str:
+    """Return what the bundle's twin for CUDA needs, or the reason why the plain graph runs.
+
+    Raises BadInputError for a damaged twin.
+    """
+    twin = next((each for each in bundle.manifest.twins if each.provider == "cuda"), None)
+    graph = bundle.twin("cuda")
+    if twin is None or graph is None:
+        return "the bundle has no graph with them; export the checkpoint again"
+    reason = _unsupported(bundle.manifest.dimensions)
+    if reason is not None:
+        return f"they do not support {reason}"
+    return library if isinstance(library, str) else CudaOperators(graph, twin, library)
+
+
+def _cuda(version: int) -> str:
+    """Return a version of CUDA as text, e.g. "12.8" for 12080."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def heads_of_model(dimensions: ModelDimensions) -> AttentionHeads:
+    """Return the sizes of a layer's attention."""
+    return AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
+
+
+def _unsupported(dimensions: ModelDimensions) -> str | None:
+    """Return the size of the model for which there is no kernel, or None."""
+    if dimensions.head_size > _MAX_HEAD_SIZE:
+        return f"heads of {dimensions.head_size}, only up to {_MAX_HEAD_SIZE}"
+    if dimensions.heads // dimensions.kv_heads > PAIRS:
+        return f"{dimensions.heads // dimensions.kv_heads} query heads per key-value head, only up to {PAIRS}"
+    sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size)
+    odd = next((size for size in sizes if size % _MULTIPLE), None)
+    return None if odd is None else f"rows of {odd} numbers, only multiples of {_MULTIPLE}"
+
+
+class TaskForm(ContractForm):
+    """Form of the twin: the contract's, with the lists of the attention's work."""
+
+    def __init__(self, dimensions: ModelDimensions, rotary: RotaryAngles | None) -> None:
+        super().__init__(rotary)
+        self._heads = heads_of_model(dimensions)
+
+    def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
+        """Return all inputs except the prefix rows and the fused matrices."""
+        requests, branches, window = batch.input_ids.shape
+        sizes = Sizes(requests, branches, window, prefix_mask.shape[1], wanted=1)
+        work = attention_work(np.count_nonzero(prefix_mask, axis=1).tolist(), sizes, self._heads)
+        return {
+            **super().inputs(batch, prefix_mask),
+            "attention_rows": work.rows,
+            "attention_tasks": work.tasks,
+            "attention_merges": work.merges,
+            "attention_chunks": work.chunks,
+        }

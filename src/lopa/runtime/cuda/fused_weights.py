@@ -1,0 +1,45 @@
+"""Matrices of a CUDA graph that are put together from tensors of the weights file, in device memory.
+
+They are inputs of the graph. Each is filled once, from the mapped file, when a session opens. Captured CUDA graphs need
+their fixed addresses anyway.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.runtime.accelerator.device_memory import BufferSet
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import ArrayForm
+from lopa.runtime.bundle.manifest import GraphTwin
+from lopa.runtime.contract import stored_dtype
+from lopa.runtime.cuda.cuda_memory import CudaMemory
+
+
+@dataclass(frozen=True)
+class FusedMatrix:
+    """A matrix in device memory."""
+
+    form: ArrayForm
+    address: int
+
+
+def fused_weights(bundle: Bundle, twin: GraphTwin, memory: CudaMemory) -> Mapping[str, FusedMatrix]:
+    """Return the fused matrices and biases of `twin` by name. `memory` frees them."""
+    records, dtype = bundle.manifest.tensors, stored_dtype(bundle.manifest.dtype)
+    forms = [ArrayForm(tuple(fused.shape(records)), dtype) for fused in twin.fused]
+    if not forms:
+        return {}
+    buffers = BufferSet(memory, [form.size for form in forms]).buffers
+    stored = np.memmap(bundle.weights, np.uint8, mode="r")
+    for fused, buffer in zip(twin.fused, buffers, strict=True):
+        parts = [
+            stored[record.offset : record.offset + record.length].view(dtype).reshape(-1, record.shape[-1])
+            for record in (records[part] for part in fused.parts)
+        ]
+        memory.upload_side_by_side(buffer.address, parts)
+    return {
+        fused.name: FusedMatrix(form, buffer.address)
+        for fused, form, buffer in zip(twin.fused, forms, buffers, strict=True)
+    }

@@ -1,0 +1,160 @@
+"""The host library of the operators on CUDA, and the compiled kernels that it launches.
+
+The library has the file name of a module but no Python interface. It is loaded with ctypes, never imported.
+"""
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from lopa.runtime.errors import EngineFailedError, raise_if_from_handler
+
+DOMAIN = "lopa.cuda"
+"""Domain of the operators in graphs (operators.cpp)."""
+_MESSAGE_BYTES = 512
+_MESSAGE_SIZE = ctypes.c_size_t(_MESSAGE_BYTES)
+
+
+class _KernelImage(ctypes.Structure):
+    """KernelImage of driver.h."""
+
+    _fields_ = (
+        ("variant", ctypes.c_char_p),
+        ("entry", ctypes.c_char_p),
+        ("image", ctypes.c_char_p),
+        ("arguments", ctypes.c_int),
+        ("scratch", ctypes.c_int),
+        ("threads", ctypes.c_int),
+        ("shared_bytes", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel of an archive (lopa.plugins.kernels)."""
+
+    entry: str
+    """Name in the image."""
+    image: bytes
+    """Cubin or PTX, with a zero at its end."""
+    arguments: int
+    scratch: int
+    """Pointers that Triton adds behind the arguments. These kernels do not use them."""
+    threads: int
+    """Threads of a block, along x."""
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+
+
+class _SessionOptions(Protocol):
+    """The part of onnxruntime.SessionOptions that takes operators."""
+
+    def register_custom_ops_library(self, library_path: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class CudaLibrary:
+    """The host library, loaded into this process."""
+
+    path: Path
+    functions: ctypes.CDLL
+
+    def add_operators(self, options: _SessionOptions) -> None:
+        """Make the operators known to sessions with `options`."""
+        options.register_custom_ops_library(str(self.path))
+
+    def load(self, device: int, kernels: Mapping[str, CompiledKernel]) -> None:
+        """Load kernels for a device, whose context is current on this thread. The first call for a device counts.
+
+        Raises EngineFailedError if the driver rejects one.
+        """
+        images = (_KernelImage * len(kernels))(
+            *(
+                _KernelImage(
+                    variant.encode(),
+                    kernel.entry.encode(),
+                    kernel.image,
+                    kernel.arguments,
+                    kernel.scratch,
+                    kernel.threads,
+                    kernel.shared_bytes,
+                )
+                for variant, kernel in kernels.items()
+            )
+        )
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        self.functions.lopa_cuda_load(device, images, len(kernels), message, _MESSAGE_BYTES)
+        if message.value:
+            raise EngineFailedError(
+                f"the kernels for cuda:{device} cannot be loaded: {message.value.decode()}",
+                expected="an NVIDIA driver that is not older than the kernels need",
+                remedy="update the NVIDIA driver",
+            )
+
+    def launch(
+        self, variant: str, grid: tuple[int, int, int], stream: int, *arguments: "ctypes._SimpleCData[Any]"
+    ) -> None:
+        """Enqueue a kernel on a stream of the current device. Raises EngineFailedError if the driver rejects it."""
+        addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        self.functions.lopa_cuda_launch(
+            variant.encode(),
+            (ctypes.c_int64 * 3)(*grid),
+            ctypes.c_void_p(stream),
+            addresses,
+            len(arguments),
+            message,
+            _MESSAGE_SIZE,
+        )
+        if message.value:
+            raise EngineFailedError(
+                f"{variant}: {message.value.decode()}",
+                expected="CUDA_SUCCESS",
+                remedy="open the device again",
+            )
+
+
+@cache
+def cuda_library() -> CudaLibrary | None:
+    """Return the library, or None if it is not installed or this system cannot load it."""
+    try:
+        return _loaded_library()
+    except OSError as error:
+        raise_if_from_handler(error)
+        return None
+
+
+def library_status() -> str | None:
+    """Return why the library cannot be used and what to do, for users, or None if it can be used."""
+    fallback = "; ONNX Runtime's kernels are used"
+    try:
+        if _loaded_library() is not None:
+            return None
+    except OSError as error:
+        return f"the library cannot be loaded ({error}){fallback}. Reinstall lopa-export"
+    if sys.platform != "linux":
+        return f"not available on {sys.platform}{fallback}"
+    reason = Path(__file__).with_name("_kernels.not-built")
+    found = f"not built: {reason.read_text(encoding='utf-8').strip()}" if reason.exists() else "not installed"
+    return f"{found}{fallback}. Install a C++ compiler, then reinstall lopa-export"
+
+
+def _loaded_library() -> CudaLibrary | None:
+    """Return the library, or None if it is not installed. Raises OSError if this system cannot load it."""
+    path = next(iter(sorted(Path(__file__).parent.glob("_operators.*so"))), None)
+    if path is None:
+        return None
+    functions = ctypes.CDLL(str(path))
+    functions.lopa_cuda_load.argtypes = (
+        ctypes.c_int,
+        ctypes.POINTER(_KernelImage),
+        ctypes.c_size_t,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    )
+    functions.lopa_cuda_load.restype = None
+    return CudaLibrary(path, functions)

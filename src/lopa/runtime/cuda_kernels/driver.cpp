@@ -1,0 +1,121 @@
+#include <dlfcn.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "driver.h"
+
+namespace lopa {
+namespace {
+
+constexpr int kMaxSharedBytesAttribute = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kDefaultSharedBytes = 48 * 1024;  // of any launch; more must be allowed by the attribute
+constexpr int kMaxDevices = 64;
+
+using Kernels = std::map<std::string, Kernel>;
+std::atomic<const Kernels*> g_kernels[kMaxDevices];  // live as long as the process: sessions and graphs refer to them
+
+// The driver's functions. A missing one is null.
+struct Driver {
+    template <class Function>
+    static void find(void* library, const char* name, Function* function) {
+        *function = library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+    }
+
+    Driver() {
+        void* library = dlopen("libcuda.so.1", RTLD_NOW);
+        find(library, "cuCtxGetDevice", &current_device);
+        find(library, "cuGetErrorName", &error_name);
+        find(library, "cuLibraryLoadData", &load_library);
+        find(library, "cuLibraryGetKernel", &get_kernel);
+        find(library, "cuKernelGetFunction", &get_function);
+        find(library, "cuKernelSetAttribute", &set_attribute);
+        find(library, "cuLaunchKernel", &launch);
+    }
+
+    bool is_complete() const {
+        return current_device && error_name && load_library && get_kernel && get_function && set_attribute && launch;
+    }
+
+    std::string error(const std::string& call, int code) const {
+        const char* name = nullptr;
+        error_name(code, &name);
+        return call + " returned " + (name == nullptr ? std::to_string(code) : name);
+    }
+
+    int (*current_device)(int* device);
+    int (*error_name)(int code, const char** name);
+    int (*load_library)(void** library, const void* image, void*, void*, unsigned, void*, void*, unsigned);
+    int (*get_kernel)(void** kernel, void* library, const char* name);
+    int (*get_function)(void** function, void* kernel);
+    int (*set_attribute)(int attribute, int value, void* kernel, int device);
+    int (*launch)(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned, unsigned shared_bytes,
+                  void* stream, void** arguments, void** extra);
+};
+
+const Driver& driver() {
+    static const Driver found;
+    return found;
+}
+
+// Load one kernel. cuLibraryLoadData is bound to no context; cuKernelGetFunction loads the code into the current one, so
+// that nothing is loaded during the capture of a CUDA graph.
+std::string load_kernel(int device, const KernelImage& image, std::map<const void*, void*>* libraries, Kernel* loaded) {
+    const Driver& cuda = driver();
+    void*& library = (*libraries)[image.image];
+    if (library == nullptr)
+        if (const int code = cuda.load_library(&library, image.image, nullptr, nullptr, 0, nullptr, nullptr, 0))
+            return cuda.error(std::string("cuLibraryLoadData of ") + image.variant, code);
+    void* kernel = nullptr;
+    if (const int code = cuda.get_kernel(&kernel, library, image.entry)) return cuda.error(std::string("cuLibraryGetKernel of ") + image.variant, code);
+    if (image.shared_bytes > kDefaultSharedBytes)
+        if (const int code = cuda.set_attribute(kMaxSharedBytesAttribute, image.shared_bytes, kernel, device))
+            return cuda.error(std::string("cuKernelSetAttribute of ") + image.variant, code);
+    *loaded = {nullptr, image.arguments, image.scratch, image.threads, image.shared_bytes};
+    if (const int code = cuda.get_function(&loaded->function, kernel)) return cuda.error(std::string("cuKernelGetFunction of ") + image.variant, code);
+    return "";
+}
+
+}  // namespace
+
+std::string load_kernels(int device, const KernelImage* images, size_t count) {
+    static std::mutex loading;
+    const std::lock_guard<std::mutex> alone(loading);
+    if (!driver().is_complete()) return "libcuda.so.1 is missing or older than CUDA 12.0";
+    if (device < 0 || device >= kMaxDevices) return "devices have numbers from 0 to 63";
+    if (g_kernels[device] != nullptr) return "";
+    std::map<const void*, void*> libraries;
+    Kernels kernels;
+    for (const KernelImage* image = images; image != images + count; ++image) {
+        if (image->arguments + image->scratch > kMaxParameters) return std::string(image->variant) + " has too many parameters";
+        const std::string error = load_kernel(device, *image, &libraries, &kernels[image->variant]);
+        if (!error.empty()) return error;
+    }
+    g_kernels[device] = new Kernels(std::move(kernels));
+    return "";
+}
+
+const Kernel* find_kernel(const std::string& variant) {
+    int device = 0;
+    if (!driver().is_complete() || driver().current_device(&device) || device < 0 || device >= kMaxDevices) return nullptr;
+    const Kernels* kernels = g_kernels[device];
+    if (kernels == nullptr) return nullptr;
+    const auto found = kernels->find(variant);
+    return found == kernels->end() ? nullptr : &found->second;
+}
+
+std::string launch_kernel(const Kernel& kernel, Grid grid, void* stream, void* const* arguments, int count) {
+    static void* const kNull = nullptr;
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > INT_MAX || grid.y > UINT16_MAX || grid.z > UINT16_MAX) return "a grid that CUDA does not allow";
+    if (count != kernel.arguments) return "another number of arguments than the kernel takes";
+    void* all[kMaxParameters];
+    for (int i = 0; i < count + kernel.scratch; ++i) all[i] = i < count ? arguments[i] : const_cast<void**>(&kNull);
+    const int code = driver().launch(kernel.function, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
+                                     kernel.threads, 1, 1, kernel.shared_bytes, stream, all, nullptr);
+    return code == 0 ? "" : driver().error("cuLaunchKernel", code);
+}
+
+}  // namespace lopa

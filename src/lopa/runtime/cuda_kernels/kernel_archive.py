@@ -1,0 +1,113 @@
+"""Archives of compiled kernels: those of the package, or one that Triton compiles on this machine and that is kept.
+
+An archive is a zip file with an image of each kernel and index.json (lopa.plugins.kernels.archive writes it). Archives
+are a part of the package or of this user's cache, never of a bundle: a bundle cannot run code on a GPU.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from lopa.runtime.cuda_kernels.cuda_library import CompiledKernel
+
+FORMAT = 1
+TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
+"""Compute capabilities with images of their own. Others use PTX, which their driver compiles."""
+_FOLDER = Path(__file__).with_name("archives")
+_COMPILER = "lopa.plugins.kernels.archive"
+"""Program that compiles archives with Triton."""
+_SCRATCH_POINTERS = 2
+"""Pointers that Triton adds behind the arguments of every kernel."""
+_MAX_KEPT = 4
+"""Archives that are kept in the user's cache. Each has about 2 MB."""
+_MAX_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class KernelArchive:
+    """Kernels for one architecture."""
+
+    name: str
+    kernels: Mapping[str, CompiledKernel]
+    """Kernels by variant."""
+    cuda: int
+    """Lowest version of CUDA that the driver must support, e.g. 12000 for 12.0."""
+    driver: str
+    """First driver for Linux with this version."""
+
+
+@cache
+def kernels_for_target(architecture: str) -> KernelArchive | str:
+    """Return the kernels for an architecture, e.g. "sm90", or the reason why there are none."""
+    number = int(architecture.removeprefix("sm"))
+    name = f"sm_{number}" if number in TARGETS else "compute_80"
+    path = _FOLDER / f"{name}.zip"
+    if path.exists():
+        return archive_of_file(path)
+    if find_spec("triton") is None:
+        return "this source installation has no compiled kernels; install Triton to compile them, or a wheel"
+    return _compiled_archive(name)
+
+
+def kernels_status() -> str:
+    """Return which GPUs this installation has kernels for, for users."""
+    targets = sorted(path.stem for path in _FOLDER.glob("*.zip"))
+    if targets:
+        return f"compiled for {', '.join(targets)}"
+    if find_spec("triton") is not None:
+        return "compiled by Triton when a GPU is first used"
+    return "none, so ONNX Runtime's kernels are used. Install a wheel, or Triton beside this source installation"
+
+
+def archive_of_file(path: Path) -> KernelArchive:
+    """Return the kernels of an archive. Raises ValueError for another format."""
+    with zipfile.ZipFile(path) as archive:
+        index = json.loads(archive.read("index.json"))
+        if index["format"] != FORMAT:
+            raise ValueError(f"{path} has format {index['format']}, expected {FORMAT}")
+        kernels = {
+            variant: CompiledKernel(
+                entry=found["entry"],
+                image=archive.read(found["file"]) + b"\0",
+                arguments=len(found["parameters"]) - _SCRATCH_POINTERS,
+                scratch=_SCRATCH_POINTERS,
+                threads=found["threads"],
+                shared_bytes=found["shared"],
+            )
+            for variant, found in index["kernels"].items()
+        }
+    return KernelArchive(index["target"], kernels, index["cuda"], index["driver"])
+
+
+def _compiled_archive(name: str) -> KernelArchive | str:
+    """Return the archive that Triton compiles from this installation's kernels. The user's cache keeps it."""
+    sources = Path(__file__).parents[2] / "plugins" / "kernels"
+    content = b"".join(path.read_bytes() for path in sorted(sources.glob("*.py")))
+    digest = hashlib.sha256(content + version("triton").encode()).hexdigest()[:16]
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lopa-export" / "cuda_kernels"
+    path = kept / f"{digest}-{name}.zip"
+    if path.exists():
+        return archive_of_file(path)
+    kept.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept) as folder:
+        processes = str(os.cpu_count() or 1)
+        command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
+        if done.returncode != 0:
+            return f"Triton does not compile the kernels: {done.stderr.strip().splitlines()[-1:]}"
+        shutil.move(Path(folder) / f"{name}.zip", path)
+    archives = sorted(kept.glob("*.zip"), key=lambda each: each.stat().st_mtime)
+    for old in archives[:-_MAX_KEPT]:
+        old.unlink(missing_ok=True)
+    return archive_of_file(path)

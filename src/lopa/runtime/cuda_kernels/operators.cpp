@@ -1,0 +1,334 @@
+// Operators of ONNX Runtime's CUDA provider that launch the kernels of lopa.plugins.kernels. T is float32, float16 or
+// bfloat16. N rows are those of R requests, B branches and W window rows, in this order.
+//
+// lopa.cuda::RmsNorm(x T [.., H], weight T [H]) -> T [.., H]
+// lopa.cuda::SkipRmsNorm(x, delta T [.., H], weight T [H]) -> normed, total T [.., H]
+// lopa.cuda::SplitRotary(query T [.., (Hq + 2 Hkv) D] without key and value, or query T [.., Hq D], window_mask bool [R, B,
+//     W, W], cos, sin T [R B, W, rotated / 2], key, value T [.., Hkv D], bias T [(Hq + 2 Hkv) D], query_norm, key_norm T [D])
+//     -> query T [R B, W, Hq D], key, value T [R, B, Hkv, W, D]. The last five inputs are optional.
+// lopa.cuda::BranchAttention(query T [R B, W, Hq D], key, value T [R, B, Hkv, W, D], past_key, past_value T [R, Hkv, P, D],
+//     prefix_mask bool [R, P], window_mask bool [R, B, W, W], attention_rows, attention_tasks, attention_merges int32,
+//     attention_chunks int64) -> T [R B, W, Hq D] and a workspace. attention_tasks.py describes the lists.
+// lopa.cuda::SwiGlu(gate T [.., 2 I] without up, or gate T [.., I], up T [.., I]) -> T [.., I]
+// lopa.cuda::TokenStatistics(logits T [R, B, Q, V], temperature float [R]) -> topk_ids int64, topk_logprobs float [R, B, Q, K],
+//     entropy float [R, B, Q] and a workspace.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <initializer_list>
+#include <new>
+#include <string>
+
+#include "../cpu_kernels/onnxruntime_abi.h"
+#include "../cpu_kernels/tensors.h"
+#include "driver.h"
+
+namespace lopa {
+namespace {
+
+constexpr int64_t kAttentionPairs = 64;      // rows x query heads of a group that a program of the attention has
+constexpr int64_t kMergePrograms = 4;      // that share the pairs of a merge
+constexpr int64_t kSwiGluColumns = 1024;     // numbers of a row that a program of SwiGlu has
+constexpr int64_t kNormBlocks[] = {1024, 4096};
+constexpr int64_t kChannels[] = {64, 128, 256};
+constexpr int64_t kMaxSplits = 32;           // of a row of logits
+constexpr int64_t kSplitColumns = 4096;      // least columns of a split
+const char* g_provider = "CUDAExecutionProvider";
+
+class Call;
+
+// A node of a graph. Attributes that its operator does not have are 0.
+struct Operator {
+    Operator(const OrtApi* table, void (*run)(Call&), const char* type, const OrtKernelInfo* info) : api(table), run(run), type(type) {
+        api.release_status(api.int_attribute(info, "heads", &heads));
+        api.release_status(api.int_attribute(info, "kv_heads", &kv_heads));
+        api.release_status(api.int_attribute(info, "head_size", &size));
+        api.release_status(api.int_attribute(info, "candidates", &candidates));
+        api.release_status(api.float_attribute(info, "epsilon", &epsilon));
+    }
+
+    size_t element_size() const { return type == "fp32" ? 4 : 2; }
+
+    const Api api;
+    void (*const run)(Call&);
+    const std::string type;  // as in the names of kernels
+    int64_t heads = 0, kv_heads = 0, size = 0, candidates = 0;
+    float epsilon = 0;
+};
+
+// One call of an operator. After the first error, nothing more is done, and `status` has it.
+class Call {
+   public:
+    Call(const Operator& op, OrtKernelContext* context) : op(op), context_(context) {}
+
+    const Operator& op;
+    OrtStatus* status = nullptr;
+
+    // Return an input, or one without data if it is absent.
+    Input input(size_t index) {
+        Input read;
+        const OrtValue* value = nullptr;
+        size_t count = 0;
+        if (!failed(status) && !failed(op.api.input_count(context_, &count)) && index < count && !failed(op.api.input(context_, index, &value)) &&
+            value != nullptr)
+            failed(read_input(op.api, context_, index, &read));
+        return read;
+    }
+
+    void* output(size_t index, std::initializer_list<int64_t> dimensions) {
+        Shape shape;
+        shape.count = dimensions.size();
+        std::copy(dimensions.begin(), dimensions.end(), shape.dimensions);
+        return output(index, shape);
+    }
+
+    void* output(size_t index, const Shape& shape) {
+        OrtValue* value = nullptr;
+        void* data = nullptr;
+        if (status == nullptr && !failed(op.api.output(context_, index, shape.dimensions, shape.count, &value))) failed(op.api.tensor_data(value, &data));
+        return data;
+    }
+
+    void require(bool holds, const char* expected) {
+        if (status == nullptr && !holds) fail(std::string("inputs of other shapes; expected ") + expected);
+    }
+
+    template <class... Arguments>
+    void launch(const std::string& variant, Grid grid, Arguments... arguments) {
+        if (status != nullptr || grid.x == 0 || grid.y == 0) return;
+        const Kernel* kernel = find_kernel(variant);
+        void* stream = nullptr;
+        if (kernel == nullptr) return fail("no kernel " + variant + " is loaded for the current device");
+        if (failed(op.api.stream(context_, &stream))) return;
+        void* list[] = {static_cast<void*>(&arguments)...};
+        const std::string error = launch_kernel(*kernel, grid, stream, list, sizeof...(arguments));
+        if (!error.empty()) fail(variant + ": " + error);
+    }
+
+   private:
+    void fail(const std::string& message) { status = op.api.create_status(kFail, ("lopa.cuda: " + message).c_str()); }
+
+    bool failed(OrtStatus* result) {
+        if (result != nullptr && status == nullptr) status = result;
+        return status != nullptr;
+    }
+
+    OrtKernelContext* context_;
+};
+
+int narrow(int64_t number) { return static_cast<int>(number); }
+
+// Name of the smallest variant that is not below `size`, or of the largest.
+template <size_t kCount>
+std::string fitting(const int64_t (&sizes)[kCount], int64_t size) {
+    const int64_t* found = std::find_if(std::begin(sizes), std::end(sizes) - 1, [&](int64_t each) { return each >= size; });
+    return std::to_string(*found);
+}
+
+void normalize(Call& call, bool skip) {
+    const Input x = call.input(0), delta = skip ? call.input(1) : x, weight = call.input(skip ? 2 : 1);
+    const int64_t size = x.shape.count == 0 ? 0 : x.shape.last();
+    call.require(size > 0 && weight.shape.count == 1 && weight.shape.last() == size && delta.shape.rows() == x.shape.rows() && delta.shape.last() == size,
+                 "rows and a weight of the same size");
+    if (call.status != nullptr) return;
+    void* normed = call.output(0, x.shape);
+    void* total = skip ? call.output(1, x.shape) : normed;
+    call.launch("rms_norm." + call.op.type + (skip ? ".skip." : ".") + fitting(kNormBlocks, size), {x.shape.rows()}, x.data, delta.data, weight.data,
+                normed, total, narrow(size), call.op.epsilon);
+}
+
+void split_rotary(Call& call) {
+    const Input query = call.input(0), mask = call.input(1), cos = call.input(2), sin = call.input(3), key = call.input(4), value = call.input(5),
+                bias = call.input(6), query_norm = call.input(7), key_norm = call.input(8);
+    const int64_t heads = call.op.heads, kv_heads = call.op.kv_heads, size = call.op.size, all = (heads + 2 * kv_heads) * size;
+    if (call.status != nullptr) return;
+    call.require(mask.shape.count == 4, "a window mask with 4 dimensions");
+    const int64_t requests = mask.shape.dimensions[0], branches = mask.shape.dimensions[1], width = mask.shape.dimensions[2];
+    const bool fused = key.data == nullptr;
+    const int64_t stride = fused ? all : heads * size, kv_stride = fused ? all : kv_heads * size, rows = requests * branches * width;
+    call.require(query.shape.count > 0 && query.shape.last() == stride && query.shape.rows() == rows, "a query of all rows and heads");
+    call.require((value.data == nullptr) == fused && (fused || (key.shape.last() == kv_stride && key.shape.rows() == rows && value.shape.last() == kv_stride &&
+                                                               value.shape.rows() == rows)),
+                 "keys and values of all rows and heads");
+    call.require(bias.data == nullptr || bias.shape.last() == all, "a bias of all heads");
+    call.require((query_norm.data == nullptr) == (key_norm.data == nullptr) &&
+                     (query_norm.data == nullptr || (query_norm.shape.last() == size && key_norm.shape.last() == size)),
+                 "norms of a head");
+    call.require(cos.shape.count > 0 && cos.shape.rows() == rows && sin.shape.rows() == rows && sin.shape.last() == cos.shape.last() &&
+                     2 * cos.shape.last() <= size,
+                 "a cosine and a sine of each row");
+    if (call.status != nullptr) return;
+    const auto behind = [&](int64_t count) { return static_cast<const void*>(static_cast<const char*>(query.data) + count * call.op.element_size()); };
+    const void* key_rows = fused ? behind(heads * size) : key.data;
+    const void* value_rows = fused ? behind((heads + kv_heads) * size) : value.data;
+    const bool norm = query_norm.data != nullptr;
+    void* rotated = call.output(0, {requests * branches, width, heads * size});
+    void* new_key = call.output(1, {requests, branches, kv_heads, width, size});
+    void* new_value = call.output(2, {requests, branches, kv_heads, width, size});
+    call.launch("split_rotary." + call.op.type + (norm ? ".norm." : ".") + fitting(kChannels, size), {rows, heads + 2 * kv_heads}, query.data, key_rows,
+                value_rows, narrow(stride), narrow(kv_stride), bias.data, bias.data == nullptr ? 0 : 1, query_norm.data, key_norm.data, cos.data, sin.data,
+                rotated, new_key, new_value, narrow(heads), narrow(kv_heads), narrow(size), narrow(2 * cos.shape.last()), narrow(width), call.op.epsilon);
+}
+
+void attend(Call& call) {
+    const Input query = call.input(0), key = call.input(1), value = call.input(2), past_key = call.input(3), past_value = call.input(4),
+                prefix_mask = call.input(5), window_mask = call.input(6), rows = call.input(7), tasks = call.input(8), merges = call.input(9),
+                chunks = call.input(10);
+    const int64_t heads = call.op.heads, kv_heads = call.op.kv_heads, size = call.op.size;
+    if (call.status != nullptr) return;
+    call.require(window_mask.shape.count == 4 && past_key.shape.count == 4, "a window mask and past keys with 4 dimensions");
+    const int64_t requests = window_mask.shape.dimensions[0], branches = window_mask.shape.dimensions[1], width = window_mask.shape.dimensions[2],
+                  prefix = past_key.shape.dimensions[2], all = requests * branches * width;
+    const auto has = [](const Input& input, std::initializer_list<int64_t> dimensions) {
+        return input.shape.count == dimensions.size() && std::equal(dimensions.begin(), dimensions.end(), input.shape.dimensions);
+    };
+    call.require(query.shape.count > 0 && query.shape.rows() == all && query.shape.last() == heads * size, "a query of all rows and heads");
+    call.require(has(key, {requests, branches, kv_heads, width, size}) && has(value, {requests, branches, kv_heads, width, size}), "a window's keys");
+    call.require(has(past_key, {requests, kv_heads, prefix, size}) && has(past_value, {requests, kv_heads, prefix, size}), "a prefix's keys");
+    call.require(has(prefix_mask, {requests, prefix}), "a mask of the prefix");
+    call.require(has(rows, {all, 3}) && tasks.shape.count == 2 && tasks.shape.last() == 8 && merges.shape.count == 2 && merges.shape.last() == 4 &&
+                     has(chunks, {requests}),
+                 "lists of the attention's work");
+    if (call.status != nullptr) return;
+    const int64_t count = tasks.shape.dimensions[0];
+    void* attended = call.output(0, {requests * branches, width, heads * size});
+    void* scratch = call.output(1, {count, kv_heads, kAttentionPairs, size + 2});
+    const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+    const std::string name = "." + call.op.type + "." + fitting(kChannels, size);
+    call.launch("branch_attention" + name, {count, kv_heads}, query.data, key.data, value.data, past_key.data, past_value.data, window_mask.data,
+                prefix_mask.data, rows.data, tasks.data, chunks.data, narrow(count), attended, scratch, narrow(heads), narrow(kv_heads), narrow(size),
+                narrow(width), narrow(prefix), narrow(prefix * size), scale);
+    call.launch("attention_merge" + name, {merges.shape.dimensions[0], kv_heads, kMergePrograms}, static_cast<const void*>(scratch), merges.data, attended, narrow(heads),
+                narrow(kv_heads), narrow(size));
+}
+
+void multiply_gate(Call& call) {
+    const Input gate = call.input(0), up = call.input(1);
+    const bool fused = up.data == nullptr;
+    if (call.status != nullptr) return;
+    call.require(gate.shape.count > 0 && (fused ? gate.shape.last() % 2 == 0 : up.shape.last() == gate.shape.last() && up.shape.rows() == gate.shape.rows()),
+                 "a gate and a factor of the same size");
+    if (call.status != nullptr) return;
+    const int64_t stride = gate.shape.last(), size = fused ? stride / 2 : stride;
+    const void* factor = fused ? static_cast<const char*>(gate.data) + size * call.op.element_size() : up.data;
+    Shape shape = gate.shape;
+    shape.dimensions[shape.count - 1] = size;
+    void* product = call.output(0, shape);
+    call.launch("swiglu." + call.op.type, {gate.shape.rows(), (size + kSwiGluColumns - 1) / kSwiGluColumns}, gate.data, factor, product, narrow(stride),
+                narrow(size));
+}
+
+void find_statistics(Call& call) {
+    const Input logits = call.input(0), temperature = call.input(1);
+    if (call.status != nullptr) return;
+    const int64_t top = call.op.candidates;
+    call.require(logits.shape.count == 4 && logits.shape.last() >= top && temperature.shape.count == 1 &&
+                     temperature.shape.dimensions[0] == logits.shape.dimensions[0],
+                 "logits with 4 dimensions and a temperature of each request");
+    if (call.status != nullptr) return;
+    const int64_t* of = logits.shape.dimensions;
+    const int64_t vocabulary = of[3], rows = of[0] * of[1] * of[2];
+    const int64_t splits = std::min(kMaxSplits, (vocabulary + kSplitColumns - 1) / kSplitColumns), each = (vocabulary + splits - 1) / splits;
+    void* ids = call.output(0, {of[0], of[1], of[2], top});
+    void* logprobs = call.output(1, {of[0], of[1], of[2], top});
+    void* entropy = call.output(2, {of[0], of[1], of[2]});
+    const int64_t parts = (rows * splits + 3) / 4 * 4;  // kernels take arrays at multiples of 16 bytes
+    float* scratch = static_cast<float*>(call.output(3, {parts * (3 + 2 * top)}));
+    if (call.status != nullptr) return;
+    float *greatest = scratch, *total = greatest + parts, *weighted = total + parts, *numbers = weighted + parts, *values = numbers + parts * top;
+    call.launch("statistics_partials." + call.op.type + "." + std::to_string(top), {rows, splits}, logits.data, temperature.data, narrow(of[1] * of[2]),
+                narrow(vocabulary), narrow(each), greatest, total, weighted, numbers, values);
+    call.launch("statistics_merge." + std::to_string(top), {rows}, greatest, total, weighted, numbers, values, narrow(splits), ids, logprobs, entropy);
+}
+
+// An operator. Inputs and outputs have the type T (kT) or a fixed one; inputs beyond `required` are optional.
+struct Description {
+    const char* name;
+    void (*run)(Call& call);
+    std::initializer_list<int> inputs;
+    size_t required;
+    std::initializer_list<int> outputs;
+};
+
+constexpr int kT = -1;
+const Description kDescriptions[] = {
+    {"RmsNorm", [](Call& call) { normalize(call, false); }, {kT, kT}, 2, {kT}},
+    {"SkipRmsNorm", [](Call& call) { normalize(call, true); }, {kT, kT, kT}, 3, {kT, kT}},
+    {"SplitRotary", split_rotary, {kT, kBool, kT, kT, kT, kT, kT, kT, kT}, 4, {kT, kT, kT}},
+    {"BranchAttention", attend, {kT, kT, kT, kT, kT, kBool, kBool, kInt32, kInt32, kInt32, kInt64}, 11, {kT, kFloat}},
+    {"SwiGlu", multiply_gate, {kT, kT}, 1, {kT}},
+    {"TokenStatistics", find_statistics, {kT, kFloat}, 2, {kInt64, kFloat, kFloat, kFloat}},
+};
+constexpr struct {
+    int element;
+    const char* name;
+} kTypes[] = {{kFloat, "fp32"}, {kFloat16, "fp16"}, {kBfloat16, "bf16"}};
+
+// An operator for one type. ONNX Runtime passes it to each of its functions.
+struct TypedOp : CustomOp {
+    TypedOp(const Description& description, int element, const char* type) : description(description), element(element), type(type) {
+        name = [](const CustomOp* op) { return of(op).description.name; };
+        provider = [](const CustomOp*) { return g_provider; };
+        input_type = [](const CustomOp* op, size_t index) { return of(op).resolved(of(op).description.inputs.begin()[index]); };
+        input_count = [](const CustomOp* op) { return of(op).description.inputs.size(); };
+        output_type = [](const CustomOp* op, size_t index) { return of(op).resolved(of(op).description.outputs.begin()[index]); };
+        output_count = [](const CustomOp* op) { return of(op).description.outputs.size(); };
+        input_kind = [](const CustomOp* op, size_t index) { return index < of(op).description.required ? 0 : 1; };
+        output_kind = input_memory = [](const CustomOp*, size_t) { return 0; };
+        create_kernel_with_status = [](const CustomOp* op, const OrtApi* table, const OrtKernelInfo* info, void** kernel) -> OrtStatus* {
+            *kernel = new (std::nothrow) Operator(table, of(op).description.run, of(op).type, info);
+            return *kernel == nullptr ? out_of_memory(Api(table)) : nullptr;
+        };
+        compute_with_status = [](void* kernel, OrtKernelContext* context) {
+            Call call(*static_cast<Operator*>(kernel), context);
+            call.op.run(call);
+            return call.status;
+        };
+        destroy_kernel = [](void* kernel) { delete static_cast<Operator*>(kernel); };
+    }
+
+    static const TypedOp& of(const CustomOp* op) { return *static_cast<const TypedOp*>(op); }
+    int resolved(int wanted) const { return wanted == kT ? element : wanted; }
+
+    const Description& description;
+    const int element;
+    const char* const type;
+};
+
+}  // namespace
+}  // namespace lopa
+
+#define LOPA_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Called by ONNX Runtime's SessionOptions.register_custom_ops_library.
+LOPA_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const lopa::OrtApiBase* base) {
+    using namespace lopa;
+    const Api api(base->GetApi(kApiVersion));
+    static OrtStatus* failure = nullptr;
+    static OrtCustomOpDomain* const domain = [&api] {  // lives as long as the process: sessions refer to it
+        OrtCustomOpDomain* made = nullptr;
+        failure = api.create_domain("lopa.cuda", &made);
+        for (const Description& description : kDescriptions)
+            for (const auto& type : kTypes)
+                if (failure == nullptr) failure = api.add_op(made, new TypedOp(description, type.element, type.name));
+        return made;
+    }();
+    if (failure != nullptr) return api.create_status(kFail, "lopa.cuda: the operators could not be registered");
+    return api.add_domain(options, domain);
+}
+
+// Load kernels for a device, whose context is current. Writes what went wrong into `message`, or an empty text.
+LOPA_EXPORT void lopa_cuda_load(int device, const lopa::KernelImage* images, size_t count, char* message, size_t size) {
+    std::snprintf(message, size, "%s", lopa::load_kernels(device, images, count).c_str());
+}
+
+// Enqueue a kernel of the current device. Writes what went wrong into `message`, or an empty text.
+LOPA_EXPORT void lopa_cuda_launch(const char* variant, const int64_t* grid, void* stream, void* const* arguments, int count, char* message, size_t size) {
+    const lopa::Kernel* kernel = lopa::find_kernel(variant);
+    const std::string error = kernel == nullptr ? std::string("no kernel ") + variant + " is loaded"
+                                                : lopa::launch_kernel(*kernel, {grid[0], grid[1], grid[2]}, stream, arguments, count);
+    std::snprintf(message, size, "%s", error.c_str());
+}
+
+// Register the operators for another provider, for tests without a GPU. Has an effect before the first registration.
+LOPA_EXPORT void lopa_cuda_select_provider(const char* name) { lopa::g_provider = name; }

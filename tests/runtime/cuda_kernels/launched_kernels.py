@@ -1,0 +1,275 @@
+"""What each kernel of lopa.plugins.kernels computes, in numpy on host memory, from the arguments of its launch.
+
+These are references for the stand-in driver. They are written from the specification of the operators, and share no
+code with the kernels or with the host library. A launch with other arguments or another grid than the kernel expects
+raises.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FLOATS: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16}
+"""numpy types by the names of kernels. numpy has no bfloat16, and ONNX Runtime's CPU provider multiplies none."""
+ROWS_PER_TILE = 64
+_TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int32, "f": ctypes.c_float}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch."""
+
+    x: int
+    y: int
+    z: int
+    constants: tuple[str, ...]
+    """Type and constants of the variant, e.g. ("fp32", "128")."""
+    arguments: tuple[Any, ...]
+
+
+def array(address: int | None, dtype: Any, *shape: int) -> Any:
+    """Return the memory at an address as an array."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    assert address is not None
+    assert address % 16 == 0, f"an address that is not a multiple of 16: {address}"
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)
+
+
+def strided_rows(address: int, dtype: Any, rows: int, stride: int, size: int) -> Any:
+    """Return rows of `size` numbers that begin `stride` numbers apart. The last row may end the memory."""
+    if rows == 0:
+        return np.empty((0, size), dtype)
+    flat = array(address, dtype, (rows - 1) * stride + size)
+    return np.lib.stride_tricks.as_strided(flat, (rows, size), (stride * flat.itemsize, flat.itemsize))
+
+
+def rms_norm(launch: Launch) -> None:
+    x, delta, weight, normed, total, size, epsilon = launch.arguments
+    dtype = FLOATS[launch.constants[0]]
+    assert launch.y == 1
+    assert size % 16 == 0
+    rows = array(x, dtype, launch.x, size).astype(np.float32)
+    if "skip" in launch.constants:
+        rows = (rows + array(delta, dtype, launch.x, size)).astype(dtype)
+        array(total, dtype, launch.x, size)[:] = rows
+        rows = rows.astype(np.float32)
+    scale = 1 / np.sqrt(np.mean(np.square(rows), -1, keepdims=True, dtype=np.float32) + np.float32(epsilon))
+    factor = array(weight, dtype, size).astype(np.float32)
+    array(normed, dtype, launch.x, size)[:] = (rows * scale).astype(dtype) * factor.astype(dtype)
+
+
+def split_rotary(launch: Launch) -> None:
+    (query_in, key_in, value_in, query_stride, key_stride, bias, has_bias, query_norm, key_norm, cos, sin) = (
+        launch.arguments[:11]
+    )
+    query, key, value, heads, kv_heads, size, rotated, width, epsilon = launch.arguments[11:]
+    dtype, rows = FLOATS[launch.constants[0]], launch.x
+    assert launch.y == heads + 2 * kv_heads
+    assert rows % width == 0
+    assert rotated % 2 == 0
+    assert int(launch.constants[-1]) >= size
+    assert size % 16 == 0
+    parts = [
+        strided_rows(query_in, dtype, rows, query_stride, heads * size),
+        strided_rows(key_in, dtype, rows, key_stride, kv_heads * size),
+        strided_rows(value_in, dtype, rows, key_stride, kv_heads * size),
+    ]
+    every = np.concatenate(parts, 1)
+    if has_bias:
+        every = (every.astype(np.float32) + array(bias, dtype, launch.y * size)).astype(dtype)
+    every = every.reshape(rows, launch.y, size)
+    if "norm" in launch.constants:
+        norms = [query_norm] * heads + [key_norm] * kv_heads
+        for head, weight in enumerate(norms):
+            numbers = every[:, head].astype(np.float32)
+            scale = 1 / np.sqrt(np.mean(np.square(numbers), -1, keepdims=True, dtype=np.float32) + np.float32(epsilon))
+            every[:, head] = (numbers * scale).astype(dtype) * array(weight, dtype, size)
+    half = rotated // 2
+    cosines = array(cos, dtype, rows, 1, half).astype(np.float32)
+    sines = array(sin, dtype, rows, 1, half).astype(np.float32)
+    turned = every[:, : heads + kv_heads, :rotated].astype(np.float32)
+    one, other = turned[..., :half], turned[..., half:]
+    every[:, : heads + kv_heads, :rotated] = np.concatenate(
+        [one * cosines - other * sines, other * cosines + one * sines], -1
+    ).astype(dtype)
+    array(query, dtype, rows, heads, size)[:] = every[:, :heads]
+    for target, first in ((key, heads), (value, heads + kv_heads)):
+        found = every[:, first : first + kv_heads].reshape(rows // width, width, kv_heads, size)
+        array(target, dtype, rows // width, kv_heads, width, size)[:] = found.transpose(0, 2, 1, 3)
+
+
+def branch_attention(launch: Launch) -> None:
+    query, key, value, past_key, past_value, window_mask, prefix_mask, rows, tasks, chunks, count, output, scratch = (
+        launch.arguments[:13]
+    )
+    heads, kv_heads, size, width, chunk_rows, head_stride, scale = launch.arguments[13:]
+    dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
+    assert launch.y == kv_heads
+    assert 1 <= launch.x <= count
+    assert group <= ROWS_PER_TILE
+    assert int(launch.constants[-1]) >= size
+    assert size % 16 == 0
+    work = array(tasks, np.int32, count, 8)
+    work = work[work[:, 1] != 0]
+    end = int((work[:, 0] + abs(work[:, 1])).max(initial=0))
+    lines = array(rows, np.int32, end, 3)
+    cache = array(chunks, np.int64, int(work[:, 6].max(initial=-1)) + 1)
+    windows = -(-end // width)
+    new_keys, new_values = (array(each, dtype, windows, kv_heads, width, size) for each in (key, value))
+    queries = array(query, dtype, end, heads, size).astype(np.float32)
+    answers = array(output, dtype, end, heads, size)
+    parts = array(scratch, np.float32, count, kv_heads, ROWS_PER_TILE, size + 2)
+    for number, (first, given, begin, stop, own_begin, own_end, chunk, mask) in enumerate(
+        array(tasks, np.int32, count, 8).tolist()
+    ):
+        tile = abs(given)
+        if tile == 0:
+            continue
+        assert tile * group <= ROWS_PER_TILE
+        assert begin % 16 == 0
+        assert stop <= chunk_rows
+        of_tile = lines[first : first + tile]
+        seen = np.broadcast_to(array(prefix_mask, np.bool_, mask + stop)[mask + begin :], (tile, stop - begin))
+        own = np.zeros((tile, own_end - own_begin), np.bool_)
+        for index, (window, length, offset) in enumerate(of_tile.tolist()):
+            line = array(window_mask, np.bool_, offset + length)[offset:]
+            low, high = max(own_begin, window), min(own_end, window + length)
+            if low < high:
+                own[index, low - own_begin : high - own_begin] = line[low - window : high - window]
+        visible = np.concatenate([seen, own], 1)
+        packed = np.arange(own_begin, own_end)
+        for head in range(kv_heads):
+            past = [
+                array(address, dtype, int(cache[chunk]) + (head * head_stride + stop * size))[
+                    int(cache[chunk]) + head * head_stride + begin * size :
+                ].reshape(-1, size)
+                for address in (past_key, past_value)
+            ]
+            keys, values = (
+                np.concatenate([old, new[packed // width, head, packed % width]]).astype(np.float32)
+                for old, new in zip(past, (new_keys, new_values), strict=True)
+            )
+            pairs = queries[first : first + tile, head * group : (head + 1) * group].reshape(tile * group, size)
+            scores = np.where(np.repeat(visible, group, 0), pairs @ keys.T * np.float32(scale), -np.inf)
+            largest = scores.max(-1, keepdims=True, initial=-np.inf)
+            weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+            total = weights.sum(-1, keepdims=True)
+            mixed = weights @ values
+            if given < 0:
+                parts[number, head, : tile * group] = np.concatenate([mixed, largest, total], 1)
+                continue
+            attended = (mixed / np.where(total > 0, total, 1)).astype(dtype)
+            answers[first : first + tile, head * group : (head + 1) * group] = attended.reshape(tile, group, size)
+
+
+def attention_merge(launch: Launch) -> None:
+    scratch, merges, output, heads, kv_heads, size = launch.arguments
+    dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
+    assert launch.y == kv_heads
+    assert launch.z <= ROWS_PER_TILE // 16
+    work = array(merges, np.int32, launch.x, 4)
+    parts = array(scratch, np.float32, int((work[:, 2] + work[:, 3]).max()), kv_heads, ROWS_PER_TILE, size + 2)
+    answers = array(output, dtype, int((work[:, 0] + work[:, 1]).max()), heads, size)
+    for first, tile, task, count in work.tolist():
+        found = parts[task : task + count, :, : tile * group]
+        largest = found[..., size].max(0, initial=-np.inf)
+        factors = np.exp(found[..., size] - np.where(np.isinf(largest), 0, largest))
+        total = (found[..., size + 1] * factors).sum(0)
+        mixed = (found[..., :size] * factors[..., None]).sum(0) / np.where(total > 0, total, 1)[..., None]
+        for head in range(kv_heads if count else 0):
+            answers[first : first + tile, head * group : (head + 1) * group] = mixed[head].reshape(tile, group, size)
+
+
+def swiglu(launch: Launch) -> None:
+    gate, up, output, stride, size = launch.arguments
+    dtype = FLOATS[launch.constants[0]]
+    assert size <= stride
+    assert -(-size // 1024) == launch.y
+    gates = strided_rows(gate, dtype, launch.x, stride, size).astype(np.float32)
+    factors = strided_rows(up, dtype, launch.x, stride, size)
+    with np.errstate(over="ignore"):
+        silu = (gates / (1 + np.exp(-gates))).astype(dtype)
+    array(output, dtype, launch.x, size)[:] = silu * factors
+
+
+def statistics_partials(launch: Launch) -> None:
+    logits, temperature, rows_each, vocabulary, columns, *outputs = launch.arguments
+    dtype, top = FLOATS[launch.constants[0]], int(launch.constants[1])
+    rows, splits = launch.x, launch.y
+    assert (splits - 1) * columns < vocabulary <= splits * columns
+    assert rows % rows_each == 0
+    divisors = np.repeat(array(temperature, np.float32, rows // rows_each), rows_each)[:, None]
+    numbers = array(logits, dtype, rows, vocabulary).astype(np.float32) / divisors
+    greatest, total, weighted = (array(each, np.float32, rows, splits) for each in outputs[:3])
+    ids, values = (
+        array(each, kind, rows, splits, top) for each, kind in zip(outputs[3:], (np.int32, np.float32), strict=True)
+    )
+    for split in range(splits):
+        part = numbers[:, split * columns : (split + 1) * columns]
+        peak = part.max(-1, keepdims=True)
+        weights = np.exp(part - peak)
+        greatest[:, split], total[:, split] = peak[:, 0], weights.sum(-1)
+        weighted[:, split] = (weights * (part - peak)).sum(-1)
+        order = np.argsort(-part, axis=-1, kind="stable")[:, :top]
+        ids[:, split] = -1
+        ids[:, split, : order.shape[1]] = order + split * columns
+        values[:, split] = -np.inf
+        values[:, split, : order.shape[1]] = np.take_along_axis(part, order, -1)
+
+
+def statistics_merge(launch: Launch) -> None:
+    greatest, total, weighted, ids, values, splits, topk_ids, topk_logprobs, entropy = launch.arguments
+    rows, top = launch.x, int(launch.constants[0])
+    assert launch.y == 1
+    assert 1 <= splits <= 32
+    peaks, totals, sums = (array(each, np.float32, rows, splits) for each in (greatest, total, weighted))
+    peak = peaks.max(-1, keepdims=True)
+    factors = np.exp(peaks - peak)
+    whole = (totals * factors).sum(-1)
+    mean = ((sums + totals * (peaks - peak)) * factors).sum(-1) / whole
+    array(entropy, np.float32, rows)[:] = np.log(whole) - mean
+    found = array(ids, np.int32, rows, splits * top)
+    logits = np.where(found < 0, -np.inf, array(values, np.float32, rows, splits * top))
+    order = np.lexsort((found, -logits), axis=-1)[:, :top]
+    array(topk_ids, np.int64, rows, top)[:] = np.take_along_axis(found, order, -1)
+    array(topk_logprobs, np.float32, rows, top)[:] = (
+        np.take_along_axis(logits, order, -1) - peak - np.log(whole)[:, None]
+    )
+
+
+def commit(launch: Launch) -> None:
+    raise NotImplementedError(f"rows of caches are copied by the stand-in runtime: {launch}")
+
+
+KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
+    "rms_norm": ("pppppif", rms_norm),
+    "split_rotary": ("pppiipippppppp" + "iiiiif", split_rotary),
+    "branch_attention": ("pppppppppp" + "i" + "pp" + "iiiiii" + "f", branch_attention),
+    "attention_merge": ("pppiii", attention_merge),
+    "swiglu": ("pppii", swiglu),
+    "statistics_partials": ("ppiii" + "ppppp", statistics_partials),
+    "statistics_merge": ("pppppippp", statistics_merge),
+    "commit": ("piiiiiiii", commit),
+}
+"""Types of each kernel's arguments (pointer, int32, float32), and its reference."""
+
+
+def launch_of_addresses(variant: str, grid: tuple[int, int, int], addresses: Any) -> Launch:
+    """Return the launch of a variant whose arguments are at `addresses`."""
+    name, *constants = variant.split(".")
+    types = KERNELS[name][0]
+    assert grid[2] == 1 or name in ("attention_merge", "commit")
+    arguments = tuple(
+        _TYPES[kind].from_address(address).value for kind, address in zip(types, addresses[: len(types)], strict=True)
+    )
+    return Launch(*grid, tuple(constants), arguments)
+
+
+def argument_bytes(variant: str) -> list[int]:
+    """Return the bytes of each argument, to compare with those that the compiled kernel states."""
+    return [ctypes.sizeof(_TYPES[kind]) for kind in KERNELS[variant.split(".")[0]][0]]

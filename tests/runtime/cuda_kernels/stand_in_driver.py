@@ -1,0 +1,102 @@
+"""The stand-in for NVIDIA's driver library in this process: launches run the references of launched_kernels.
+
+Use it in a process of its own, because libraries that look for the driver find it from then on. It is not vendor
+software.
+"""
+
+import ctypes
+import subprocess
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.runtime.cuda.stand_in_cudart import StandInCudart
+from tests.runtime.cuda_kernels.launched_kernels import KERNELS, Launch, launch_of_addresses
+
+from lopa.runtime.cuda_kernels.cuda_library import CompiledKernel, CudaLibrary, cuda_library
+
+SOURCE = Path(__file__).with_name("stand_in_libcuda.c")
+_LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    *[ctypes.c_uint] * 3,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+)
+_ILLEGAL_ADDRESS = 700
+
+
+def built_library(folder: Path) -> Path:
+    """Compile the stand-in into a folder, and return its path."""
+    path = folder / "libcuda.so.1"
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(path), str(SOURCE)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return path
+
+
+class StandInDriver:
+    """The driver of this process."""
+
+    def __init__(self, folder: Path, cudart: StandInCudart) -> None:
+        """Load the stand-in before anything loads the real library, and register the operators for the CPU provider."""
+        self._cudart = cudart
+        self._functions = ctypes.CDLL(str(built_library(folder)), mode=ctypes.RTLD_GLOBAL)
+        self._variants: dict[int, str] = {}
+        self._launch = _LAUNCH(self._run)
+        self._functions.stand_in_set_launch(self._launch)
+        self.launches: Counter[str] = Counter()
+        self.errors: list[str] = []
+        """Tracebacks of launches that a reference refused."""
+        library = cuda_library()
+        assert library is not None
+        self.library: CudaLibrary = library
+        library.functions.lopa_cuda_select_provider(b"CPUExecutionProvider")
+
+    def watch(self, kernels: Mapping[str, CompiledKernel]) -> None:
+        """Recognize the images of these kernels."""
+        for variant, kernel in kernels.items():
+            address = ctypes.cast(ctypes.c_char_p(kernel.image), ctypes.c_void_p).value
+            assert address is not None
+            self._variants[address] = variant
+
+    def set_device(self, number: int) -> None:
+        """Make a device current."""
+        self._functions.stand_in_set_device(number)
+
+    def _run(self, image: int, x: int, y: int, z: int, stream: int | None, arguments: Any) -> int:
+        try:
+            variant = self._variants[image]
+            self.launches[variant] += 1
+            launch = launch_of_addresses(variant, (x, y, z), arguments)
+            if variant.startswith("commit."):
+                self._commit(stream, launch)
+            else:
+                KERNELS[variant.partition(".")[0]][1](launch)
+        except Exception:
+            self.errors.append(traceback.format_exc())
+            return _ILLEGAL_ADDRESS
+        return 0
+
+    def _commit(self, stream: int | None, launch: Launch) -> None:
+        """Enqueue the copies of commit_kernel on the stand-in runtime, in whose memory caches are."""
+        table, window, slot, width, prefix, offset, count, heads, words = launch.arguments
+        cudart, row = self._cudart, int(launch.constants[0]) * words
+        assert stream is not None
+        assert launch.y == heads
+        assert 0 < count <= 32 * launch.z < count + 32
+        device = cudart.stream_device(stream)
+
+        def work() -> None:
+            pairs = cudart.view(table, 16 * launch.x).view(np.int64).reshape(launch.x, 2)
+            for source, target in pairs.tolist():
+                for head in range(heads):
+                    start = source + (window * heads + head) * width * row
+                    to = target + ((slot * heads + head) * prefix + offset) * row
+                    for address in (start, to):
+                        assert cudart.device_of(address, count * row) == device, "memory of another device"
+                    cudart.view(to, count * row)[:] = cudart.view(start, count * row)
+
+        cudart.enqueue(stream, work, (table,))

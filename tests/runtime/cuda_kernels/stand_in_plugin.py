@@ -1,0 +1,37 @@
+"""Plugin for pytest: the device cuda:N on stand-ins, with our operators on ONNX Runtime's CPU provider.
+
+    LOPA_TEST_DEVICE=cuda:{} pytest -p tests.runtime.cuda_kernels.stand_in_plugin tests/conformance
+
+decodes all recordings through the twin for CUDA, the host library, its task lists and launches. What it cannot show:
+compiled kernels (their references run), and ONNX Runtime's CUDA memory and streams.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime.cuda.stand_in_cudart import StandInCudart
+from tests.runtime.cuda.stand_in_ort import StandInOrt
+from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
+
+from lopa.runtime.cuda.cuda_calls import MODULE
+from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stand_in_machine() -> Iterator[StandInDriver]:
+    """Install the stand-ins for the whole run. At the end, no reference may have refused a launch."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        cudart = StandInCudart()
+        driver = StandInDriver(Path(folder), cudart)
+        archive = kernels_for_target("sm90")
+        assert not isinstance(archive, str), archive
+        driver.watch(archive.kernels)
+        patch.setitem(sys.modules, MODULE, cudart)
+        StandInOrt(cudart, driver).install(patch)
+        yield driver
+        assert cudart.violations == []
+        assert driver.errors == []
+        print(f"launches: {dict(sorted(driver.launches.items()))}")
