@@ -19,7 +19,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test test-docs test-slow kernels soak test-clients test-triton test-ray test-bounds test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
+.PHONY: help demo quick test test-docs test-slow kernels cuda-decodes soak test-clients test-triton test-ray test-bounds test-webgpu test-qnn test-cpp test-prometheus test-web web-texts grammars release test-release clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -64,7 +64,7 @@ test-docs: $(VENV)/test-ready $(if $(shell command -v npm),$(WEB)/node_modules/r
 test-slow: $(VENV)/test-ready ## tests that take long: tuning, soak tests, random large models
 	$(PYTEST) -n 3 -m slow
 
-# All kernels of lopa.plugins for all GPUs, and the table that tests hold. Two compilers take 20 minutes.
+# All kernels of lopa.plugins for all GPUs, and the table that tests hold. Two compilers take 3 minutes.
 kernels: $(VENV)/test-ready ## archives of the kernels for all GPUs in out/kernels, and their table
 	$(BIN)/python -m lopa.plugins.kernels.archive out/kernels
 	$(BIN)/python -m tools.checks.kernel_table out/kernels
@@ -99,6 +99,11 @@ BOUNDS_TESTS := serve/test_answers.py serve/tracing runtime/hub runtime/mpi runt
 	bench/test_report.py export/test_bundle_from_checkpoint.py export/verify/test_reference_model.py
 in_bounds = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_LOWEST_EXTRAS="$(BOUNDS_EXTRAS)" \
 	$(BOUNDS)/$(1)/bin/python -m pytest -n 2 -p no:cacheprovider -m "not slow" $(BOUNDS_TESTS:%=tests/%)
+
+# All recordings on cuda:0 over stand-ins for CUDA's libraries: the fused graph, its operators, task lists and launches.
+cuda-decodes: $(VENV)/test-ready ## all recordings through the operators for CUDA, on a stand-in driver
+	LOPA_TEST_DEVICE=cuda:{} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 \
+		-p tests.runtime.cuda_kernels.stand_in_plugin tests/conformance
 
 # WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).
 test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment ## WebGPU on a software driver

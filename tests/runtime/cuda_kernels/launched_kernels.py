@@ -1,4 +1,4 @@
-"""What each kernel of lopa.plugins.kernels computes, in numpy on host memory, from the arguments of its launch.
+"""References of the kernels of lopa.plugins.kernels, in numpy on host memory, from the arguments of their launches.
 
 These are references for the stand-in driver. They are written from the specification of the operators, and share no
 code with the kernels or with the host library. A launch with other arguments or another grid than the kernel expects

@@ -16,7 +16,7 @@ import numpy as np
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda_kernels.launched_kernels import KERNELS, Launch, launch_of_addresses
 
-from lopa.runtime.cuda_kernels.cuda_library import CompiledKernel, CudaLibrary, cuda_library
+from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, LaunchableKernel, cuda_library
 
 SOURCE = Path(__file__).with_name("stand_in_libcuda.c")
 _LAUNCH = ctypes.CFUNCTYPE(
@@ -55,7 +55,7 @@ class StandInDriver:
         self.library: CudaLibrary = library
         library.functions.lopa_cuda_select_provider(b"CPUExecutionProvider")
 
-    def watch(self, kernels: Mapping[str, CompiledKernel]) -> None:
+    def watch(self, kernels: Mapping[str, LaunchableKernel]) -> None:
         """Recognize the images of these kernels."""
         for variant, kernel in kernels.items():
             address = ctypes.cast(ctypes.c_char_p(kernel.image), ctypes.c_void_p).value

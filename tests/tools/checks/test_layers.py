@@ -93,13 +93,15 @@ def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
         "src/lopa/__init__.py",  # the table of public names, whose imports type checkers read
         "src/lopa/runtime/device_families.py",  # the table of backends
         "src/lopa/runtime/sessions/session.py",  # the module of pipelines
-        "src/lopa/runtime/cuda/row_kernel.py",  # the compiler of the kernels
+        "src/lopa/runtime/cuda_kernels/kernel_archive.py",  # the program that compiles the kernels
         "src/lopa/runtime/grammar/helper.py",  # the program of the helper process
         "src/lopa/cli/commands.py",  # the table of commands
         "src/lopa/cli/measure/bench.py",  # the table of benchmarks
         # Names that are compared or passed on and import nothing:
         "src/lopa/export/graph/experts.py",  # the domain of a traced operator
+        "src/lopa/export/cuda_graph/nodes.py",  # the domain of operators in graphs
         "src/lopa/runtime/cpu_kernels/kernel_library.py",  # the domain of operators in graphs
+        "src/lopa/runtime/cuda_kernels/cuda_library.py",  # the same domain
         "src/lopa/runtime/strategy/installed.py",  # the name of a group of entry points
         "src/lopa/serve/tracing/request_spans.py",  # names of attributes
         "src/lopa/cli/main.py",  # names of a logger, and of a module that may have been imported

@@ -1,4 +1,4 @@
-"""Which graph "cuda:N" runs: the twin with this project's operators, or the plain graph, and why."""
+"""Choice of the graph on "cuda:N": the twin with this project's operators, or the plain graph, and why."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +44,8 @@ def loaded_library(device: int) -> CudaLibrary | str:
         return archive
     if found.cuda < archive.cuda:
         return (
-            f"the driver supports CUDA {_cuda(found.cuda)}, and the kernels for {archive.name} need {_cuda(archive.cuda)}: "
-            f"install driver {archive.driver} or newer"
+            f"the driver supports CUDA {_cuda(found.cuda)}, and the kernels for {archive.name} need "
+            f"{_cuda(archive.cuda)}: install driver {archive.driver} or newer"
         )
     library.load(device, archive.kernels)
     return library

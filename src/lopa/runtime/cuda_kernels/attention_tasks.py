@@ -1,7 +1,7 @@
 """Work of a forward's attention on CUDA, as lists that its kernels read (operators.cpp).
 
-A task is a tile of packed rows of one request against a part of its prefix and, in the last part, against the windows
-of the tile. Tiles and parts depend on the request alone, so batch mates change no result.
+A task is a tile of packed rows of one request, and a part of its prefix. The last part also has the windows of the tile.
+Tiles and parts depend on the request alone, so batch mates change no result.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ class AttentionWork:
     rows: Int32
     """[rows, 3]: first packed row of the row's window, length of the window, offset of the row in the window mask."""
     tasks: Int32
-    """[tasks, 8]: first row, rows (negative for one of several tasks of these rows, which are neighbors), first and end
-    column of the prefix, first and end packed row of the windows, first chunk, offset in the prefix mask.
+    """[tasks, 8]: first row and rows; first and end column of the prefix; first and end packed row of the windows.
+    Then follow the first chunk and the offset in the prefix mask. Several tasks of the same rows are neighbors, and their rows are negative.
     """
     merges: Int32
     """[merges, 4]: first row, rows, first task, tasks; one for every tile with several tasks."""
@@ -89,7 +89,8 @@ def _work_of_request(branches: int, window: int, prefix: int, heads: AttentionHe
     most = _most_parts(prefix, len(row_tiles) * heads.kv_heads)
     size = max(1, -(-prefix // (most * _PART_COLUMNS))) * _PART_COLUMNS
     parts = [(begin, min(begin + size, prefix)) for begin in range(0, max(prefix, 1), size)]
-    tasks, merges = [], []
+    tasks: list[tuple[int, ...]] = []
+    merges: list[tuple[int, ...]] = []
     for first, end in row_tiles:
         if len(parts) > 1:
             merges.append((first, end - first, len(tasks), len(parts)))

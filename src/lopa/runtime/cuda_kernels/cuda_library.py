@@ -34,7 +34,7 @@ class _KernelImage(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class CompiledKernel:
+class LaunchableKernel:
     """A kernel of an archive (lopa.plugins.kernels)."""
 
     entry: str
@@ -67,7 +67,7 @@ class CudaLibrary:
         """Make the operators known to sessions with `options`."""
         options.register_custom_ops_library(str(self.path))
 
-    def load(self, device: int, kernels: Mapping[str, CompiledKernel]) -> None:
+    def load(self, device: int, kernels: Mapping[str, LaunchableKernel]) -> None:
         """Load kernels for a device, whose context is current on this thread. The first call for a device counts.
 
         Raises EngineFailedError if the driver rejects one.

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from lopa.runtime.cuda_kernels.cuda_library import CompiledKernel
+from lopa.runtime.cuda_kernels.cuda_library import LaunchableKernel
 
 FORMAT = 1
 TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
@@ -39,7 +39,7 @@ class KernelArchive:
     """Kernels for one architecture."""
 
     name: str
-    kernels: Mapping[str, CompiledKernel]
+    kernels: Mapping[str, LaunchableKernel]
     """Kernels by variant."""
     cuda: int
     """Lowest version of CUDA that the driver must support, e.g. 12000 for 12.0."""
@@ -77,7 +77,7 @@ def archive_of_file(path: Path) -> KernelArchive:
         if index["format"] != FORMAT:
             raise ValueError(f"{path} has format {index['format']}, expected {FORMAT}")
         kernels = {
-            variant: CompiledKernel(
+            variant: LaunchableKernel(
                 entry=found["entry"],
                 image=archive.read(found["file"]) + b"\0",
                 arguments=len(found["parameters"]) - _SCRATCH_POINTERS,

@@ -1,0 +1,28 @@
+"""Recorded decodes on cuda:0 over the stand-in driver, in a process of its own.
+
+`make cuda-decodes` decodes all recordings in this way.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton to compile the kernels that the stand-in loads")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_recordings_are_decoded_by_the_operators() -> None:
+    """The launches show that the fused graph ran, with the prefix split into parts and rows committed by the kernel."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.runtime.cuda_kernels.stand_in_plugin", "-q", "-s", "-m", ""]
+    command += ["-p", "no:cacheprovider", "tests/conformance/test_conformance.py", "-k"]
+    command += ["(lopa_bf4_bs32_full or x_long_lopa_bf4_bs16) and 4"]
+    environment = {**os.environ, "LOPA_TEST_DEVICE": "cuda:{}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    launches = dict(re.findall(r"'([\w.]+)': (\d+)", done.stdout))
+    assert launches.keys() >= {"attention_merge.fp32.64", "commit.8", "statistics_merge.8"}
+    assert int(launches["branch_attention.fp32.64"]) == 5 * int(launches["statistics_partials.fp32.8"]) > 0
