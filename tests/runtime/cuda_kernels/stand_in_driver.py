@@ -86,7 +86,7 @@ class StandInDriver:
         cudart, row = self._cudart, int(launch.constants[0]) * words
         assert stream is not None
         assert launch.y == heads
-        assert 0 < count <= 32 * launch.z < count + 32
+        assert 0 < count <= 8 * launch.z < count + 8
         device = cudart.stream_device(stream)
 
         def work() -> None:

@@ -102,7 +102,7 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
 def attention_tiles(target: int, floats: str, channels: int) -> AttentionTiles:
     """Return the largest tiles without spilled registers. Those of 9.0 were the fastest on an H100."""
     if floats == "fp32":
-        return AttentionTiles(16, 16, 16, 1)
+        return AttentionTiles(32 if channels == 64 else 16, 16, 16, 1)
     if channels == 256:
         return AttentionTiles(32, 16, 32, 2)
     if target == 90:

@@ -4,10 +4,9 @@ import ctypes
 
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
+from lopa.runtime.cuda_kernels.kernel_archive import COMMIT_ROWS
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
-_ROWS = 32
-"""Rows per program."""
 _WORD_BYTES = 8
 
 
@@ -28,7 +27,7 @@ class RowKernel:
         The first address is the first row to read, the second the first row to write. Heads are `width` and `prefix`
         rows apart.
         """
-        grid = (self.arrays, self._heads, -(-count // _ROWS))
+        grid = (self.arrays, self._heads, -(-count // COMMIT_ROWS))
         numbers = (0, 0, width, prefix, 0, count, self._heads, self.row_bytes // _WORD_BYTES)
         with CAPTURE_LOCK.shared():
             self._library.launch(

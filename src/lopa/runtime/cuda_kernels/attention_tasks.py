@@ -1,6 +1,6 @@
 """Work of a forward's attention on CUDA, as lists that its kernels read (operators.cpp).
 
-A task is a tile of packed rows of one request, and a part of its prefix. The last part also has the windows of the tile.
+A task is a tile of packed rows of one request, and a part of its prefix. The last part also has the tile's windows.
 Tiles and parts depend on the request alone, so batch mates change no result.
 """
 
@@ -42,7 +42,8 @@ class AttentionWork:
     """[rows, 3]: first packed row of the row's window, length of the window, offset of the row in the window mask."""
     tasks: Int32
     """[tasks, 8]: first row and rows; first and end column of the prefix; first and end packed row of the windows.
-    Then follow the first chunk and the offset in the prefix mask. Several tasks of the same rows are neighbors, and their rows are negative.
+    Then follow the first chunk and the offset in the prefix mask. Several tasks of the same rows are neighbors, and
+    their rows are negative.
     """
     merges: Int32
     """[merges, 4]: first row, rows, first task, tasks; one for every tile with several tasks."""

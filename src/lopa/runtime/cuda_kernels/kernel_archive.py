@@ -24,6 +24,10 @@ from lopa.runtime.cuda_kernels.cuda_library import LaunchableKernel
 FORMAT = 1
 TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
 """Compute capabilities with images of their own. Others use PTX, which their driver compiles."""
+COMMIT_ROWS = 8
+"""Rows per program of the commit kernel."""
+_HOST_CONSTANTS = {"commit": ("ROWS", COMMIT_ROWS), "swiglu": ("BLOCK", 1024), "statistics_merge": ("PLACES", 32)}
+"""Constants of kernels on which grids of the host depend (row_kernel.py, operators.cpp). Others would leave out rows."""
 _FOLDER = Path(__file__).with_name("archives")
 _COMPILER = "lopa.plugins.kernels.archive"
 """Program that compiles archives with Triton."""
@@ -71,11 +75,17 @@ def kernels_status() -> str:
 
 
 def archive_of_file(path: Path) -> KernelArchive:
-    """Return the kernels of an archive. Raises ValueError for another format."""
+    """Return the kernels of an archive. Raises ValueError for another format, or kernels of another version."""
     with zipfile.ZipFile(path) as archive:
         index = json.loads(archive.read("index.json"))
         if index["format"] != FORMAT:
             raise ValueError(f"{path} has format {index['format']}, expected {FORMAT}")
+        for variant, found in index["kernels"].items():
+            name, number = _HOST_CONSTANTS.get(variant.partition(".")[0], ("", None))
+            if found["constants"].get(name) != number:
+                raise ValueError(
+                    f"{variant} of {path} has the constants {found['constants']}, expected {name} {number}"
+                )
         kernels = {
             variant: LaunchableKernel(
                 entry=found["entry"],
