@@ -27,7 +27,7 @@ TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
 COMMIT_ROWS = 8
 """Rows per program of the commit kernel."""
 _HOST_CONSTANTS = {"commit": ("ROWS", COMMIT_ROWS), "swiglu": ("BLOCK", 1024), "statistics_merge": ("PLACES", 32)}
-"""Constants of kernels on which grids of the host depend (row_kernel.py, operators.cpp). Others would leave out rows."""
+"""Constants on which grids of the host depend (row_kernel.py, operators.cpp). With others, rows would be left out."""
 _FOLDER = Path(__file__).with_name("archives")
 _COMPILER = "lopa.plugins.kernels.archive"
 """Program that compiles archives with Triton."""
