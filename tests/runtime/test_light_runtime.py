@@ -36,10 +36,11 @@ def test_every_module_imports_and_both_engines_decode(tiny_bundle: Path) -> None
         """
 import importlib, pkgutil
 import lopa.cli, lopa.plugins, lopa.runtime
+KERNELS = ("lopa.plugins.kernels.", "lopa.runtime.cpu_kernels._", "lopa.runtime.cuda_kernels._")
 for package in (lopa.runtime, lopa.plugins, lopa.cli):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        # The first have torch and Triton, and the second is a library without a Python interface.
-        if not module.name.startswith(("lopa.plugins.kernels.", "lopa.runtime.cpu_kernels._kernels")):
+        # The first have torch and Triton, and the others are libraries without a Python interface.
+        if not module.name.startswith(KERNELS):
             importlib.import_module(module.name)
 from lopa.runtime.decoder import Decoder
 for device in ("cpu", "numpy"):

@@ -47,7 +47,7 @@ def test_a_runtime_installation_lists_its_uses_and_misses_nothing(
     only_installed(monkeypatch, *RUNTIME)
     lines = [line.split(None, 1) for line in lopa_export("doctor").stdout.splitlines()]
     assert [label for label, _ in lines] == [
-        *("machine", "python", "lopa", "installed", "ok", "kernels"),
+        *("machine", "python", "lopa", "installed", "ok", "kernels", "kernels"),
         *("device", "device", "fastest", "more"),
     ]
     found = dict(lines)

@@ -21,6 +21,8 @@ from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
 
+from lopa.runtime.cuda import cuda_operators
+
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 OPTIONS = {"device_id", "user_compute_stream", "do_copy_in_default_stream", "enable_cuda_graph", "use_tf32"}
 _TYPES = {
@@ -213,6 +215,8 @@ class StandInOrt:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(ort, "InferenceSession", self.session)
         patch.setattr(ort, "get_available_providers", lambda: [CUDA, CPU])
+        if self.driver is None:
+            patch.setattr(cuda_operators, "cuda_library", lambda: None)  # there is no driver to load kernels
 
     def require(self, condition: bool, rule: str) -> None:
         if not condition:

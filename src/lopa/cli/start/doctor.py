@@ -80,7 +80,7 @@ def command(bundle: Path | None, show_all: bool) -> None:
         if missing:
             _print("", f"needs {', '.join(missing)}: {ability.remedy()}")
     _print("kernels", f"for quantized weights: {kernel_status()}")
-    _print("", f"for CUDA: {library_status() or kernels_status()}")
+    _print("kernels", f"for CUDA: {library_status() or kernels_status()}")
     devices = list(_devices())
     for device in devices:
         if device.is_here or show_all:
