@@ -20,6 +20,7 @@ from tests.runtime.text.tokenizer_kinds import EXPRESSIONS, GPT_2, KINDS
 from tests.web.installed import no_web, run_node, text_answers
 from tokenizers import Regex, models, pre_tokenizers, trainers
 
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 from lopa.tiny import CHECKPOINT
@@ -161,6 +162,42 @@ def test_dollars_and_settings_of_added_tokens_are_those_of_python() -> None:
     new = {**TINY["added_tokens"][0], "id": 1 + max(TINY["model"]["vocab"].values())}
     new |= {"content": "hello", "special": False, "rstrip": True}
     check_ids({**TINY, "added_tokens": [*TINY["added_tokens"], new]}, 300, "rstrip")
+
+
+@pytest.mark.parametrize("kind", ["Qwen 2", "Llama 2", "Gemma"])
+def test_added_tokens_are_found_and_written_as_in_python(kind: str) -> None:
+    """White space that two tokens claim fails in the library, and normalized special tokens are shown."""
+    rng = random.Random(kind)
+    lines: list[Any] = []
+    expected: list[dict[str, Any]] = []
+    for _ in range(40):
+        content = KINDS[kind]()
+        first = 1 + max(content["model"]["vocab"].values())
+        for number, text in enumerate(rng.sample(["<a b>", "<b>", " ", "  ", "\n", "b c", "\u3000"], 3), first):
+            options = {name: rng.random() < 0.5 for name in ("lstrip", "rstrip", "normalized", "special")}
+            content["added_tokens"].append({"id": number, "content": text, "single_word": False, **options})
+        backend = tokenizer_from_text(json.dumps(content).encode(), Path("t"), expected="e", remedy="r")
+        product = Tokenizer(backend, {}, None, source="a bundle")
+        lines.append({"tokenizer": json.dumps(content)})
+        expected.append({})
+        for _ in range(25):
+            lines.append("".join(rng.choices([*"ab \n\u3000x", "  ", "<a b>", "<b>", "b c"], k=5)))
+            try:
+                ids = product.encode(lines[-1], add_bos=False)
+                expected.append({"ids": ids, "text": product.decode(ids)})
+            except BadInputError:
+                expected.append({"error": "in the white space of another"})
+        lines.append([rng.randrange(first + 3) if rng.random() < 0.5 else first + rng.randrange(3) for _ in range(9)])
+        expected.append({"text": product.decode(lines[-1])})
+    for line, wanted, found in zip(lines, expected, text_answers(*lines), strict=True):
+        assert wanted.get("error", "") in found.get("error", "")
+        assert "error" in wanted or wanted.items() <= found.items(), line
+    assert sum("error" in wanted for wanted in expected) > 1
+
+
+def test_a_byte_order_mark_is_rejected_as_in_python() -> None:
+    (found,) = text_answers({"tokenizer": "\ufeff" + json.dumps(TINY)})
+    assert "tokenizer.json is not JSON" in found["error"]
 
 
 @pytest.mark.parametrize("kind", REJECTED)

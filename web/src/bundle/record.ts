@@ -103,7 +103,7 @@ export function objectFromJson(bytes: Uint8Array, source: string, remedy: string
   const expected = "a JSON object";
   let [value, text]: unknown[] = [];
   try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
     value = JSON.parse(text as string);
   } catch (error) {
     reject(`${source} is not JSON, but ${shown(text)}`, expected, remedy, error);

@@ -1,6 +1,7 @@
 /** Ids of texts and texts of ids by tokenizer.json, equal to those of the library tokenizers of Python. */
 
 import { anything, bool, choice, int, list, nullable, record, text, type JsonObject } from "../bundle/record.js";
+import { reject, shown } from "../errors.js";
 import { max } from "../platform.js";
 import { bytePairs } from "./byte_pairs.js";
 import { stepsOf } from "./tokenizer_parts.js";
@@ -104,12 +105,14 @@ function cutter(added: readonly AddedToken[]): (given: string, plain: ReadonlySe
       const start = at;
       at += token?.content.length ?? 1;
       if (!token || plain.has(token.id)) continue;
-      let begin = start;
-      if (token.lstrip) while (begin > end && SPACE.test(given[begin - 1]!)) begin--;
+      let [begin, next] = [start, at];
+      if (token.lstrip) for (begin = max(begin, end); begin > end && SPACE.test(given[begin - 1]!); ) begin--;
+      if (token.rstrip) while (next < given.length && SPACE.test(given[next]!)) next++;
+      // White space may be a token that the one before has taken, and there the library fails.
+      if (begin > next) reject(`a text with the token ${shown(token.content)} in the white space of another`, "other white space", "change it");
       if (end < begin) found.push(...idsOf(given.slice(end, begin)));
-      found.push(token.id);
-      end = at;
-      if (token.rstrip) while (end < given.length && SPACE.test(given[end]!)) end++;
+      if (begin < next) found.push(token.id);
+      end = next;
     }
     return end < given.length ? found.concat(idsOf(given.slice(end))) : found;
   };
