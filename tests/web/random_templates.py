@@ -68,7 +68,7 @@ class RandomTemplate:
             field = self.tag(f"set ns.a = {self.any(1)}") + "{{ ns.a }}"
             return self.pick(block, field, self.tag(f"set x, y = {self.any(1)}"))
         if kind == 11:
-            parameters = self.pick("x='c', y=1", "x, y=1", "x=2, y=x")
+            parameters = self.pick("x='c', y=1", "x, y=1", "x=2, y=x", "x=y, y=3")
             self.name = "g"  # so that no macro calls itself
             made = self.tag(f"macro f({parameters})") + inner() + self.tag("endmacro")
             self.name = "f"
@@ -80,6 +80,8 @@ class RandomTemplate:
             return (
                 self.tag(f"if {self.truth(1)}") + inner() + self.tag(self.pick("break", "continue")) + self.tag("endif")
             )
+        if self.rng.random() < 0.5:
+            return self.tag(f"with x = {self.any(1)}, y = x") + inner() + self.tag("endwith") + "{{ x }}"
         return self.tag("generation") + inner() + self.tag("endgeneration")
 
     def loop(self, depth: int) -> str:
@@ -166,6 +168,9 @@ class RandomTemplate:
             lambda: f"({one()}) | tojson{self.json_options()}",
             lambda: f"{text()} | indent{self.pick('', '(2)', '(2, true)', '(first=true)', '(blank=true)', self.joint)}",
             lambda: f"{text()}.split({self.literal()}){self.pick('[0]', '[-1]')}",
+            lambda: f"{text()}.{self.pick('removeprefix', 'removesuffix')}({self.literal()})",
+            lambda: f"{text()}.partition({self.literal()})[{self.pick('0', '1', '2')}]",
+            lambda: f"'%s {self.pick('%s', '%d', '%%')}' % ({one()}, {one()})",
             self.call,
         )
 
@@ -247,6 +252,8 @@ class RandomTemplate:
             lambda: f"{items()}[{self.pick('1:', ':-1', '::-1', '1:2', ':2')}]",
             lambda: f"({items()} | list + {items()} | list)",
             lambda: f"{self.text_(1)}.split({self.pick('', self.literal, 'none', lambda: self.literal() + ', 1')})",
+            lambda: f"{self.text_(1)}.{self.pick('rsplit', 'split')}({self.literal()}{self.pick('', ', 1')})",
+            lambda: f"{self.text_(1)}.splitlines()",
             lambda: f"{items()} | {self.pick('list', 'unique', 'reverse', 'select', 'reject', 'reverse | list')}",
             lambda: f"{self.text_(1)} | {self.pick('unique', 'list', 'sort')}",
             lambda: f"{self.pick('messages', items)} | map({self.pick(*MAPS)})" + self.pick("", " | list"),

@@ -1,8 +1,11 @@
 """Prompts of lopa-web are those of transformers, and features of templates that it lacks are rejected by name."""
 
+import json
 import os
 import random
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,17 @@ from typing import Any
 import pytest
 from tests.chat_bundles import HERMES
 from tests.runtime.text.chat_templates import TEMPLATES
+from tests.runtime.text.hostile_templates import TEMPLATES as HOSTILE
 from tests.web.installed import no_web, text_answers
 from tests.web.random_templates import RandomTemplate, random_chat
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 import lopa.tiny
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.chat_template import RenderedChat
+from lopa.runtime.text.chat_template import RenderedChat, _template_text, is_markup
+from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.runtime.text.tokenizer_text import tokenizer_from_text
+from lopa.tiny import CHECKPOINT
 
 pytestmark = [pytest.mark.web, no_web]
 RANDOM = int(os.environ.get("LOPA_WEB_TEMPLATES", "400"))
@@ -44,7 +51,17 @@ STYLES = {
     "roles": "{% for m in messages %}{{ m.role | capitalize }}{{ m.role.title() }}{{ '12' | int + 1 }}{{ m.title }}"
     "{{ {'a': [1, 2], 'b': {}} | tojson(indent=2) | indent(3) }}{% endfor %}"
     "{{ messages | map(attribute='role') | unique | join }}",
-    "time": "{{ strftime_now('%d %b %Y %B %m') }}{{ messages[0].content }}",
+    "time": "{{ strftime_now('%d %b %Y %B %m %A %y %-d %e') }}{{ messages[0].content }}",
+    "methods": "{% for m in messages %}{{ m.content.rsplit('a', 1) | join('|') }}|{{ m.content.rsplit('aa') | length }}"
+    "{{ m.content.partition('</think>')[2] }}|{{ m.content.partition('n') | length }}{{ 'aaa'.rsplit('aa', 1) }}"
+    "{{ m.content.removeprefix('hel') }}|{{ m.content.removesuffix('a') }}|{{ m.content.splitlines() | join('|') }}"
+    "{{ m | dictsort | map(attribute=0) | join }}{% with a = m.role, b = 2 %}{{ a * b }}{% endwith %}{{ a }}"
+    "{{ '%s: %d%% %s' % (m.role, 3, none) }}{{ '<%s>' % m.content }}{{ {'B': 1, 'a': 2} | dictsort }}"
+    "{{ 'one two-three x_y (z' | title }}{{ \"one2three don't\".title() }}"
+    "{{ [{'x': 1}, 'é'] | map('tojson') | join }}{% endfor %}"
+    "{{ ['のカ。한！', 'Я “q”', '🍎🥑☀️→'] }}",
+    "defaults": "{% macro f(x=y, y=2) %}{{ x }}{{ y }}{% endmacro %}{{ f(y=3) }}{{ f() }}{{ f(1) }}{{ f(none, 4) }}"
+    "{{ messages[0].content }}",
 }
 TOOLS = [
     {
@@ -114,7 +131,7 @@ def test_prompts_are_those_of_transformers(style: str, tools: Any) -> None:
     assert equal > 20 or style == "macros"
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+@pytest.mark.filterwarnings("ignore:invalid escape sequence", "ignore:.*perhaps you missed a comma")
 def test_random_templates_are_equal_or_rejected() -> None:
     """A template that lopa-web renders has the text of transformers."""
     cases = []
@@ -144,7 +161,7 @@ FEATURES: list[tuple[str, str]] = [
     ("{{ x.split(sep='a') }}", "the method split with these arguments"),
     ("{{ x.items }}", ".items without a call"),
     ("{{ x.__class__ }}", ".__class__ without a call"),
-    *((f"{{% {name} %}}", f"the tag {name.split()[0]}") for name in ("with x = 1", "call f()", "filter upper", "do x")),
+    *((f"{{% {name} %}}", f"the tag {name.split()[0]}") for name in ("call f()", "filter upper", "do x")),
     ("{% for x in y recursive %}{% endfor %}", '"recursive"'),
     ("{{ joiner(',') }}", "the function joiner"),
     ("{{ caller() }}", "the variable caller"),
@@ -161,7 +178,7 @@ FEATURES: list[tuple[str, str]] = [
 ]
 """Templates with features that lopa-web lacks, and words of the errors."""
 VALUES = [
-    ("{{ messages[0].content.title() }}", 'title of "a bé"'),
+    ("{{ messages[0].content.title() }}", 'another letter case of "é"'),
     ("{{ messages[0].content | int }}", 'int of "a bé"'),
     ("{{ messages[0].content.upper() }}", 'another letter case of "é"'),
     ("{{ ['\u200b'] }}", "of a text in a list"),
@@ -179,7 +196,11 @@ VALUES = [
     ("{{ 1 | tojson(ensure_ascii=true) }}", "tojson with ensure_ascii"),
     ("{{ 'a'.replace('', 'b') }}", "an empty separator"),
     ("{% set ns = namespace(a=1) %}{% for x in [1] if ns.a %}{% endfor %}", "a namespace in the condition"),
-    ("{{ strftime_now('%y') }}", "%y"),
+    ("{{ strftime_now('%j') }}", "%j"),
+    ("{{ strftime_now('2%Y') }}", "such a format of a time"),
+    ("{% macro f(x) %}{% endmacro %}{{ f.name }}", ".name of this function"),
+    ("{% macro f(x) %}{% endmacro %}{{ [f] | map(attribute='arguments') | list }}", ".arguments of this function"),
+    ("{{ '%5s' % 'a' }}", "the format %5"),
     ("{{ raise_exception('only one turn') }}", "failed: only one turn\n"),
 ]
 """Templates with values that lopa-web treats otherwise, and words of the errors."""
@@ -197,6 +218,61 @@ def test_what_lopa_web_lacks_is_rejected_by_name() -> None:
 def test_messages_that_javascript_changes_are_rejected(field: Any) -> None:
     (found,) = answers(("{{ messages[0] | tojson }}", [{"role": "user", "content": "a", "x": field}], None))
     assert "failed: " in found["error"]
+
+
+def test_hostile_templates_are_rejected_within_seconds() -> None:
+    """A template that lopa-web renders has the text of lopa, which is bounded too."""
+    chat = [{"role": "user", "content": "hi"}]
+    hostile = [each for each in HOSTILE if "strftime_now" not in each]
+    started = time.monotonic()
+    found = answers(*((each, chat, None) for each in hostile))
+    assert time.monotonic() - started < 60
+    for template, answer in zip(hostile, found, strict=True):
+        with suppress(BadInputError):
+            assert answer.get("text") in (None, RenderedChat(template, chat, TOKENS, name="t").text), template[:100]
+    assert sum("too many operations" in answer.get("error", "") for answer in found) > 15
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_markup_is_that_of_python() -> None:
+    templates = [
+        *("{{ '<tool' ~ '_call>' }}", "{{ '\\u003cthink\\u003e' }}", "{{ '<thi' 'nk>' }}", "{{ '</' if x else 'a>' }}"),
+        "{% for x in '<a' if '>' == x %}b{% endfor %}",
+        *(RandomTemplate(seed).text for seed in range(150)),
+    ]
+    marks = [
+        *("<tool_call>", "</tool_call>", "</think>", "a", " a b ", "ab</", "<ab>", "</ab>", "🍎", "\x1c<\x1c", "/>")
+    ]
+    rng = random.Random(0)
+    cases = []
+    for template in templates:
+        own = _template_text(template)
+        places = [rng.randrange(len(own)) for _ in range(40)]
+        cases.append({"template": template, "marks": [*marks, *(own[at : at + rng.randrange(1, 9)] for at in places)]})
+    known = 0
+    for case, answer in zip(cases, text_answers(*cases), strict=True):
+        for mark, is_found in zip(case["marks"], answer["marks"], strict=True):
+            assert is_found in (None, is_markup(mark, case["template"])), (mark, case["template"])
+            known += is_found is not None
+    assert known > 3000
+
+
+def test_joined_markup_stays_text_and_unclear_markup_is_rejected() -> None:
+    content = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
+    pattern = {**content["added_tokens"][-1], "special": False}
+    content["added_tokens"] += [
+        {**pattern, "id": 975 + place, "content": each} for place, each in enumerate(("<t>", "<u>"))
+    ]
+    backend = tokenizer_from_text(json.dumps(content).encode(), Path("t"), expected="e", remedy="r")
+    given = ["a<t>", "<u>b", "</t>"]
+    for template in ("{{ '<' ~ 't>' }}", "{% if x %}"):
+        product = Tokenizer(backend, {"chat_template": template}, None, source="a bundle")
+        _, *found = text_answers({"tokenizer": json.dumps(content), "template": template}, *given)
+        for each, answer in zip(given, found, strict=True):
+            if "if" in template and each != "</t>":
+                assert "which may be markup" in answer["error"]
+            else:
+                assert answer["ids"] == product.encode(each, add_bos=False)
 
 
 CONTROL: list[tuple[str, dict[str, Any], bool]] = [
@@ -226,11 +302,13 @@ def test_only_the_template_writes_control_tokens() -> None:
             assert answer == {"text": rendered(template, chat)}
 
 
-def test_content_may_lack_beside_calls_as_in_python() -> None:
+def test_content_has_parts_or_lacks_beside_calls_as_in_python() -> None:
     call: Any = {"function": {"name": "f", "arguments": {}}}
     fields: list[dict[str, Any]] = [
         *({"content": None, "tool_calls": [call]}, {"tool_calls": [call]}, {"content": None, "function_call": call}),
         *({"content": None, "tool_calls": []}, {"content": None}, {"content": None, "function_call": {}}),
+        *({"content": []}, {"content": [{"type": "text", "text": each} for each in "a b"]}, {"content": ["a"]}),
+        *({"content": [{"type": "image", "text": "a"}]}, {"content": [{"type": "text", "text": 1}]}),
     ]
     given = [[{"role": "user", "content": "a"}, {"role": "assistant", **each}] for each in fields]
     for chat, answer in zip(given, answers(*((STYLES["tiny"], each, None) for each in given)), strict=True):

@@ -2,12 +2,13 @@
 //
 //   node texts.mjs < LINES
 //
-// A line is the text of a tokenizer.json to open, {"tokenizer": ...}, a text to encode, ids to decode as a whole and as a
-// stream, or a chat to render, {"template": ..., "messages": ..., "settings": ...}, perhaps with "tools" or "tokens". Each
-// has a line of the output: {"error": ...}, {}, {"ids", "text"}, {"text", "pieces"} or {"text"}.
+// A line is the text of a tokenizer.json to open, {"tokenizer": ...}, perhaps with a "template", a text to encode, ids to decode as a whole and as a
+// stream, or a chat to render, {"template": ..., "messages": ..., "settings": ...}, perhaps with "tools" or "tokens", or
+// "marks" that a template may write. Each has a line of the output: {"error": ...}, {}, {"ids", "text"},
+// {"text", "pieces"}, {"text"} or {"marks"}.
 import { createInterface } from "node:readline";
 
-import { textFromMessages } from "../dist/text/chat_template.js";
+import { markupIn, textFromMessages } from "../dist/text/chat_template.js";
 import { renderer } from "../dist/text/python_template.js";
 import { textStream } from "../dist/text/text_stream.js";
 import { openTokenizer } from "../dist/text/tokenizer.js";
@@ -27,10 +28,12 @@ async function answer(given) {
   }
   if (given.tokenizer !== undefined) {
     const read = async (name) => new TextEncoder().encode(name === "tokenizer.json" ? given.tokenizer : "{}");
-    tokenizer = await openTokenizer({ files: { location: "bundle" }, read, manifest });
+    const chat_template = given.template ?? null;
+    tokenizer = await openTokenizer({ files: { location: "bundle" }, read, manifest: { ...manifest, chat_template } });
     return {};
   }
-  const { template, messages, tools, settings, tokens } = given;
+  const { template, messages, tools, settings, tokens, marks } = given;
+  if (marks) return { marks: marks.map(markupIn(template)) };
   // lopa-web has no tools yet, but its templates have.
   if (tools) return { text: renderer(template)({ ...settings, documents: null, add_generation_prompt: true }, messages, tools).text };
   return { text: await textFromMessages(template, messages, settings, "bundle", tokens) };

@@ -3,8 +3,8 @@
 import type { JsonObject } from "../bundle/record.js";
 import { isObject } from "../bundle/record.js";
 import { errorText, reject, shown } from "../errors.js";
-import { renderer } from "./python_template.js";
-import type { Text as Rendered } from "./python_values.js";
+import { renderer, textsOf } from "./python_template.js";
+import { stripped, Text as Rendered } from "./python_values.js";
 
 const MAX_MESSAGES = 4096;
 const ROLE = /^(system|developer|user|assistant|tool|function|ipython|environment|observation|model|human|bot|gpt)$/;
@@ -13,8 +13,13 @@ const CALLS = ["tool_calls", "function_call"];
 
 export interface Message {
   readonly role: string;
-  /** Null only beside calls of tools. */
-  readonly content: string | null;
+  /** Parts of text are joined. Null only beside calls of tools. */
+  readonly content: string | readonly TextPart[] | null;
+}
+
+export interface TextPart {
+  readonly type: "text";
+  readonly text: string;
 }
 
 /** Return the only chat template of tokenizer_config.json, or the last one named "default" of several; null for none. */
@@ -48,11 +53,12 @@ export async function textFromMessages(
   let rendered;
   try {
     const renderOf = renderer(template);
-    const render = (chat: readonly unknown[]): Rendered => renderOf(names, chat);
-    const roles = new Set(messages.map((each) => each.role));
+    const render = (given: readonly unknown[]): Rendered => renderOf(names, given);
+    const chat = messages.map((each) => ({ ...each, content: textOf(each.content) }));
+    const roles = new Set(chat.map((each) => each.role));
     const inParts = new Set([...roles].filter((role) => takesOnlyParts(render, role)));
     rendered = render(
-      messages.map((each) => (inParts.has(each.role) ? asParts(each) : { ...each, content: each.content ?? null })),
+      chat.map((each) => (inParts.has(each.role) ? asParts(each) : each)),
     );
   } catch (error) {
     reject(
@@ -105,13 +111,30 @@ const asParts = (message: Message): unknown => ({
   content: message.content == null ? null : [{ type: "text", text: message.content }],
 });
 
-/** Return true if the template itself writes the markup `text`, such as <tool_call>, or the other mark of its pair. */
-export function isMarkup(text: string, template: string): boolean {
-  const inner = text.trim();
-  if (inner.length < 2 || /^[\p{L}\p{N} ]*$/u.test(inner)) return false;
-  const written = template.replace(/\\x(..)/g, (_, code: string) => String.fromCharCode(parseInt(code, 16)));
-  const pair = inner[1] === "/" ? inner.replace("/", "") : `${inner[0]}/${inner.slice(1)}`;
-  return written.includes(inner) || written.includes(pair);
+/** Return a function that returns true if the template itself writes the markup `text`, such as <tool_call>, or the
+ * other mark of its pair. It returns null if lopa-web cannot tell, as it lacks a feature of the template. */
+export function markupIn(template: string): (text: string) => boolean | null {
+  let texts: string | null = null;
+  try {
+    texts = textsOf(template);
+  } catch {
+    // The error is raised where the template is used.
+  }
+  const own = `${template}\0${texts ?? ""}`;
+  return (text) => {
+    const inner = stripped(new Rendered(text), 3).text;
+    const [first, second, ...rest] = inner;
+    if (second === undefined || /^[\p{L}\p{N} ]*$/u.test(inner)) return false;
+    const pair = second === "/" ? inner.replace("/", "") : [first, "/", second, ...rest].join("");
+    return own.includes(inner) || own.includes(pair) || (texts === null ? null : false);
+  };
+}
+
+/** Return the text of content, whose parts are joined; null for any other value. */
+function textOf(content: unknown): string | null {
+  const parts = (Array.isArray(content) ? content : [{ type: "text", text: content }]) as unknown[];
+  const texts = parts.map((each) => (isObject(each) && each["type"] === "text" ? each["text"] : null));
+  return texts.every((each) => typeof each === "string") ? texts.join("") : null;
 }
 
 /** Return true for what Python counts as true. */
@@ -122,12 +145,12 @@ function checkMessages(messages: unknown): asserts messages is readonly Message[
   const isMessage = (each: unknown): boolean =>
     isObject(each) &&
     ROLE.test(each["role"] as string) &&
-    (typeof each["content"] === "string" || (each["content"] == null && CALLS.some((name) => isFilled(each[name]))));
+    (textOf(each["content"]) !== null || (each["content"] == null && CALLS.some((name) => isFilled(each[name]))));
   const isChat = Array.isArray(messages) && messages.length > 0 && messages.length <= MAX_MESSAGES;
   if (isChat && messages.every(isMessage)) return;
   reject(
     `invalid chat ${shown(messages)}`,
-    `1 to ${MAX_MESSAGES} messages with a known role and the text content, which may lack beside tool_calls`,
+    `1 to ${MAX_MESSAGES} messages with a known role and the text content, perhaps in parts, which may lack beside tool_calls`,
     'e.g. [{ role: "user", content: "Hello" }]',
   );
 }

@@ -5,7 +5,9 @@
 import {
   applied,
   attributeOf,
+  budget,
   called,
+  charge,
   checkAttribute,
   checkedOfLoop,
   computed,
@@ -36,6 +38,7 @@ import {
   Text,
   Tuple,
   valueOf,
+  weigh,
   type Callable,
   type Value,
 } from "./python_values.js";
@@ -57,6 +60,13 @@ interface Arguments {
   readonly values: (scope: Scope) => [Value[], Record<string, Value>];
 }
 
+/** Maximum characters of a template, three times the largest known one. */
+const MAX_TEMPLATE = 100_000;
+/** Units of the budget for a token of a template; all units for no message, for a character and for a message. */
+const TOKEN = 25;
+const UNITS = 10_000_000;
+const UNITS_PER_CHARACTER = 256;
+const VISITS_PER_MESSAGE = 4;
 const BREAK = 1;
 const CONTINUE = 2;
 const RESERVED =
@@ -82,9 +92,12 @@ const ESCAPES: Readonly<Record<string, string>> = {
   ...{ "'": "'", '"': '"', "\\": "\\" },
 };
 
-/** Return a function that renders `template` with variables, messages and tools of JSON. */
+/** Return all texts that the template may write itself, unescaped and in jinja2's order. */
+export const textsOf = (template: string): string => parsed(template).texts.join("");
+
+/** Return a function that renders `template` with variables, messages and tools of JSON, within a budget. */
 export function renderer(template: string): (names: object, messages: readonly unknown[], tools?: unknown) => Text {
-  const program = parsed(template);
+  const { program, size } = parsed(template);
   return (names, messages, tools = null) => {
     const scope: Scope = Object.assign(Object.create(null), FUNCTIONS);
     for (const [name, value] of Object.entries(names)) scope[name] = valueOf(value, true);
@@ -92,11 +105,15 @@ export function renderer(template: string): (names: object, messages: readonly u
     scope["messages"] = messages.map((each) => valueOf(each, false));
     // Some templates write a role into a control token.
     for (const each of scope["messages"]) each.get("role")[1] = new Text(each.get("role")[1].text);
+    budget.units = Infinity;
+    const characters = weigh([scope["messages"], scope["tools"]]);
+    budget.units = UNITS + UNITS_PER_CHARACTER * characters + TOKEN * VISITS_PER_MESSAGE * size * messages.length;
     return textOf(program, scope);
   };
 }
 
 function tokensOf(template: string): Token[] {
+  if (template.length > MAX_TEMPLATE) reject(`a template of more than ${MAX_TEMPLATE} characters`);
   const source = template.replace(/\r\n?/g, "\n").replace(/\n$/, "");
   const tokens: Token[] = [];
   let at = 0;
@@ -154,12 +171,15 @@ const unescaped = (text: string): string =>
     return ESCAPES[escape] ?? (/^[^\dxuUN\x80-\uffff]$/.test(escape) ? all : reject(`the escape ${all}`));
   });
 
-function parsed(template: string): Block {
+function parsed(template: string): { program: Block; size: number; texts: readonly string[] } {
   const tokens = tokensOf(template);
   let at = 0;
   let isInLoop = false;
   /** Names that the frame has loaded or stored, and those that frames in it have. */
   let frame = { own: new Set<string>(), inner: new Set<string>() };
+  const texts: string[] = [];
+  /** Move the texts between two places to the end, where jinja2 has them. */
+  const moveTexts = (from: number, to: number): void => void texts.push(...texts.splice(from, to - from));
   const functions = new Set(Object.keys(FUNCTIONS));
   const calls = new Set<string>();
 
@@ -214,6 +234,7 @@ function parsed(template: string): Block {
     while (end === undefined) {
       const { kind, text } = tokens[at++]!;
       if (kind === "data") {
+        texts.push(text);
         parts.push((_, out) => void out.push(text));
       } else if (text === "{{") {
         const value = tuple();
@@ -257,16 +278,22 @@ function parsed(template: string): Block {
         return (scope, out) => branches.find(([test]) => isTrue(test(scope)))?.[1](scope, out);
       },
       for: () => {
+        const start = at;
         const names = targets();
         expect("in");
         const items = tuple(or);
+        let ends: [number, number] = [0, 0];
         const parse = (): [Expression | null, Block, string] => {
+          const from = texts.length;
           const test = skip("if") ? expression() : null;
+          ends = [from, texts.length];
           expect("%}");
           return [test, ...block("else", "endfor")];
         };
         const [test, round, end] = scoped([...names[0], "loop"], parse, true);
         const other = end === "else" ? scoped([], () => body("endfor"), isInLoop) : expect("%}");
+        moveTexts(...ends);
+        const units = TOKEN * (at - start);
         const inner = (scope: Scope, each: Value): Scope => {
           const found = Object.create(scope) as Scope;
           assign(found, names, each);
@@ -282,7 +309,9 @@ function parsed(template: string): Block {
               condition.isRunning = isRunning;
             }
           };
-          const all = test ? itemsOf(items(scope)).filter(isIn) : itemsOf(items(scope));
+          const given = itemsOf(items(scope));
+          charge(units * (1 + given.length));
+          const all = test ? given.filter(isIn) : given;
           let isEmpty = true;
           for (const [index, each] of all.entries()) {
             const found = inner(scope, each);
@@ -319,6 +348,7 @@ function parsed(template: string): Block {
       macro: () => {
         const name = newName();
         store(name);
+        const start = at;
         const parameters: [string, Expression | null][] = [];
         const text = scoped([], () => {
           for (expect("("); !skip(")");) {
@@ -332,6 +362,7 @@ function parsed(template: string): Block {
           }
           return body("endmacro");
         });
+        const units = TOKEN * (at - start);
         return (scope) => {
           scope[name] = (args: Value[], named: Record<string, Value>) => {
             const inner = Object.create(scope) as Scope;
@@ -339,13 +370,29 @@ function parsed(template: string): Block {
             if (args.length > parameters.length || !Object.keys(named).every((each) => free.includes(each))) {
               raise(`the macro ${name} with these arguments`);
             }
-            for (const [each] of parameters) inner[each] = undefined;
-            parameters.forEach(([each, fallback], index) => {
-              inner[each] =
-                index < args.length ? args[index] : Object.hasOwn(named, each) ? named[each] : fallback?.(inner);
+            charge(units);
+            parameters.forEach(([each], index) => {
+              inner[each] = index < args.length ? args[index] : named[each];
             });
+            for (const [each, fallback] of parameters.slice(args.length)) {
+              if (!Object.hasOwn(named, each)) inner[each] = fallback?.(inner);
+            }
             return textOf(text, inner);
           };
+        };
+      },
+      with: () => {
+        const pairs: [string, Expression][] = [];
+        while (!is("%}")) {
+          if (pairs.length) expect(",");
+          pairs.push([newName(), (expect("="), expression())]);
+        }
+        const names = pairs.map(([name]) => name);
+        const inner = scoped(names, () => body("endwith"), isInLoop);
+        return (scope, out) => {
+          const found = Object.create(scope) as Scope;
+          for (const [name, value] of pairs) found[name] = value(scope);
+          return inner(found, out);
         };
       },
       generation: () => {
@@ -369,9 +416,12 @@ function parsed(template: string): Block {
     return (scope) => Tuple.from(items, (each) => each(scope));
   };
   const expression = (): Expression => {
+    const start = texts.length;
     let value = or();
     while (skip("if")) {
-      const [yes, test, no] = [value, or(), skip("else") ? expression() : undefined];
+      const [end, yes, test] = [texts.length, value, or()];
+      moveTexts(start, end);
+      const no = skip("else") ? expression() : undefined;
       value = (scope) => (isTrue(test(scope)) ? yes(scope) : no?.(scope));
     }
     return value;
@@ -409,6 +459,7 @@ function parsed(template: string): Block {
       return others.every(([operator, right]) => {
         const [one, other] = [left, right(scope)] as [Value, Value];
         left = other;
+        weigh([one, other]);
         return COMPARISONS[operator]!(one, other);
       });
     };
@@ -443,7 +494,10 @@ function parsed(template: string): Block {
       at += 1;
       let value: Value = kind === "number" ? numberFrom(text) : text;
       while (kind === "string" && tokens[at]!.kind === kind) value += tokens[at++]!.text;
-      if (kind === "string") value = new Text(value as string);
+      if (kind === "string") {
+        texts.push(value as string);
+        value = new Text(value as string);
+      }
       return () => value;
     }
     if (skip("(")) {
@@ -481,6 +535,7 @@ function parsed(template: string): Block {
     return (scope) => {
       const found: Value = scope[name];
       const [args, named] = values(scope);
+      charge(20 * TOKEN);
       if (typeof found !== "function") raise(`${name} is no function`);
       if (found.length < 2 && Object.keys(named).length) reject(`a named argument of ${name}`);
       return (found as Callable)(args, named);
@@ -581,7 +636,7 @@ function parsed(template: string): Block {
 
   const [program] = block("");
   for (const name of calls) if (!functions.has(name)) reject(`the function ${name}`);
-  return program;
+  return { program, size: tokens.length, texts };
 }
 
 const NOTHING: Arguments = { count: 0, names: [], values: () => [[], {}] };

@@ -17,20 +17,48 @@ type Operations = ReadonlyMap<string, Operation>;
 export const SPACE = "[\\p{White_Space}\\x1c-\\x1f]";
 const IS_SPACE = new RegExp(SPACE, "u");
 const LINE = /\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/g;
+/** The start of a word in the filter title. */
+const TITLE = new RegExp(`(?<=^|[-({[<]|${SPACE})[a-z]`, "gu");
 const SPACES = new RegExp(`${SPACE}+`, "gu");
 /** Fields that are no attribute of a text, a list or a number. */
 const FIELD =
   /^(role|content|type|text|name|function|arguments|parameters|properties|description|tool_calls|tool_call_id|reasoning_content|thinking|image|image_url|video|audio|url|id|enum|required)$/;
 const IS_METHOD = /^(clear|copy|fromkeys|get|items|keys|pop|popitem|setdefault|update|values|_.*)$/;
 /** Characters that repr() writes as they are. */
-const PRINTABLE = /^[ -~\xa1-\xac\xae-\u0377\u4e00-\u9fa5]*$/;
+const PRINTABLE =
+  /^[ -~\xa1-\xac\xae-\u0377\u0400-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u23ff\u2600-\u27bf\u3001-\u303f\u3041-\u3096\u3099-\u30ff\u4e00-\u9fa5\uac00-\ud7a3\ufe0f\uff01-\uffbe\u{1f300}-\u{1f64f}\u{1f910}-\u{1f970}]*$/u;
 const MAX_DEPTH = 40;
 /** Maximum characters of a text in an error. */
 const MAX_SHOWN = 80;
 const MAX_JSON_INDENT = 16;
 const MAX_INDENT = 64;
 const MAX_RANGE = 100_000;
-const MAX_TEXT = 2 ** 24;
+/** Maximum characters of the format of a time. */
+const MAX_FORMAT = 100;
+/** Units for a call, a filter or a test; the unit is a character that is read or written. */
+const CALL = 500;
+/** Methods whose result or time may grow with the product of their arguments. */
+const IS_PRODUCT = /^(join|[lr]?strip|replace|rsplit)$/;
+const IS_SHALLOW = /^(count|d|default|first|items|last|length|list|map|reject|rejectattr|reverse|select|selectattr)$/;
+
+/** Units that are left for a rendering. */
+export const budget = { units: Infinity };
+
+/** Reduce the budget. Throws an Error when it is exceeded. */
+export function charge(units: number): void {
+  budget.units -= units;
+  if (!(budget.units >= 0)) raise("the template takes too many operations or creates too much text");
+}
+
+/** Charge for reading all of a value, and return the units. Repeated references count each time. */
+export function weigh(of: Value): number {
+  let units = 16 + (isText(of) ? of.text.length : 0);
+  charge(units);
+  if (of instanceof Items) of = of.of;
+  if (of instanceof Map) of = [...of.values()].flat();
+  if (isList(of)) for (const each of of) units += weigh(each);
+  return units;
+}
 
 /** A text. `own` has a zero in place of each character that came from a message. */
 export class Text {
@@ -140,6 +168,7 @@ function int(value: number): number {
 }
 
 export const joined = (parts: readonly (Text | string)[]): Text => {
+  for (const each of parts) charge(isText(each) ? each.text.length : each.length);
   const all = parts.map((each) => (isText(each) ? each : new Text(each)));
   return new Text(all.map((each) => each.text).join(""), all.map((each) => each.own).join(""));
 };
@@ -152,6 +181,7 @@ const cut = ({ text, own }: Text, from: number, to?: number): Text =>
 
 /** Return the characters of a text. */
 function characters(of: Text): Text[] {
+  charge(of.text.length);
   let at = 0;
   return Array.from(of.text, (each) => cut(of, at, (at += each.length)));
 }
@@ -176,6 +206,7 @@ export function isTrue(of: Value): boolean {
 
 /** Return what Python's str() writes. */
 export function printed(of: Value): Text {
+  charge(isText(of) ? of.text.length : weigh(of));
   return isText(of) ? of : of === undefined ? new Text("") : represented(of);
 }
 
@@ -291,6 +322,11 @@ const whole = (of: Value): number => (isInt(of) ? of : raise(`${kind(of)} in pla
 
 /** Return the result of an arithmetic operator. */
 export function computed(operator: string, one: Value, other: Value): Value {
+  for (const [each, times] of operator === "~" ? [] : [[one, other], [other, one]]) {
+    const count = operator === "*" && isInt(times) ? max(1, times) : 1;
+    if (isText(each) || isList(each)) charge(count * (isText(each) ? each.text.length : 8 * each.length));
+  }
+  if (operator === "%" && isText(one)) return formatted(one, other);
   if (operator === "~") return joined([printed(one), printed(other)]);
   if (operator === "+" && isText(one)) return joined([one, isText(other) ? other : raise(`a text + ${kind(other)}`)]);
   if (operator === "+" && isList(one) && isList(other) && one instanceof Tuple === other instanceof Tuple) {
@@ -298,7 +334,6 @@ export function computed(operator: string, one: Value, other: Value): Value {
   }
   if (operator === "*" && (isText(one) || isText(other))) {
     const [of, times] = isText(one) ? [one, max(0, whole(other))] : [other as Text, max(0, whole(one))];
-    if (of.text.length * times > MAX_TEXT) reject("such a long text");
     return new Text(of.text.repeat(times), of.own.repeat(times));
   }
   const isWhole = isInt(one) && isInt(other);
@@ -339,7 +374,7 @@ export function attributeOf(of: Value, name: string): Value {
   if (of instanceof Namespace)
     return condition.isRunning ? reject("a namespace in the condition of a loop") : of.of.get(name);
   if (of instanceof Loop) return of.fields[checkedOfLoop(name)];
-  return of === undefined || (of !== null && !FIELD.test(name)) ? reject(`.${name} of ${kind(of)}`) : undefined;
+  return of === undefined || typeof of === "function" || (of !== null && !FIELD.test(name)) ? reject(`.${name} of ${kind(of)}`) : undefined;
 }
 
 /** True while the condition of a loop is evaluated, which jinja2 does between the rounds. */
@@ -353,6 +388,7 @@ export const checkAttribute = (name: string): void => void (IS_METHOD.test(name)
 export function sliceOf(of: Value, bounds: readonly Value[]): Value {
   if (!isText(of) && !isList(of)) raise(`a slice of ${kind(of)}`);
   const items = itemsOf(of);
+  charge(8 * items.length);
   const [from, to, step] = bounds.map((each) => (each === null ? null : whole(each)));
   const by = step ?? 1;
   const [low, high] = by < 0 ? [-1, items.length - 1] : [0, items.length];
@@ -403,22 +439,45 @@ function partsOf(of: Text, pattern: RegExp): Text[] {
   return [...found, cut(of, at)];
 }
 
+const reversed = ({ text, own }: Text): Text => {
+  const [left, right] = [text, own].map((each) => each.split("").reverse().join(""));
+  return new Text(left!, right);
+};
+
+/** Return what Python's operator % writes. */
+function formatted(of: Text, given: Value): Text {
+  const values: Value[] = given instanceof Tuple ? [...given] : [given];
+  const parts: (Text | string)[] = [];
+  let [at, used] = [0, 0];
+  for (const { 0: all, index } of of.text.matchAll(/%[^]?/gu)) {
+    parts.push(cut(of, at, index));
+    at = index + all.length;
+    if (all !== "%%" && used === values.length) raise("too few values for %");
+    if (all !== "%%" && all !== "%s" && (all !== "%d" || !isInt(values[used]))) reject(`the format ${all}`);
+    parts.push(all === "%%" ? "%" : printed(values[used++]));
+  }
+  return used < values.length ? raise("too many values for %") : joined([...parts, cut(of, at)]);
+}
+
 const replaced = (of: Text, old: Text, other: Text, count: Value = null): Text =>
   between(pieces(of, old.text, count ?? -1), other);
 
 /** Return `of` in another letter case, which `change` gives to ASCII. */
 function cased(of: Text, change: (text: string) => string): Text {
   const others = of.text.replace(/[\0-\x7f]+/g, "");
-  if (/\p{Cn}/u.test(others) || others !== others.toUpperCase() || others !== others.toLowerCase()) {
+  if (/[\p{Cn}\p{Cased}]/u.test(others)) {
     reject(`another letter case of ${quoted(new Text(others))}`);
   }
-  return new Text(change(of.text), change(of.own));
+  const text = change(of.text);
+  return new Text(text, text.replace(/[^]/g, (each, at: number) => (of.own[at] === of.text[at] ? each : "\0")));
 }
 const upper = (of: Text): Text => cased(of, (each) => each.toUpperCase());
 const lower = (of: Text): Text => cased(of, (each) => each.toLowerCase());
 const capitalized = (of: Text): Text =>
   cased(of, (each) => each.slice(0, 1).toUpperCase() + each.slice(1).toLowerCase());
-const title = (of: Text): Text => (/^[A-Za-z]*$/.test(of.text) ? capitalized(of) : reject(`title of ${quoted(of)}`));
+/** Return `of` with a capital at each start of a word. The filter and the method differ in them. */
+const title = (of: Text, start: RegExp): Text =>
+  cased(of, (each) => each.toLowerCase().replace(start, (letter) => letter.toUpperCase()));
 
 function lengthOf(of: Value): number {
   if (isGenerator(of)) raise("a generator has no length");
@@ -472,7 +531,7 @@ export const FILTERS: Operations = table({
   upper: ["", (of) => upper(printed(of))],
   lower: ["", (of) => lower(printed(of))],
   capitalize: ["", (of) => capitalized(printed(of))],
-  title: ["", (of) => title(printed(of))],
+  title: ["", (of) => title(printed(of), TITLE)],
   replace: ["old new count?", (of, old, other, count) => replaced(printed(of), printed(old), printed(other), count)],
   join: [
     "d? attribute?",
@@ -495,6 +554,14 @@ export const FILTERS: Operations = table({
           : generator([...itemsOf(of)].reverse()),
   ],
   items: ["", (of) => (of === undefined || of instanceof Map ? generator(pairsOf(of)) : raise(`items of ${kind(of)}`))],
+  dictsort: [
+    "",
+    (of) => {
+      if (!(of instanceof Map)) raise(`dictsort of ${kind(of)}`);
+      const order = (one: Text, other: Text): number => (isLess(one, other) ? -1 : Number(isLess(other, one)));
+      return pairsOf(of).sort(([one], [other]) => order(lower(one as Text), lower(other as Text)));
+    },
+  ],
   unique: [
     "",
     (of) => {
@@ -520,7 +587,7 @@ export const FILTERS: Operations = table({
   indent: [
     "width? first? blank?",
     (of, width = 4, first = false, blank = false) => {
-      const space = isText(width) ? width : new Text(" ".repeat(max(0, whole(width))));
+      const space = isText(width) ? width : new Text(" ".repeat(min(MAX_INDENT + 1, max(0, whole(width)))));
       if (space.text.length > MAX_INDENT) reject("such a wide indent");
       const lines = partsOf(cut(of, 0, text(of).replace(/\r$/, "").length), LINE);
       return between(
@@ -610,7 +677,7 @@ export const METHODS: Operations = table({
   upper: ["", upper],
   lower: ["", lower],
   capitalize: ["", capitalized],
-  title: ["", title],
+  title: ["", (of) => title(of, /(?<![A-Za-z])[a-z]/g)],
   replace: ["old new count?", (of, old, other, count) => replaced(of, checked(old), checked(other), count)],
   split: [
     "sep? maxsplit?",
@@ -621,6 +688,21 @@ export const METHODS: Operations = table({
           : reject("split with maxsplit alone")
         : pieces(of, text(separator), count),
   ],
+  rsplit: ["sep maxsplit?", (of, separator, count) => pieces(reversed(of), reversed(checked(separator)).text, count).map(reversed).reverse()],
+  partition: [
+    "sep",
+    (of, separator) => {
+      const [before, after] = pieces(of, text(separator), 1);
+      const end = before!.text.length;
+      return Tuple.of(before, cut(of, end, after && end + separator.text.length), after ?? new Text(""));
+    },
+  ],
+  removeprefix: ["prefix", (of, start) => (of.text.startsWith(text(start)) ? cut(of, start.text.length) : of)],
+  removesuffix: [
+    "suffix",
+    (of, end) => (of.text.endsWith(text(end)) ? cut(of, 0, of.text.length - end.text.length) : of),
+  ],
+  splitlines: ["", (of) => partsOf(of, LINE).filter(({ text }, at, all) => text || at < all.length - 1)],
   startswith: [
     "prefix",
     (of, all) => (all instanceof Tuple ? all : [all]).some((each) => of.text.startsWith(text(each))),
@@ -646,9 +728,15 @@ export function called(of: Value, name: string, args: Value[]): Value {
 /** Return the result of a filter, test or method. */
 export function applied(operations: Operations, name: string, of: Value, args: Value[], named: Named = {}): Value {
   const [parameters, run] = operation(operations, name, args.length, Object.keys(named));
+  const isDefault = operations === FILTERS && /^d(efault)?$/.test(name);
+  const others = [...args, ...Object.values(named)];
+  const factor = others.length && !isDefault ? weigh(others) : 1;
+  charge(CALL);
+  if (operations === METHODS) charge(isText(of) ? of.text.length * (IS_PRODUCT.test(name) ? factor : 1) : 50 * (of.size ?? 1));
+  else charge((operations === FILTERS && IS_SHALLOW.test(name) ? 8 * (of?.length ?? of?.size ?? 1) : weigh(of)) * (operations === FILTERS ? factor : 1));
   if (parameters === "*") return run(of, args, named);
   const given = [...args];
-  if (operations === FILTERS && /^d(efault)?$/.test(name))
+  if (isDefault)
     given[0] = args.length || "default_value" in named ? args[0] : new Text("");
   parameters.split(" ").forEach((parameter, index) => {
     const key = parameter.replace("?", "");
@@ -680,6 +768,7 @@ export const FUNCTIONS: Readonly<Record<string, Callable>> = {
     const [from, to] = second === undefined ? [0, first!] : [first!, second];
     const count = max(0, ceil((to - from) / (by || raise("a step of 0"))));
     if (args.length < 1 || args.length > 3 || count > MAX_RANGE) reject("such a range");
+    charge(count);
     return new Items(Array.from({ length: count }, (_, index) => from + index * by));
   },
   namespace: (args, named) => {
@@ -691,16 +780,22 @@ export const FUNCTIONS: Readonly<Record<string, Callable>> = {
     args.length
       ? reject("dict of a value")
       : mapFrom(Object.entries(named).map(([key, each]) => [new Text(key), each])),
-  raise_exception: ([message]) => raise(printed(message).text),
+  raise_exception: ([message]) => raise(printed(message).text.slice(0, 1000)),
   strftime_now: ([format]) => new Text(formattedNow(text(format))),
 };
 
 /** Return the local time, formatted as Python's strftime does. */
 function formattedNow(format: string): string {
+  if (format.length > MAX_FORMAT || /\d/.test(format)) reject("such a format of a time");
   const now = new Date();
   const [a, b, d, Y, time] = now.toString().split(" ");
   const [H, M, S] = time!.split(":");
   const m = String(now.getMonth() + 1).padStart(2, "0");
-  const parts: Record<string, unknown> = { a, b, d, Y, H, M, S, m, B: now.toLocaleString("en", { month: "long" }) };
-  return format.replace(/%([^]?)/g, (all, name: string) => String(parts[name] ?? reject(all)));
+  const long = (part: string): string => now.toLocaleString("en", { [part]: "long" });
+  const day = String(now.getDate());
+  const parts: Record<string, unknown> = {
+    ...{ a, b, d, Y, H, M, S, m, A: long("weekday"), B: long("month"), y: Y!.slice(2) },
+    ...{ "-d": day, e: day.padStart(2) },
+  };
+  return format.replace(/%(-?[^]?)/g, (all, name: string) => String(parts[name] ?? reject(all)));
 }

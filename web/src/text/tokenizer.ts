@@ -3,7 +3,7 @@
 import type { Bundle } from "../bundle/bundle.js";
 import { objectFromJson } from "../bundle/record.js";
 import { PromptTooLongError, reject, shown, withErrorsAsBadInput } from "../errors.js";
-import { isMarkup, templateOfSettings, textFromMessages, type Message } from "./chat_template.js";
+import { markupIn, templateOfSettings, textFromMessages, type Message } from "./chat_template.js";
 import { encoderOf, type AddedToken } from "./encoder.js";
 
 export const TOKENIZER_NAME = "tokenizer.json";
@@ -55,8 +55,10 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
       reject(`${location}/${TOKENIZER_NAME} has no token for the ids ${missing.join(", ")}`, EXPECTED, REMEDY);
     }
     const template = manifest.chat_template ?? templateOfSettings(settings);
-    const isControl = ({ id, content, special }: AddedToken): boolean =>
-      special || roles.includes(id) || (template !== null && isMarkup(content, template));
+    const isMarkup = template === null ? () => false : markupIn(template);
+    const isControl = ({ id, content, special }: AddedToken): boolean | null =>
+      special || roles.includes(id) || isMarkup(content);
+    const unclear = new Set(added.filter((token) => isControl(token) === null).map((token) => token.id));
     // Ids that text never becomes, unless special_tokens is set: special tokens, those that the manifest names, and
     // markup of the chat template. A tokenizer may use an ordinary character for padding, which stays text.
     const control = new Set([
@@ -108,6 +110,14 @@ export async function openTokenizer({ files, manifest, read }: Bundle): Promise<
         );
       }
       let ids = idsOf(prompt);
+      const mark = specialTokens ? undefined : ids.find((id) => unclear.has(id));
+      if (mark !== undefined) {
+        reject(
+          `a text with ${shown(tokens.get(mark))}, which may be markup of a chat template that lopa-web cannot read`,
+          "text without it",
+          "remove it",
+        );
+      }
       if (!specialTokens && ids.some((id) => control.has(id))) ids = literalIds(prompt);
       return !addBos || bos === null || ids[0] === bos ? ids : [bos, ...ids];
     };
