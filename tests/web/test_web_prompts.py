@@ -244,7 +244,7 @@ def test_markup_is_that_of_python() -> None:
         *("<tool_call>", "</tool_call>", "</think>", "a", " a b ", "ab</", "<ab>", "</ab>", "🍎", "\x1c<\x1c", "/>")
     ]
     rng = random.Random(0)
-    cases = []
+    cases: list[dict[str, Any]] = []
     for template in templates:
         own = _template_text(template)
         places = [rng.randrange(len(own)) for _ in range(40)]

@@ -186,7 +186,7 @@ def test_added_tokens_are_found_and_written_as_in_python(kind: str) -> None:
                 ids = product.encode(lines[-1], add_bos=False)
                 expected.append({"ids": ids, "text": product.decode(ids)})
             except BadInputError:
-                expected.append({"error": "in the white space of another"})
+                expected.append({"error": "in the white space of another token"})
         lines.append([rng.randrange(first + 3) if rng.random() < 0.5 else first + rng.randrange(3) for _ in range(9)])
         expected.append({"text": product.decode(lines[-1])})
     for line, wanted, found in zip(lines, expected, text_answers(*lines), strict=True):

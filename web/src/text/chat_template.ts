@@ -150,7 +150,7 @@ function checkMessages(messages: unknown): asserts messages is readonly Message[
   if (isChat && messages.every(isMessage)) return;
   reject(
     `invalid chat ${shown(messages)}`,
-    `1 to ${MAX_MESSAGES} messages with a known role and the text content, perhaps in parts, which may lack beside tool_calls`,
+    `1 to ${MAX_MESSAGES} messages with a known role and text, perhaps in parts, which may lack beside tool_calls`,
     'e.g. [{ role: "user", content: "Hello" }]',
   );
 }

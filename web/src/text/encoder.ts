@@ -109,7 +109,9 @@ function cutter(added: readonly AddedToken[]): (given: string, plain: ReadonlySe
       if (token.lstrip) for (begin = max(begin, end); begin > end && SPACE.test(given[begin - 1]!); ) begin--;
       if (token.rstrip) while (next < given.length && SPACE.test(given[next]!)) next++;
       // White space may be a token that the one before has taken, and there the library fails.
-      if (begin > next) reject(`a text with the token ${shown(token.content)} in the white space of another`, "other white space", "change it");
+      if (begin > next) {
+        reject(`a text with ${shown(token.content)} in the white space of another token`, "other white space", "change it");
+      }
       if (end < begin) found.push(...idsOf(given.slice(end, begin)));
       if (begin < next) found.push(token.id);
       end = next;

@@ -374,7 +374,9 @@ export function attributeOf(of: Value, name: string): Value {
   if (of instanceof Namespace)
     return condition.isRunning ? reject("a namespace in the condition of a loop") : of.of.get(name);
   if (of instanceof Loop) return of.fields[checkedOfLoop(name)];
-  return of === undefined || typeof of === "function" || (of !== null && !FIELD.test(name)) ? reject(`.${name} of ${kind(of)}`) : undefined;
+  return of === undefined || typeof of === "function" || (of !== null && !FIELD.test(name))
+    ? reject(`.${name} of ${kind(of)}`)
+    : undefined;
 }
 
 /** True while the condition of a loop is evaluated, which jinja2 does between the rounds. */
@@ -688,7 +690,11 @@ export const METHODS: Operations = table({
           : reject("split with maxsplit alone")
         : pieces(of, text(separator), count),
   ],
-  rsplit: ["sep maxsplit?", (of, separator, count) => pieces(reversed(of), reversed(checked(separator)).text, count).map(reversed).reverse()],
+  rsplit: [
+    "sep maxsplit?",
+    (of, separator, count) =>
+      pieces(reversed(of), reversed(checked(separator)).text, count).map(reversed).reverse(),
+  ],
   partition: [
     "sep",
     (of, separator) => {
@@ -731,9 +737,10 @@ export function applied(operations: Operations, name: string, of: Value, args: V
   const isDefault = operations === FILTERS && /^d(efault)?$/.test(name);
   const others = [...args, ...Object.values(named)];
   const factor = others.length && !isDefault ? weigh(others) : 1;
-  charge(CALL);
-  if (operations === METHODS) charge(isText(of) ? of.text.length * (IS_PRODUCT.test(name) ? factor : 1) : 50 * (of.size ?? 1));
-  else charge((operations === FILTERS && IS_SHALLOW.test(name) ? 8 * (of?.length ?? of?.size ?? 1) : weigh(of)) * (operations === FILTERS ? factor : 1));
+  let units;
+  if (operations === METHODS) units = isText(of) ? of.text.length : 50 * (of.size ?? 1);
+  else units = operations === FILTERS && IS_SHALLOW.test(name) ? 8 * (of?.length ?? of?.size ?? 1) : weigh(of);
+  charge(CALL + units * (operations === FILTERS || (isText(of) && IS_PRODUCT.test(name)) ? factor : 1));
   if (parameters === "*") return run(of, args, named);
   const given = [...args];
   if (isDefault)
