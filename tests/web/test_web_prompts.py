@@ -229,7 +229,7 @@ def test_hostile_templates_are_rejected_within_seconds() -> None:
     assert time.monotonic() - started < 60
     for template, answer in zip(hostile, found, strict=True):
         with suppress(BadInputError):
-            assert answer.get("text") in (None, RenderedChat(template, chat, TOKENS, name="t").text), template[:100]
+            assert "error" in answer or answer["text"] == RenderedChat(template, chat, TOKENS, name="t").text, template
     assert sum("too many operations" in answer.get("error", "") for answer in found) > 15
 
 
