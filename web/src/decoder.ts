@@ -33,7 +33,7 @@ export interface OpenOptions {
   ort?: OnnxRuntime;
   /** Number of threads of a forward. Default: ONNX Runtime's choice. */
   threads?: number;
-  /** Cancels downloads. */
+  /** Cancels opening, which then throws the signal's reason: an AbortError, or the value given to abort(). */
   signal?: AbortSignal | null;
   /** Called while files are downloaded. An exception ends the opening. */
   on_progress?: ((progress: DownloadProgress) => unknown) | null;
@@ -183,7 +183,11 @@ export async function decoderOf<T>(
     total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
     const tokenizer = await openTokenizer(bundle);
     const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
-    return make(bundle, tokenizer, await openSession(bundle, ort, device, threads ?? undefined));
+    signal?.throwIfAborted();
+    const session = await openSession(bundle, ort, device, threads ?? undefined);
+    if (signal?.aborted) await session.close();
+    signal?.throwIfAborted();
+    return make(bundle, tokenizer, session);
   } catch (error) {
     isOver = true;
     throw error;

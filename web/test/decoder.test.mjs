@@ -405,6 +405,11 @@ test("a bundle is fetched from an address, and checked", async () => {
   for (const fail of [() => Promise.reject(mine), () => assert.fail(mine)]) {
     await assert.rejects(Decoder.open(address, { on_progress: fail }), (error) => error === mine);
   }
+  await assert.rejects(Decoder.open(BUNDLE, { signal: AbortSignal.abort("bye") }), (error) => error === "bye");
+  const controller = new AbortController();
+  const lateOrt = { ...wasm, InferenceSession: { create: async (...given) => (controller.abort(), wasm.InferenceSession.create(...given)) } };
+  const late = Decoder.open(BUNDLE, { device: "wasm", ort: lateOrt, signal: controller.signal });
+  await assert.rejects(late, { name: "AbortError" });
   await assertFails(Decoder.open(`${address}/nothing`), BadInputError, /manifest.json is missing \(HTTP status 404\)/);
   await assert.rejects(Decoder.open(address, { signal: AbortSignal.abort() }), { name: "AbortError" });
   server.close();
