@@ -232,10 +232,19 @@ test("invalid prompts and options are rejected by name", async () => {
 
 test("a seed of -1 or random is the default, as in Python", async () => {
   for (const seed of [-1, -1n, "random"]) {
-    assert.equal(decoder.params({ seed }).seed, 0n);
+    assert.equal(decoder.params({ seed }).seed, 0);
     const drawn = [1, 2, 3].map(() => decoder.params({ seed, temperature: 1 }).seed);
     assert.equal(new Set(drawn).size, 3);
   }
+});
+
+test("a result is JSON, with its seed", async () => {
+  for (const seed of [7, 7n, 2 ** 53 - 1, undefined]) {
+    const result = await decoder.generate("a", { seed, max_new_tokens: 1 });
+    const { seed: found, params } = JSON.parse(JSON.stringify(result));
+    assert.deepEqual([found, params.seed], [Number(seed ?? 0), Number(seed ?? 0)]);
+  }
+  assert.deepEqual([2n ** 53n, 2n ** 63n - 1n].map((seed) => decoder.params({ seed }).seed), [2n ** 53n, 2n ** 63n - 1n]);
 });
 
 test("a bundle's defaults apply, except those that contradict the request", async () => {
@@ -248,7 +257,7 @@ test("a bundle's defaults apply, except those that contradict the request", asyn
   const params = opened.params({ strategy: "d2f" });
   assert.equal(params.strategy, "d2f");
   assert.equal(params.max_new_tokens, 32);
-  assert.deepEqual([-1, "random", 7].map((seed) => opened.params({ seed, temperature: 1 }).seed), [5n, 5n, 7n]);
+  assert.deepEqual([-1, "random", 7].map((seed) => opened.params({ seed, temperature: 1 }).seed), [5, 5, 7]);
   await opened.close();
 });
 

@@ -143,11 +143,11 @@ function checkedValue(name: string, value: unknown, source: string): unknown {
   return value;
 }
 
-/** Return the checked seed. */
-function checkedSeed(seed: unknown): bigint {
+/** Return the checked seed: a bigint only if no number is exact. */
+function checkedSeed(seed: unknown): number | bigint {
   const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
   const value = isWhole ? BigInt(seed as bigint | number) : -1n;
-  if (value >= 0n && value < 2n ** 63n) return value;
+  if (value >= 0n && value < 2n ** 63n) return value < 2n ** 53n ? Number(value) : value;
   reject(`invalid seed ${shown(seed)}`, "a whole number from 0 to 2^63 - 1, as a bigint above 2^53", "use -1 to draw one");
 }
 
