@@ -126,11 +126,15 @@ export function checkedOptions(options: Options, source: string): Record<string,
 }
 
 function rejectOption(name: string, source: string): never {
-  const isOther = ONLY_IN_PYTHON.includes(name);
+  const isOther = name === "tools" || ONLY_IN_PYTHON.includes(name);
+  // maxTokens: max_new_tokens
+  const words = name.split(/_|(?=[A-Z])/).map((word) => `_${word.toLowerCase()}`);
+  const isMeant = (each: string): boolean => words.every((word) => `_${each}`.includes(word));
+  const meant = name.length > 2 && [...OPTION_NAMES, "on_step"].find(isMeant);
   reject(
     `${source} with ${isOther ? `${name}, which lopa-web lacks` : `unknown ${shown(name)}`}`,
     `options among ${OPTION_NAMES.join(", ")}`,
-    isOther ? "remove it, or decode with Python" : "correct or remove it",
+    isOther ? "remove it, or decode with Python" : meant ? `did you mean ${meant}?` : "correct or remove it",
   );
 }
 
