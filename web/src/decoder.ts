@@ -1,7 +1,7 @@
 /** Decode prompts with a bundle opened on a device. */
 
 import { openBundle, type Bundle, type OpenFolder } from "./bundle/bundle.js";
-import { anything, bool, choice, int, nullable, record, valid, type Reject } from "./bundle/record.js";
+import { anObject, bool, choice, int, isObject, nullable, record, valid, type Reject } from "./bundle/record.js";
 import { drawsFromLogits, rejectLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
 import type { Step } from "./decoding/step.js";
@@ -41,7 +41,7 @@ export interface OpenOptions {
 
 export interface StreamOptions extends GenerationOptions {
   /** Yield a draft after every step. */
-  drafts?: boolean;
+  drafts?: boolean | null;
   /** Called after every step. If it returns a promise, the next step waits for it. An exception ends the request. */
   on_step?: ((step: Step) => unknown) | null;
   /** Ends the request after the current step, with stop_reason "cancelled". */
@@ -49,19 +49,21 @@ export interface StreamOptions extends GenerationOptions {
 }
 
 const aFunction = nullable(valid((value) => typeof value === "function", "a function"));
-const signal = nullable(valid((value) => typeof (value as AbortSignal).aborted === "boolean", "an AbortSignal"));
+const isSignal = (value: unknown): boolean => typeof (value as AbortSignal).aborted === "boolean";
+const signal = nullable(valid(isSignal, "an AbortSignal (controller.signal)"));
 const OPEN_OPTIONS = record(
   {},
   {
     device: nullable(choice(...DEVICES)),
-    ort: anything,
+    ort: nullable(valid((value) => Boolean((value as OnnxRuntime).InferenceSession), "a module of ONNX Runtime")),
     threads: nullable(int(1, 1024)),
     signal,
     on_progress: aFunction,
   },
 );
-const STREAM_OPTIONS = record({}, { on_step: aFunction, signal });
-const CHAT_OPTIONS = record({}, { special_tokens: nullable(bool) });
+const STREAM_OPTIONS = record({}, { drafts: nullable(bool), on_step: aFunction, signal });
+const noTools = valid(() => false, "no tools, which lopa-web lacks");
+const CHAT_OPTIONS = record({}, { special_tokens: nullable(bool), tools: noTools });
 const failOption: Reject = (received, expected) => reject(received, expected, "correct or remove this option");
 
 /** Parts that index.js has and browser.js lacks, because bundlers for browsers fail on their imports. */
@@ -119,14 +121,18 @@ export class Decoder {
    * Leaving the loop cancels the request. Throws BadInputError for invalid options, and for an empty or too long
    * prompt. */
   async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Event, void, undefined> {
-    const { drafts = false, on_step: onStep, signal, ...config } = options;
-    STREAM_OPTIONS({ on_step: onStep, signal }, "stream", failOption);
+    anObject(options, "options", failOption);
+    const { drafts, on_step: onStep, signal, ...config } = options;
+    STREAM_OPTIONS({ drafts, on_step: onStep, signal }, "stream", failOption);
     const { manifest } = this.bundle;
     const params = this.params(config);
+    if (isObject((prompt as unknown[] | undefined)?.[0])) {
+      reject("messages as a prompt", "text or token ids", "decode await decoder.promptFromMessages(messages)");
+    }
     const ids = idsFromPrompt(prompt, params, this.tokenizer, manifest);
     const session = this.session.request();
     const decoding = new Decoding(session, ids, contextFromManifest(params, manifest));
-    const answer = answerOf(decoding, ids, this.tokenizer, drafts);
+    const answer = answerOf(decoding, ids, this.tokenizer, drafts ?? false);
     try {
       while (!decoding.stopReason) {
         // A forward on WebAssembly blocks its thread, and its promise resolves in the same task.
@@ -183,7 +189,6 @@ export async function decoderOf<T>(
     total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
     const tokenizer = await openTokenizer(bundle);
     const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
-    signal?.throwIfAborted();
     const session = await openSession(bundle, ort, device, threads ?? undefined);
     if (signal?.aborted) await session.close();
     signal?.throwIfAborted();
