@@ -15,7 +15,7 @@ import type { Event, GenerationResult } from "./requests/result.js";
 import { DEVICES, filesOfSession, openSession, type Device, type OnnxRuntime } from "./sessions/onnxruntime_session.js";
 import type { Session } from "./sessions/session.js";
 import { contextFromManifest } from "./state/context.js";
-import type { Message } from "./text/chat_template.js";
+import type { Message as TextMessage } from "./text/chat_template.js";
 import { idsFromPrompt, type Prompt } from "./text/prompt_ids.js";
 import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, openTokenizer, type Tokenizer } from "./text/tokenizer.js";
 
@@ -23,6 +23,15 @@ import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, openTokenizer, type Tokenizer } 
 export interface DownloadProgress {
   readonly loaded: number;
   readonly total: number;
+}
+
+/** A message of a chat. The bundle's template may read further fields. */
+export interface Message extends TextMessage {
+  /** Calls of an assistant, in the form of the HTTP API. */
+  readonly tool_calls?: readonly object[];
+  /** The call that a message of role "tool" answers. */
+  readonly tool_call_id?: string;
+  readonly [field: string]: unknown;
 }
 
 export interface OpenOptions {
