@@ -118,7 +118,7 @@ def test_an_expand_token_is_never_written(expand_bundle: Path, tmp_path: Path) -
 def test_a_chat_has_the_ids_of_python(tiny_bundle: Path, tmp_path: Path) -> None:
     """Markup of the template in a prompt is text, as in Python."""
     bundle = with_added_tokens(tiny_bundle, tmp_path / "bundle", HERMES)
-    chat = [{"role": "user", "content": "2 + 3? 🍎"}, {"role": "assistant", "content": "5."}]
+    chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 3? 🍎"}, {"role": "assistant", "content": "5."}]
     function = {"name": "add", "arguments": {"a": 2}}
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
     tool = [chat[0], call, {"role": "tool", "content": "5", "tool_call_id": "1"}]
