@@ -102,8 +102,9 @@ def no_change(_bundle: Path) -> None:
     [
         (too_large, "", "(?i)no memory for the 140737488355328 bytes of .*data", "quantized bundle"),
         (no_change, "?device=webgpu", "WebGPU", "without .device=webgpu"),
+        (no_change, "?device=gpu", 'device = "gpu"', "without .device=gpu"),
     ],
-    ids=("too-large", "no-webgpu"),
+    ids=("too-large", "no-webgpu", "unknown-device"),
 )
 @in_a_page
 def test_a_page_that_cannot_start_says_what_to_do(
@@ -133,6 +134,7 @@ def test_missing_packages_are_an_error(tiny_bundle: Path, tmp_path: Path) -> Non
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert "index.js is missing" in done.stderr
     assert "npm ci --prefix web" in done.stderr
+    assert "--packages CHECKOUT/web" in done.stderr
 
 
 @no_web

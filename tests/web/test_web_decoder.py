@@ -118,13 +118,28 @@ def test_an_expand_token_is_never_written(expand_bundle: Path, tmp_path: Path) -
 def test_a_chat_has_the_ids_of_python(tiny_bundle: Path, tmp_path: Path) -> None:
     """Markup of the template in a prompt is text, as in Python."""
     bundle = with_added_tokens(tiny_bundle, tmp_path / "bundle", HERMES)
-    chat = [{"role": "user", "content": "2 + 3? 🍎"}, {"role": "assistant", "content": "5."}]
-    chats = [chat[:1], [*chat, {"role": "user", "content": "A <b> 7?"}]]
+    chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 3? 🍎"}, {"role": "assistant", "content": "5."}]
+    function = {"name": "add", "arguments": {"a": 2}}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    tool = [chat[0], call, {"role": "tool", "content": "5", "tool_call_id": "1"}]
+    chats = [chat[:1], [*chat, {"role": "user", "content": "A <b> 7?"}], tool]
     with Decoder.open(bundle, threads=1) as decoder:
         expected = [{"messages": each, "ids": decoder.tokenizer.chat(each)} for each in chats]
         text = "a <tool_call> b"
         expected.append({"text": text, "ids": decoder.tokenizer.encode(text, add_bos=False)})
     check_program("chat", bundle, tmp_path, expected)
+
+
+def test_the_types_of_messages_have_calls_of_tools(tmp_path: Path) -> None:
+    program = tmp_path / "program.mts"
+    program.write_text(f"""
+import type {{ Decoder, Message }} from {json.dumps(str(WEB / "dist" / "index.js"))};
+const call: Message = {{ role: "assistant", content: null, tool_calls: [{{ id: "1" }}] }};
+const answer: Message = {{ role: "tool", content: "3", tool_call_id: "1", name: "add" }};
+export const ids = (decoder: Decoder): Promise<number[]> => decoder.promptFromMessages([call, answer]);
+""")
+    options = ("--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--skipLibCheck")
+    run_node(WEB / "node_modules" / "typescript" / "bin" / "tsc", *options, program)
 
 
 @pytest.mark.parametrize("condition", ["true", "m.role == 'user'"])
@@ -147,4 +162,4 @@ def test_a_template_that_loops_over_parts_has_the_ids_of_python(
 
 def test_our_code_is_small() -> None:
     """A page also loads ONNX Runtime, which has 14 MB."""
-    assert sum(len(path.read_bytes()) for path in (WEB / "dist").rglob("*.js")) < 196_000
+    assert sum(len(path.read_bytes()) for path in (WEB / "dist").rglob("*.js")) < 197_000

@@ -2,7 +2,7 @@
 
 export { SCHEMA_VERSION } from "./bundle/manifest.js";
 export type { Step } from "./decoding/step.js";
-export { Decoder, type DownloadProgress, type OpenOptions, type StreamOptions } from "./decoder.js";
+export { Decoder, type DownloadProgress, type Message, type OpenOptions, type StreamOptions } from "./decoder.js";
 export {
   BadInputError,
   CheckFailedError,
@@ -16,5 +16,4 @@ export {
 export type { GenerationOptions } from "./generation_config/config.js";
 export type { DecodingParams } from "./options/decoding_params.js";
 export type { DoneEvent, DraftEvent, Event, GenerationResult, TextEvent } from "./requests/result.js";
-export type { Message } from "./text/chat_template.js";
 export type { Prompt } from "./text/prompt_ids.js";

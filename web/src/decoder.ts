@@ -1,7 +1,7 @@
 /** Decode prompts with a bundle opened on a device. */
 
 import { openBundle, type Bundle, type OpenFolder } from "./bundle/bundle.js";
-import { anything, bool, choice, int, nullable, record, valid, type Reject } from "./bundle/record.js";
+import { anObject, bool, choice, int, isObject, nullable, record, valid, type Reject } from "./bundle/record.js";
 import { drawsFromLogits, rejectLogits } from "./decoding/candidates.js";
 import { Decoding } from "./decoding/decoding.js";
 import type { Step } from "./decoding/step.js";
@@ -15,7 +15,7 @@ import type { Event, GenerationResult } from "./requests/result.js";
 import { DEVICES, filesOfSession, openSession, type Device, type OnnxRuntime } from "./sessions/onnxruntime_session.js";
 import type { Session } from "./sessions/session.js";
 import { contextFromManifest } from "./state/context.js";
-import type { Message } from "./text/chat_template.js";
+import type { Message as TextMessage } from "./text/chat_template.js";
 import { idsFromPrompt, type Prompt } from "./text/prompt_ids.js";
 import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, openTokenizer, type Tokenizer } from "./text/tokenizer.js";
 
@@ -23,6 +23,15 @@ import { TOKENIZER_CONFIG_NAME, TOKENIZER_NAME, openTokenizer, type Tokenizer } 
 export interface DownloadProgress {
   readonly loaded: number;
   readonly total: number;
+}
+
+/** A message of a chat. The bundle's template may read further fields. */
+export interface Message extends TextMessage {
+  /** Calls of an assistant, in the form of the HTTP API. */
+  readonly tool_calls?: readonly object[];
+  /** The call that a message of role "tool" answers. */
+  readonly tool_call_id?: string;
+  readonly [field: string]: unknown;
 }
 
 export interface OpenOptions {
@@ -33,7 +42,7 @@ export interface OpenOptions {
   ort?: OnnxRuntime;
   /** Number of threads of a forward. Default: ONNX Runtime's choice. */
   threads?: number;
-  /** Cancels downloads. */
+  /** Cancels opening, which then throws the signal's reason: an AbortError, or the value given to abort(). */
   signal?: AbortSignal | null;
   /** Called while files are downloaded. An exception ends the opening. */
   on_progress?: ((progress: DownloadProgress) => unknown) | null;
@@ -41,7 +50,7 @@ export interface OpenOptions {
 
 export interface StreamOptions extends GenerationOptions {
   /** Yield a draft after every step. */
-  drafts?: boolean;
+  drafts?: boolean | null;
   /** Called after every step. If it returns a promise, the next step waits for it. An exception ends the request. */
   on_step?: ((step: Step) => unknown) | null;
   /** Ends the request after the current step, with stop_reason "cancelled". */
@@ -49,19 +58,21 @@ export interface StreamOptions extends GenerationOptions {
 }
 
 const aFunction = nullable(valid((value) => typeof value === "function", "a function"));
-const signal = nullable(valid((value) => typeof (value as AbortSignal).aborted === "boolean", "an AbortSignal"));
+const isSignal = (value: unknown): boolean => typeof (value as AbortSignal).aborted === "boolean";
+const signal = nullable(valid(isSignal, "an AbortSignal (controller.signal)"));
 const OPEN_OPTIONS = record(
   {},
   {
     device: nullable(choice(...DEVICES)),
-    ort: anything,
+    ort: nullable(valid((value) => Boolean((value as OnnxRuntime).InferenceSession), "a module of ONNX Runtime")),
     threads: nullable(int(1, 1024)),
     signal,
     on_progress: aFunction,
   },
 );
-const STREAM_OPTIONS = record({}, { on_step: aFunction, signal });
-const CHAT_OPTIONS = record({}, { special_tokens: nullable(bool) });
+const STREAM_OPTIONS = record({}, { drafts: nullable(bool), on_step: aFunction, signal });
+const noTools = valid(() => false, "no tools, which lopa-web lacks");
+const CHAT_OPTIONS = record({}, { special_tokens: nullable(bool), tools: noTools });
 const failOption: Reject = (received, expected) => reject(received, expected, "correct or remove this option");
 
 /** Parts that index.js has and browser.js lacks, because bundlers for browsers fail on their imports. */
@@ -119,14 +130,18 @@ export class Decoder {
    * Leaving the loop cancels the request. Throws BadInputError for invalid options, and for an empty or too long
    * prompt. */
   async *stream(prompt: Prompt, options: StreamOptions = {}): AsyncGenerator<Event, void, undefined> {
-    const { drafts = false, on_step: onStep, signal, ...config } = options;
-    STREAM_OPTIONS({ on_step: onStep, signal }, "stream", failOption);
+    anObject(options, "options", failOption);
+    const { drafts, on_step: onStep, signal, ...config } = options;
+    STREAM_OPTIONS({ drafts, on_step: onStep, signal }, "stream", failOption);
     const { manifest } = this.bundle;
     const params = this.params(config);
+    if (isObject((prompt as unknown[] | undefined)?.[0])) {
+      reject("messages as a prompt", "text or token ids", "decode await decoder.promptFromMessages(messages)");
+    }
     const ids = idsFromPrompt(prompt, params, this.tokenizer, manifest);
     const session = this.session.request();
     const decoding = new Decoding(session, ids, contextFromManifest(params, manifest));
-    const answer = answerOf(decoding, ids, this.tokenizer, drafts);
+    const answer = answerOf(decoding, ids, this.tokenizer, drafts ?? false);
     try {
       while (!decoding.stopReason) {
         // A forward on WebAssembly blocks its thread, and its promise resolves in the same task.
@@ -183,7 +198,10 @@ export async function decoderOf<T>(
     total = bundle.size([TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, ...filesOfSession(bundle, device)]);
     const tokenizer = await openTokenizer(bundle);
     const ort = async (): Promise<OnnxRuntime> => options.ort ?? importRuntime(device);
-    return make(bundle, tokenizer, await openSession(bundle, ort, device, threads ?? undefined));
+    const session = await openSession(bundle, ort, device, threads ?? undefined);
+    if (signal?.aborted) await session.close();
+    signal?.throwIfAborted();
+    return make(bundle, tokenizer, session);
   } catch (error) {
     isOver = true;
     throw error;

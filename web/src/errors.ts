@@ -48,7 +48,9 @@ const MAX_MESSAGE_CHARACTERS = 300;
 export function shown(value: unknown): string {
   let text: string;
   try {
-    text = typeof value === "bigint" ? String(value) : (JSON.stringify(value) ?? String(value));
+    text = String(value); // names what JSON lacks, such as NaN and [object AbortController]
+    const isJson = /^(object|string)$/.test(typeof value) && !/^\[object (?!Obj)/.test(text);
+    if (isJson) text = JSON.stringify(value, (_, each: unknown) => (Number.isNaN(each) ? "NaN" : each));
   } catch {
     text = `a value of type ${typeof value}`;
   }

@@ -174,7 +174,7 @@ test("the next step waits for on_step, and its errors end the request", async ()
   const fail = () => Promise.reject(mine);
   await assert.rejects(decoder.generate(PROMPT, { on_step: fail }), (error) => error === mine);
   await assertFails(decoder.generate(PROMPT, { on_step: 3 }), BadInputError, /on_step = 3/);
-  await assertFails(decoder.generate(PROMPT, { signal: new AbortController() }), BadInputError, /signal/);
+  await assertFails(decoder.generate(PROMPT, { signal: new AbortController() }), BadInputError, /signal = \[object AbortController\]/);
 });
 
 test("a time limit returns the committed text", async () => {
@@ -214,7 +214,18 @@ test("invalid prompts and options are rejected by name", async () => {
   await assertFails(generate(12, { max_new_tokens: 2048 }), PromptTooLongError, /2048/);
   await assertFails(generate("\ud800", {}), BadInputError, /Unicode/);
   await assertFails(generate("a".repeat(10 ** 6), {}), PromptTooLongError, /1000000 characters/);
-  await assertFails(generate("a", { bloc_size: 8 }), BadInputError, /unknown "bloc_size"/);
+  await assertFails(generate("a", { bloc_size: 8 }), BadInputError, /unknown "bloc_size"/, /did you mean block_size/);
+  for (const [name, meant] of [["maxTokens", "max_new_tokens"], ["topP", "top_p"], ["onStep", "on_step"], ["stopAtEos", "stop_at_eos"]]) {
+    await assertFails(generate("a", { [name]: 1 }), BadInputError, new RegExp(`unknown "${name}"`), new RegExp(`did you mean ${meant}\\?`));
+  }
+  await assertFails(generate("a", { n: 2 }), BadInputError, /unknown "n"/, /correct or remove/);
+  await assertFails(generate("a", { tools: [] }), BadInputError, /tools, which lopa-web lacks/, /Python/);
+  await assertFails(generate("a", null), BadInputError, /options = null/);
+  await assertFails(generate("a", { drafts: "no" }), BadInputError, /drafts = "no"/);
+  await assertFails(generate("a", { temperature: NaN }), BadInputError, /temperature = NaN/);
+  await assertFails(generate([1, NaN], {}), BadInputError, /\[1,"NaN"\]/);
+  await assertFails(generate(Promise.resolve([1]), {}), BadInputError, /\[object Promise\]/);
+  await assertFails(generate([{ role: "user", content: "a" }], {}), BadInputError, /messages/, /promptFromMessages/);
   await assertFails(generate("a", { json_schema: "{}" }), BadInputError, /json_schema/, /Python/);
   await assertFails(generate("a", { strategy: "wino" }), BadInputError, /wino/, /Python/);
   await assertFails(generate("a", { skip_threshold: 2 }), BadInputError, /skip_threshold = 2/);
@@ -232,10 +243,19 @@ test("invalid prompts and options are rejected by name", async () => {
 
 test("a seed of -1 or random is the default, as in Python", async () => {
   for (const seed of [-1, -1n, "random"]) {
-    assert.equal(decoder.params({ seed }).seed, 0n);
+    assert.equal(decoder.params({ seed }).seed, 0);
     const drawn = [1, 2, 3].map(() => decoder.params({ seed, temperature: 1 }).seed);
     assert.equal(new Set(drawn).size, 3);
   }
+});
+
+test("a result is JSON, with its seed", async () => {
+  for (const seed of [7, 7n, 2 ** 53 - 1, undefined]) {
+    const result = await decoder.generate("a", { seed, max_new_tokens: 1 });
+    const { seed: found, params } = JSON.parse(JSON.stringify(result));
+    assert.deepEqual([found, params.seed], [Number(seed ?? 0), Number(seed ?? 0)]);
+  }
+  assert.deepEqual([2n ** 53n, 2n ** 63n - 1n].map((seed) => decoder.params({ seed }).seed), [2n ** 53n, 2n ** 63n - 1n]);
 });
 
 test("a bundle's defaults apply, except those that contradict the request", async () => {
@@ -248,7 +268,7 @@ test("a bundle's defaults apply, except those that contradict the request", asyn
   const params = opened.params({ strategy: "d2f" });
   assert.equal(params.strategy, "d2f");
   assert.equal(params.max_new_tokens, 32);
-  assert.deepEqual([-1, "random", 7].map((seed) => opened.params({ seed, temperature: 1 }).seed), [5n, 5n, 7n]);
+  assert.deepEqual([-1, "random", 7].map((seed) => opened.params({ seed, temperature: 1 }).seed), [5, 5, 7]);
   await opened.close();
 });
 
@@ -405,11 +425,28 @@ test("a bundle is fetched from an address, and checked", async () => {
   for (const fail of [() => Promise.reject(mine), () => assert.fail(mine)]) {
     await assert.rejects(Decoder.open(address, { on_progress: fail }), (error) => error === mine);
   }
+  await assert.rejects(Decoder.open(BUNDLE, { signal: AbortSignal.abort("bye") }), (error) => error === "bye");
+  const controller = new AbortController();
+  const lateOrt = { ...wasm, InferenceSession: { create: async (...given) => (controller.abort(), wasm.InferenceSession.create(...given)) } };
+  const late = Decoder.open(BUNDLE, { device: "wasm", ort: lateOrt, signal: controller.signal });
+  await assert.rejects(late, { name: "AbortError" });
   await assertFails(Decoder.open(`${address}/nothing`), BadInputError, /manifest.json is missing \(HTTP status 404\)/);
   await assert.rejects(Decoder.open(address, { signal: AbortSignal.abort() }), { name: "AbortError" });
   server.close();
   await new Promise((resolve) => setTimeout(resolve, 10));
-  await assertFails(Decoder.open(address), DownloadFailedError, /cannot be fetched/, /check the address/);
+  await assertFails(Decoder.open(address), DownloadFailedError, /cannot be fetched/, /check the address and the server$/);
+  globalThis.location = new URL("https://page.example");
+  await assertFails(Decoder.open(address), DownloadFailedError, /cannot be fetched/, /allow pages of https:\/\/page.example \(CORS\)/);
+  globalThis.location = new URL(address);
+  await assertFails(Decoder.open(address), DownloadFailedError, /cannot be fetched/, /check the address and the server$/);
+  delete globalThis.location;
+});
+
+test("a runtime that cannot start is named, not the bundle", async () => {
+  const fail = () => Promise.reject(new Error("no available backend found. ERR: [wasm] TypeError: Failed to fetch"));
+  const ort = { ...wasm, InferenceSession: { create: fail } };
+  const opening = Decoder.open(BUNDLE, { device: "wasm", ort });
+  await assertFails(opening, MissingBackendError, /Runtime cannot start: .*Failed to fetch/, /wasmPaths/);
 });
 
 test("invalid options of open are rejected", async () => {
@@ -423,7 +460,14 @@ test("invalid options of open are rejected", async () => {
     await assertFails(Decoder.open(BUNDLE, { [unknown]: undefined }), BadInputError, new RegExp(`unknown .*${unknown}`));
   }
   const chat = [{ role: "user", content: "Hello" }];
-  await assertFails(decoder.promptFromMessages(chat, { tools: [] }), BadInputError, /unknown .*tools/);
+  await assertFails(decoder.promptFromMessages(chat, { tools: [] }), BadInputError, /tools = \[\]/);
+  await assertFails(decoder.promptFromMessages(chat, null), BadInputError, /= null/);
+  for (const location of [undefined, null, 3, ""]) {
+    await assertFails(Decoder.open(location), BadInputError, new RegExp(`location ${JSON.stringify(location)}$`), /location/);
+  }
+  await assertFails(Decoder.open(BUNDLE, null), BadInputError, /open = null/);
+  await assertFails(Decoder.open(BUNDLE, { ort: import("onnxruntime-node") }), BadInputError, /ort = \[object Promise\]/);
+  await assertFails(Decoder.open(BUNDLE, { ort: {} }), BadInputError, /ort = {}/);
   const unset = { device: undefined, ort: null, threads: null, signal: undefined, on_progress: null };
   await (await Decoder.open(BUNDLE, unset)).close();
 });

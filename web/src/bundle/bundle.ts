@@ -93,10 +93,11 @@ async function filesAt(
   openFolder: OpenFolder | null,
   signal?: AbortSignal | null,
 ): Promise<Files> {
-  const given = String(location);
+  const given = typeof location === "string" ? location : (location as URL | undefined)?.href;
   const open = IS_NODE && openFolder;
-  if (open && !/^https?:/.test(given)) return open(location);
+  if (given && open && !/^https?:/.test(given)) return open(location);
   try {
+    if (!given) throw given;
     const base = new URL(given, globalThis.location?.href);
     base.pathname = base.pathname.replace(/\/?$/, "/");
     if (/^https?:/.test(base.href)) return filesAtUrl(base, signal);
@@ -104,7 +105,7 @@ async function filesAt(
     // reported below
   }
   reject(
-    `the bundle location ${shown(given)}`,
+    `the bundle location ${shown(location)}`,
     `${open ? "a folder, or " : ""}an http or https address`,
     "check the location",
   );
@@ -118,7 +119,9 @@ const filesAtUrl = (base: URL, signal?: AbortSignal | null): Files => ({
     const { href } = url;
     url.search = base.search;
     const expected = "a file of the bundle";
-    const remedy = "check the address and the server";
+    const page = globalThis.location?.origin;
+    const cors = page && page !== url.origin ? `, which must allow pages of ${page} (CORS)` : "";
+    const remedy = `check the address and the server${cors}`;
     const fail: (problem: string, error?: unknown) => never = (problem, error) =>
       reject(`${href} ${problem}`, expected, `try again, or ${remedy}`, error, DownloadFailedError);
     const onError = (error: unknown): never => {

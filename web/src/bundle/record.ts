@@ -72,13 +72,13 @@ export const list = (check: Check, max: number): Check => {
 /** Accept anything. */
 export const anything: Check = () => undefined;
 
-const object = valid(isObject, "an object");
+export const anObject = valid(isObject, "an object");
 
 /** Check for an object with values that `check` accepts. */
 export const map =
   (check: Check): Check =>
   (value, path, fail) => {
-    object(value, path, fail);
+    anObject(value, path, fail);
     for (const [name, each] of Object.entries(value as JsonObject)) check(each, `${path}.${name}`, fail);
   };
 
@@ -86,7 +86,7 @@ export const map =
 export const record = (required: Checks, optional: Checks = {}): Check => {
   const fields = new Map(Object.entries({ ...required, ...optional }));
   return (value, path, fail) => {
-    object(value, path, fail);
+    anObject(value, path, fail);
     for (const name in required) {
       if (!Object.hasOwn(value as JsonObject, name)) fail(`no ${path}.${name}`, `an object with ${name}`);
     }

@@ -12,7 +12,7 @@ const NUMBERS_PER_BLOCK = 4;
 
 /** Return numbers `start` to `start + count` of `Generator(Philox(key, counter=[0, word1, word2, word3])).random()`. */
 export function uniformNumbers(
-  key: bigint,
+  key: number | bigint,
   counter: readonly [number, number, number],
   start: number,
   count: number,
@@ -25,7 +25,7 @@ export function uniformNumbers(
     if (index === 0 || place === 0) {
       // numpy increments the counter before it makes a block.
       const first = BigInt(floor((start + index) / NUMBERS_PER_BLOCK) + 1);
-      block = philoxBlock(key, [first, ...words]);
+      block = philoxBlock(BigInt(key), [first, ...words]);
     }
     result[index] = Number(block[place]! >> 11n) / 2 ** 53;
   }

@@ -126,11 +126,15 @@ export function checkedOptions(options: Options, source: string): Record<string,
 }
 
 function rejectOption(name: string, source: string): never {
-  const isOther = ONLY_IN_PYTHON.includes(name);
+  const isOther = name === "tools" || ONLY_IN_PYTHON.includes(name);
+  // maxTokens: max_new_tokens
+  const words = name.split(/_|(?=[A-Z])/).map((word) => `_${word.toLowerCase()}`);
+  const isMeant = (each: string): boolean => words.every((word) => `_${each}`.includes(word));
+  const meant = name.length > 2 && [...OPTION_NAMES, "on_step"].find(isMeant);
   reject(
     `${source} with ${isOther ? `${name}, which lopa-web lacks` : `unknown ${shown(name)}`}`,
     `options among ${OPTION_NAMES.join(", ")}`,
-    isOther ? "remove it, or decode with Python" : "correct or remove it",
+    isOther ? "remove it, or decode with Python" : meant ? `did you mean ${meant}?` : "correct or remove it",
   );
 }
 
@@ -143,11 +147,11 @@ function checkedValue(name: string, value: unknown, source: string): unknown {
   return value;
 }
 
-/** Return the checked seed. */
-function checkedSeed(seed: unknown): bigint {
+/** Return the checked seed: a bigint only if no number is exact. */
+function checkedSeed(seed: unknown): number | bigint {
   const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
   const value = isWhole ? BigInt(seed as bigint | number) : -1n;
-  if (value >= 0n && value < 2n ** 63n) return value;
+  if (value >= 0n && value < 2n ** 63n) return value < 2n ** 53n ? Number(value) : value;
   reject(`invalid seed ${shown(seed)}`, "a whole number from 0 to 2^63 - 1, as a bigint above 2^53", "use -1 to draw one");
 }
 

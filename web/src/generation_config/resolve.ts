@@ -101,7 +101,7 @@ function resolve(given: Options, own: Options, device: string): DecodingParams {
     block_steps: options.block_steps ?? blockSize,
     positions: newTokens - (reference ? newTokens % blockSize : 0),
     // Without a seed each sampled answer draws its own, as in Python.
-    seed: options.seed ?? BigInt(temperature > 0 ? floor(Math.random() * 2 ** 32) : 0),
+    seed: options.seed ?? (temperature > 0 ? floor(Math.random() * 2 ** 32) : 0),
     top_k: options.top_k ?? TOP_K,
     top_p: options.top_p ?? 1,
     filters: temperature > 0 && (options.top_k !== undefined || options.top_p !== undefined),

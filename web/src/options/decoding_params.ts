@@ -55,7 +55,8 @@ export interface DecodingParams {
   readonly filters: boolean;
   /** True if top_p is a share of the candidates that top_k keeps, as in SDAR's published loop. */
   readonly top_p_of_kept: boolean;
-  readonly seed: bigint;
+  /** A number up to 2^53 - 1. A larger seed is a bigint, which JSON.stringify rejects. */
+  readonly seed: number | bigint;
   readonly stop: readonly string[];
   readonly stop_at_eos: boolean;
   readonly drop_after_eos: boolean;

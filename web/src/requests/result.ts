@@ -20,7 +20,8 @@ export interface GenerationResult {
   readonly stop_string: string | null;
   readonly seconds: number;
   readonly params: DecodingParams;
-  readonly seed: bigint;
+  /** A number up to 2^53 - 1. A larger seed is a bigint, which JSON.stringify rejects. */
+  readonly seed: number | bigint;
   readonly branches: number;
 }
 

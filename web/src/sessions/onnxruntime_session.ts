@@ -109,11 +109,16 @@ async function openGraph(
   try {
     return await runtime.InferenceSession.create(content as Uint8Array, { ...options, ...values });
   } catch (error) {
+    const problem = errorText(error);
+    const isRuntime = problem.includes("no available backend");
     reject(
-      `ONNX Runtime cannot open ${graph} of ${bundle.files.location}: ${errorText(error)}`,
-      "a graph made by lopa-export, and a runtime with this device",
-      "check the bundle with lopa-export verify, use a smaller or quantized one, or update ONNX Runtime",
+      `ONNX Runtime cannot ${isRuntime ? "start" : `open ${graph} of ${bundle.files.location}`}: ${problem}`,
+      isRuntime ? "ort for this device, and its .wasm file" : "a graph made by lopa-export, and a runtime with this device",
+      isRuntime
+        ? "serve the file, set ort.env.wasm.wasmPaths, or allow 'wasm-unsafe-eval'"
+        : "check the bundle with lopa-export verify, use a smaller or quantized one, or update ONNX Runtime",
       error,
+      isRuntime ? MissingBackendError : undefined,
     );
   }
 }

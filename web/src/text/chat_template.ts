@@ -6,7 +6,7 @@ import { errorText, reject, shown } from "../errors.js";
 import { renderer, textsOf } from "./python_template.js";
 import { stripped, Text as Rendered } from "./python_values.js";
 
-const MAX_MESSAGES = 4096;
+const MAX_MESSAGES = 100_000;
 const ROLE = /^(system|developer|user|assistant|tool|function|ipython|environment|observation|model|human|bot|gpt)$/;
 /** Fields with an assistant's calls. A message with one of them may lack content. */
 const CALLS = ["tool_calls", "function_call"];

@@ -83,5 +83,6 @@ def _missing(path: Path) -> BadInputError:
     return BadInputError(
         f"{path} is missing",
         expected="a folder with lopa-web, built, and the npm packages that it needs",
-        remedy="in lopa-export's project run: npm ci --prefix web --ignore-scripts && npm run --prefix web build",
+        remedy="in lopa-export's project run: npm ci --prefix web --ignore-scripts && npm run --prefix web build. "
+        "From another folder, add --packages CHECKOUT/web",
     )

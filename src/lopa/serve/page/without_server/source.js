@@ -18,14 +18,14 @@ export async function open(report) {
       : report("Starting ONNX Runtime, which has 13 to 26 MB.");
   const open = Decoder.open(new URL("bundle", location.href), { device, ort, threads, on_progress });
   const decoder = await open.catch((error) => {
-    if (error instanceof MissingBackendError && device !== "wasm")
-      error.remedy = `open this page without ?device=${device}`;
-    else if (/no available backend found/.test(error.received ?? error.message))
+    if (/no available backend found/.test(error.received ?? error.message))
       Object.assign(error, {
         received: "the ONNX runtime of this page cannot be started: one of its files is missing, or WebAssembly is forbidden",
         expected: "all files that lopa-export page wrote, and a browser and a host that allow WebAssembly",
         remedy: "check the network and the page's host, and reload the page",
       });
+    else if (device !== "wasm" && (error instanceof MissingBackendError || /^open.device/.test(error.received)))
+      error.remedy = `open this page without ?device=${device}`;
     throw error;
   });
   const promptOf = ({ messages, prompt }) => (messages ? decoder.promptFromMessages(messages) : prompt);
