@@ -8,6 +8,11 @@
 
 #include "driver.h"
 
+#if defined(__x86_64__) && defined(__GLIBC__)
+// Versions that every glibc has, before 2.34 in the libdl that Python loads. By default they would be those of 2.34.
+__asm__(".symver dlopen,dlopen@GLIBC_2.2.5\n.symver dlsym,dlsym@GLIBC_2.2.5");
+#endif
+
 namespace lopa {
 namespace {
 
