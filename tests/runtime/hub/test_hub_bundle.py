@@ -3,10 +3,12 @@
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from lopa.runtime.hub.hub_bundle import _linked_folder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.hub.hub_bundle import _linked_folder, folder_of_bundle
 from lopa.runtime.hub.snapshot import Snapshot
 
 
@@ -38,3 +40,9 @@ def test_a_folder_that_another_process_completes_is_kept(
     assert _linked_folder(snapshot) == target
     assert (target / "of the other process").exists()
     assert [path.name for path in (tmp_path / "lopa").iterdir()] == ["abc"]
+
+
+def test_a_path_that_cannot_be_resolved_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "resolve", Mock(side_effect=RuntimeError("a loop of links")))
+    with pytest.raises(BadInputError, match=r"^the path 'loop': a loop of links"):
+        folder_of_bundle(Path("loop"))

@@ -27,7 +27,7 @@ def folder_of_bundle(path: Path | str) -> Path:
     or tag always means the same commit. Raises the errors of download_snapshot, and BadInputError for an invalid path.
     """
     expected = "a bundle folder made by lopa-export onnx"
-    with errors_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
+    with errors_as_bad_input(f"the path {shown(str(path))}", expected=expected, remedy="check the path"):
         hub_id = hub_id_from_uri(path) if str(path).startswith("hf:") else None
         return (Path(path) if hub_id is None else _downloaded_folder(hub_id)).resolve()
 
