@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
     return marked
 
 
+class NavigatedError(AssertionError):
+    """The page changed during a command."""
+
+
 class Browser:
     """One browser page, with its console errors and requested addresses."""
 
@@ -68,6 +72,8 @@ class Browser:
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != number:
             pass
+        if "navigated" in str(answer.get("error")):
+            raise NavigatedError(answer)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -85,12 +91,14 @@ class Browser:
         return result["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Wait until the expression is true and return its value."""
+        """Wait until the expression is true and return its value. The page may change meanwhile."""
         end = time.monotonic() + self._wait
-        while not (value := self.value(expression)):
-            assert time.monotonic() < end, f"never true: {expression}"
+        while time.monotonic() < end:
+            with suppress(NavigatedError):
+                if value := self.value(expression):
+                    return value
             time.sleep(0.02)
-        return value
+        raise AssertionError(f"never true: {expression}")
 
     def press(self, key: str, code: int, *, text: str = "", modifiers: int = 0) -> None:
         """Press and release a key."""

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from hashlib import sha256
@@ -21,8 +22,13 @@ from tools.report import exit_on_error
 PROJECT = Path(__file__).resolve().parents[2]
 _PROMPT = "Question: 2 + 3?\nAnswer:"
 _LIGHT = "import importlib.util, sys; sys.exit(any(map(importlib.util.find_spec, ('torch', 'onnx', 'transformers'))))"
-_KERNELS = "lopa/runtime/cpu_kernels/_kernels.abi3.so"
-"""The compiled kernels in the wheel."""
+_LIBRARIES = (
+    "lopa/runtime/cpu_kernels/_kernels.abi3.so",
+    "lopa/runtime/cuda_kernels/_operators.abi3.so",
+)
+"""The compiled libraries in the wheel."""
+_KERNELS = Path("lopa/runtime/cuda_kernels/archives")
+"""Folder of the compiled kernels for CUDA in the wheel."""
 _PLATFORM = "manylinux_2_28_x86_64"
 """Platform tag of the wheel: that of ONNX Runtime's wheels, without which the package cannot run."""
 _OF_A_VENDOR = "tensorrt"
@@ -68,7 +74,8 @@ def make_release(output: Path, programs: Path, work: Path) -> None:
     tree, made = work / "tree", work / "made"
     output_of("git", "clone", "--quiet", "--no-hardlinks", PROJECT, tree)
     check_changelog(tree)
-    wheel, sdist = archives_of_tree(tree, made, epoch, programs)
+    kernels = cuda_kernels_of_tree(tree, work / "kernels")
+    wheel, sdist = archives_of_tree(tree, made, epoch, programs, kernels)
     output_of(programs / "validate-pyproject", tree / "pyproject.toml")
     output_of(programs / "twine", "check", "--strict", wheel, sdist)
     output_of(programs / "check-wheel-contents", wheel)
@@ -150,19 +157,35 @@ def check_changelog(checkout: Path) -> None:
         )
 
 
-def archives_of_tree(tree: Path, output: Path, epoch: str, programs: Path) -> tuple[Path, Path]:
-    """Build the source archive, and the wheel from it, into `output`. Return the wheel and the source archive.
-
-    Raises CheckFailedError if the wheel has no compiled kernels, or needs newer system libraries than its platform tag
-    allows.
+def cuda_kernels_of_tree(tree: Path, folder: Path) -> Path:
+    """Compile the kernels for CUDA with this environment's Triton into `folder`, one archive for each kind of GPU, and
+    return it. Two compilers take 3 minutes.
     """
-    build = (programs / "python", "-m", "build", "--no-isolation", "--outdir", output, tree)
-    output_of(*build, SOURCE_DATE_EPOCH=epoch)
-    (built,), (sdist,) = output.glob("*.whl"), output.glob("*.tar.gz")
-    if _KERNELS not in zipfile.ZipFile(built).namelist():
+    output_of(sys.executable, "-m", "lopa.plugins.kernels.archive", folder, PYTHONPATH=str(tree / "src"))
+    return folder
+
+
+def archives_of_tree(tree: Path, output: Path, epoch: str, programs: Path, kernels: Path) -> tuple[Path, Path]:
+    """Build the source archive, and the wheel from it and from the archives in `kernels`, into `output`. Return the
+    wheel and the source archive.
+
+    Raises CheckFailedError if the wheel has no compiled libraries, or needs newer system libraries than its platform
+    tag allows.
+    """
+    build = (programs / "python", "-m", "build", "--no-isolation", "--outdir", output)
+    output_of(*build, "--sdist", tree, SOURCE_DATE_EPOCH=epoch)
+    (sdist,) = output.glob("*.tar.gz")
+    with TemporaryDirectory() as unpacked, tarfile.open(sdist) as files:
+        files.extractall(unpacked, filter="data")
+        source = Path(unpacked) / sdist.name.removesuffix(".tar.gz")
+        shutil.copytree(kernels, source / "src" / _KERNELS)
+        output_of(*build, "--wheel", source, SOURCE_DATE_EPOCH=epoch)
+    (built,) = output.glob("*.whl")
+    missing = [name for name in _LIBRARIES if name not in zipfile.ZipFile(built).namelist()]
+    if missing:
         raise CheckFailedError(
-            f"{built.name} has no {_KERNELS}, because the compiler failed or is missing",
-            expected="a wheel with the compiled kernels",
+            f"{built.name} has no {missing[0]}, because the compiler failed or is missing",
+            expected="a wheel with the compiled libraries",
             remedy="install a C++ compiler on an x86-64 machine; pip wheel --verbose shows the compiler's errors",
         )
     repair = (programs / "auditwheel", "repair", "--plat", _PLATFORM, "--only-plat", "--wheel-dir", output, built)

@@ -17,7 +17,14 @@ from typing import Any
 
 import pytest
 from tests.release_programs import release_program
-from tools.release.__main__ import archives_of_tree, check_changelog, check_clean, output_of
+from tools.checks import kernel_table
+from tools.release.__main__ import (
+    archives_of_tree,
+    check_changelog,
+    check_clean,
+    cuda_kernels_of_tree,
+    output_of,
+)
 from tools.release.bill_of_materials import bill_of_materials
 
 from lopa.runtime.cpu_kernels.kernel_library import kernel_status
@@ -79,19 +86,28 @@ import lopa
 from lopa.runtime import Decoder
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.cpu_kernels.kernel_library import kernel_status
+from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
 assert lopa.__file__.startswith(sys.argv[1]), lopa.__file__
+sys.modules["triton"] = None
 with Decoder.open(sys.argv[2], threads=1) as decoder:
     result = decoder.generate("Question: 2 + 3?\\nAnswer:", decoder.config(max_new_tokens=16))
-    print(cpu_form(decoder.bundle), result.tokens, kernel_status(), sep="|")
+    found = kernels_for_target("sm90")
+    print(cpu_form(decoder.bundle), result.tokens, kernel_status(), getattr(found, "name", found), sep="|")
 """
 
 
 @pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def cuda_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the kernels for CUDA, compiled for all GPUs."""
+    return cuda_kernels_of_tree(PROJECT, tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory, cuda_kernels: Path) -> tuple[Path, Path]:
     """Return the wheel and the source archive of this commit."""
     programs, folder = release_program("python").parent, tmp_path_factory.mktemp("first")
     output_of("git", "clone", "--quiet", PROJECT, folder / "tree")
-    return archives_of_tree(folder / "tree", folder / "made", EPOCH, programs)
+    return archives_of_tree(folder / "tree", folder / "made", EPOCH, programs, cuda_kernels)
 
 
 def decoded(archive: Path, bundle: Path, site: Path, **variables: str) -> list[str]:
@@ -102,10 +118,12 @@ def decoded(archive: Path, bundle: Path, site: Path, **variables: str) -> list[s
 
 
 @pytest.mark.release
-def test_two_builds_of_this_project_give_the_same_wheel(archives: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_builds_of_this_project_give_the_same_wheel(
+    archives: tuple[Path, Path], cuda_kernels: Path, tmp_path: Path
+) -> None:
     programs = release_program("python").parent
     output_of("git", "clone", "--quiet", PROJECT, tmp_path / "second one")
-    wheel, _ = archives_of_tree(tmp_path / "second one", tmp_path / "made", EPOCH, programs)
+    wheel, _ = archives_of_tree(tmp_path / "second one", tmp_path / "made", EPOCH, programs, cuda_kernels)
     assert wheel.name == archives[0].name
     assert sha256(wheel.read_bytes()).hexdigest() == sha256(archives[0].read_bytes()).hexdigest()
 
@@ -126,6 +144,9 @@ def test_an_index_accepts_the_wheel_and_it_contains_the_kernels(archives: tuple[
             assert len(library) > 10_000
             assert str(archives[0].parent.parent).encode() not in library
             assert str(Path.home()).encode() not in library
+        kernels = {Path(name).name: files.getinfo(name).file_size for name in files.namelist() if ".zip" in name}
+    assert set(kernels) == {f"{target}.zip" for target in kernel_table.read_table()}
+    assert sum(kernels.values()) < 25_000_000
 
 
 @pytest.mark.release
@@ -133,8 +154,9 @@ def test_an_index_accepts_the_wheel_and_it_contains_the_kernels(archives: tuple[
 def test_installed_archives_use_the_kernels(
     archives: tuple[Path, Path], kind: str, tiny_quantized: Path, tmp_path: Path
 ) -> None:
-    form, tokens, status = decoded(archives[kind != "wheel"], tiny_quantized, tmp_path / "site")
+    form, tokens, status, cuda = decoded(archives[kind != "wheel"], tiny_quantized, tmp_path / "site")
     assert (form, tokens, status) == ("mapped", "16", kernel_status())
+    assert cuda.startswith("sm_90" if kind == "wheel" else "this source installation has no compiled kernels")
 
 
 @pytest.mark.release
@@ -144,14 +166,15 @@ def test_a_release_without_the_kernels_fails(tmp_path: Path, monkeypatch: pytest
     output_of("git", "clone", "--quiet", PROJECT, tmp_path / "tree")
     programs = release_program("python").parent
     with pytest.raises(CheckFailedError, match=r"linux_x86_64\.whl has no lopa/runtime/cpu_kernels/_kernels\.abi3\.so"):
-        archives_of_tree(tmp_path / "tree", tmp_path / "made", EPOCH, programs)
+        archives_of_tree(tmp_path / "tree", tmp_path / "made", EPOCH, programs, tmp_path / "tree" / ".ci")
 
 
 @pytest.mark.release
 def test_the_source_archive_installs_without_a_compiler(
     archives: tuple[Path, Path], tiny_quantized: Path, tmp_path: Path
 ) -> None:
-    form, tokens, status = decoded(archives[1], tiny_quantized, tmp_path / "site", CC="/bin/false", CXX="/bin/false")
+    site = tmp_path / "site"
+    form, tokens, status, _ = decoded(archives[1], tiny_quantized, site, CC="/bin/false", CXX="/bin/false")
     assert form == "packed"
     assert tokens == "16"
     assert status.startswith("not built: Command '/bin/false' returned")
