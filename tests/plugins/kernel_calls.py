@@ -129,3 +129,10 @@ def variants_of_targets() -> dict[str, tuple[list[str], int]]:
     from lopa.plugins.kernels.variants import MAX_SHARED_KIB, variants
 
     return {name: (list(variants(target.number)), MAX_SHARED_KIB[target.number]) for name, target in TARGETS.items()}
+
+
+def argument_names() -> dict[str, list[str]]:
+    """Return the names of each kernel's arguments in order, without constants."""
+    from lopa.plugins.kernels.variants import KERNELS
+
+    return {name: list(kernel.arg_names)[: len(types)] for name, (kernel, types) in KERNELS.items()}

@@ -6,6 +6,8 @@ raises.
 """
 
 import ctypes
+import dis
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +109,7 @@ def branch_attention(launch: Launch) -> None:
     query, key, value, past_key, past_value, window_mask, prefix_mask, rows, tasks, chunks, count, output, scratch = (
         launch.arguments[:13]
     )
-    heads, kv_heads, size, width, chunk_rows, head_stride, scale = launch.arguments[13:]
+    heads, kv_heads, size, width, chunk_rows, past_head_stride, scale = launch.arguments[13:]
     dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
     assert launch.y == kv_heads
     assert 1 <= launch.x <= count
@@ -145,8 +147,8 @@ def branch_attention(launch: Launch) -> None:
         packed = np.arange(own_begin, own_end)
         for head in range(kv_heads):
             past = [
-                array(address, dtype, int(cache[chunk]) + (head * head_stride + stop * size))[
-                    int(cache[chunk]) + head * head_stride + begin * size :
+                array(address, dtype, int(cache[chunk]) + (head * past_head_stride + stop * size))[
+                    int(cache[chunk]) + head * past_head_stride + begin * size :
                 ].reshape(-1, size)
                 for address in (past_key, past_value)
             ]
@@ -198,36 +200,40 @@ def swiglu(launch: Launch) -> None:
 
 
 def statistics_partials(launch: Launch) -> None:
-    logits, temperature, rows_each, vocabulary, columns, *outputs = launch.arguments
+    logits, temperature, rows_per_temperature, vocabulary, columns_per_split = launch.arguments[:5]
+    greatest_of_splits, total_of_splits, weighted_of_splits, ids, values = launch.arguments[5:]
     dtype, top = FLOATS[launch.constants[0]], int(launch.constants[1])
     rows, splits = launch.x, launch.y
-    assert (splits - 1) * columns < vocabulary <= splits * columns
-    assert rows % rows_each == 0
-    divisors = np.repeat(array(temperature, np.float32, rows // rows_each), rows_each)[:, None]
+    assert (splits - 1) * columns_per_split < vocabulary <= splits * columns_per_split
+    assert rows % rows_per_temperature == 0
+    divisors = array(temperature, np.float32, rows // rows_per_temperature).repeat(rows_per_temperature)[:, None]
     numbers = array(logits, dtype, rows, vocabulary).astype(np.float32) / divisors
-    greatest, total, weighted = (array(each, np.float32, rows, splits) for each in outputs[:3])
-    ids, values = (
-        array(each, kind, rows, splits, top) for each, kind in zip(outputs[3:], (np.int32, np.float32), strict=True)
+    greatest, total, weighted = (
+        array(each, np.float32, rows, splits) for each in (greatest_of_splits, total_of_splits, weighted_of_splits)
     )
+    found, best = array(ids, np.int32, rows, splits, top), array(values, np.float32, rows, splits, top)
     for split in range(splits):
-        part = numbers[:, split * columns : (split + 1) * columns]
+        part = numbers[:, split * columns_per_split : (split + 1) * columns_per_split]
         peak = part.max(-1, keepdims=True)
         weights = np.exp(part - peak)
         greatest[:, split], total[:, split] = peak[:, 0], weights.sum(-1)
         weighted[:, split] = (weights * (part - peak)).sum(-1)
         order = np.argsort(-part, axis=-1, kind="stable")[:, :top]
-        ids[:, split] = -1
-        ids[:, split, : order.shape[1]] = order + split * columns
-        values[:, split] = -np.inf
-        values[:, split, : order.shape[1]] = np.take_along_axis(part, order, -1)
+        found[:, split] = -1
+        found[:, split, : order.shape[1]] = order + split * columns_per_split
+        best[:, split] = -np.inf
+        best[:, split, : order.shape[1]] = np.take_along_axis(part, order, -1)
 
 
 def statistics_merge(launch: Launch) -> None:
-    greatest, total, weighted, ids, values, splits, topk_ids, topk_logprobs, entropy = launch.arguments
+    greatest_of_splits, total_of_splits, weighted_of_splits, ids, values, splits = launch.arguments[:6]
+    topk_ids, topk_logprobs, entropy = launch.arguments[6:]
     rows, top = launch.x, int(launch.constants[0])
     assert launch.y == 1
     assert 1 <= splits <= 32
-    peaks, totals, sums = (array(each, np.float32, rows, splits) for each in (greatest, total, weighted))
+    peaks, totals, sums = (
+        array(each, np.float32, rows, splits) for each in (greatest_of_splits, total_of_splits, weighted_of_splits)
+    )
     peak = peaks.max(-1, keepdims=True)
     factors = np.exp(peaks - peak)
     whole = (totals * factors).sum(-1)
@@ -243,7 +249,7 @@ def statistics_merge(launch: Launch) -> None:
 
 
 def commit(launch: Launch) -> None:
-    raise NotImplementedError(f"rows of caches are copied by the stand-in runtime: {launch}")
+    raise NotImplementedError(f"rows of caches are copied by the stand-in driver: {launch}")
 
 
 KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
@@ -270,6 +276,12 @@ def launch_of_addresses(variant: str, grid: tuple[int, int, int], addresses: Any
     return Launch(*grid, tuple(constants), arguments)
 
 
-def argument_bytes(variant: str) -> list[int]:
-    """Return the bytes of each argument, to compare with those that the compiled kernel states."""
-    return [ctypes.sizeof(_TYPES[kind]) for kind in KERNELS[variant.split(".")[0]][0]]
+def unpacked_names(reference: Callable[..., None], kernel: str) -> list[str]:
+    """Return how the reference of a kernel names its arguments, in the order in which it unpacks them."""
+    stores = (each.argval for each in dis.get_instructions(reference) if each.opname in ("STORE_FAST", "STORE_DEREF"))
+    return list(itertools.islice(stores, len(KERNELS[kernel][0])))
+
+
+def argument_bytes(kernel: str) -> list[int]:
+    """Return the bytes of each argument."""
+    return [ctypes.sizeof(_TYPES[kind]) for kind in KERNELS[kernel][0]]

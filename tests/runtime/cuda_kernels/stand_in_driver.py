@@ -72,7 +72,7 @@ class StandInDriver:
             self.launches[variant] += 1
             launch = launch_of_addresses(variant, (x, y, z), arguments)
             if variant.startswith("commit."):
-                self._commit(stream, launch)
+                self.commit(stream, launch)
             else:
                 KERNELS[variant.partition(".")[0]][1](launch)
         except Exception:
@@ -80,23 +80,23 @@ class StandInDriver:
             return _ILLEGAL_ADDRESS
         return 0
 
-    def _commit(self, stream: int | None, launch: Launch) -> None:
+    def commit(self, stream: int | None, launch: Launch) -> None:
         """Enqueue the copies of commit_kernel on the stand-in runtime, in whose memory caches are."""
-        table, window, slot, width, prefix, offset, count, heads, words = launch.arguments
-        cudart, row = self._cudart, int(launch.constants[0]) * words
+        addresses, window, slot, width, prefix, offset, count, kv_heads, size = launch.arguments
+        cudart, row = self._cudart, int(launch.constants[0]) * size
         assert stream is not None
-        assert launch.y == heads
+        assert launch.y == kv_heads
         assert 0 < count <= 8 * launch.z < count + 8
         device = cudart.stream_device(stream)
 
         def work() -> None:
-            pairs = cudart.view(table, 16 * launch.x).view(np.int64).reshape(launch.x, 2)
+            pairs = cudart.view(addresses, 16 * launch.x).view(np.int64).reshape(launch.x, 2)
             for source, target in pairs.tolist():
-                for head in range(heads):
-                    start = source + (window * heads + head) * width * row
-                    to = target + ((slot * heads + head) * prefix + offset) * row
+                for head in range(kv_heads):
+                    start = source + (window * kv_heads + head) * width * row
+                    to = target + ((slot * kv_heads + head) * prefix + offset) * row
                     for address in (start, to):
                         assert cudart.device_of(address, count * row) == device, "memory of another device"
                     cudart.view(to, count * row)[:] = cudart.view(start, count * row)
 
-        cudart.enqueue(stream, work, (table,))
+        cudart.enqueue(stream, work, (addresses,))

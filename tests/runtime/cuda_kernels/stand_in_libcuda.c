@@ -89,9 +89,9 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
     return launch_kernel(kernel->image, x, y, z, stream, arguments);
 }
 
-// Devices: four of the compute capability 9.0, with 80 GiB.
+// Devices: eight of the compute capability 9.0, with 80 GiB.
 int cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
-int cuDeviceGetCount(int* count) { return *count = 4, SUCCESS; }
+int cuDeviceGetCount(int* count) { return *count = 8, SUCCESS; }
 int cuDeviceGet(int* device, int number) { return *device = number, SUCCESS; }
 int cuDeviceGetName(char* name, int size, int device) { return (void)device, strncpy(name, "stand-in", size), SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) { return (void)device, *value = attribute == 75 ? 9 : 0, SUCCESS; }

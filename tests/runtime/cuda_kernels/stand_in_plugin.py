@@ -34,7 +34,7 @@ VARIANTS = (
 def stand_in_machine() -> Iterator[StandInDriver]:
     """Install the stand-ins for the whole run. At the end, no reference may have refused a launch."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        cudart = StandInCudart()
+        cudart = StandInCudart(devices=8)
         driver = StandInDriver(Path(folder), cudart)
         path = Path(folder) / "sm_90.zip"
         program = f"from {COMPILER} import write_archive; write_archive({path!r}, 'sm_90', 1, {VARIANTS!r})"

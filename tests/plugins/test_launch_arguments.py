@@ -1,0 +1,34 @@
+"""The references of the stand-in driver take the arguments that the kernels take: names, order and sizes.
+
+The host library passes arguments by position, and the stand-in driver unpacks them by position.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.plugins import kernel_calls
+from tests.plugins.conftest import Kernels
+from tests.runtime.cuda_kernels.launched_kernels import KERNELS, argument_bytes, unpacked_names
+from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
+from tools.checks.kernel_table import index_of_archive
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is available on Linux only")
+_POINTERS = [8, 8]
+"""What Triton adds."""
+
+
+def test_names_and_order(compiler: Kernels) -> None:
+    references = {name: reference for name, (_, reference) in KERNELS.items()} | {"commit": StandInDriver.commit}
+    found = {name: unpacked_names(reference, name) for name, reference in references.items()}
+    assert found == compiler(kernel_calls.argument_names)
+
+
+def test_sizes(compiler: Kernels, tmp_path: Path) -> None:
+    first = {"rms_norm.fp32.1024", "split_rotary.fp32.64", "branch_attention.fp32.64", "attention_merge.fp32.64"}
+    names = first | {"swiglu.fp32", "statistics_partials.fp32.8", "statistics_merge.8", "commit.8"}
+    compiler(kernel_calls.write_archive, tmp_path / "sm_90.zip", "sm_90", sorted(names))
+    compiled = index_of_archive(tmp_path / "sm_90.zip")["kernels"]
+    assert {name.partition(".")[0]: entry["parameters"] for name, entry in compiled.items()} == {
+        name: argument_bytes(name) + _POINTERS for name in KERNELS
+    }
