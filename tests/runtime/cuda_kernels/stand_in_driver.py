@@ -66,6 +66,10 @@ class StandInDriver:
         """Make a device current."""
         self._functions.stand_in_set_device(number)
 
+    def set_capturing(self, value: bool) -> None:
+        """Say whether a CUDA graph is captured, during which no kernel can be loaded."""
+        self._functions.stand_in_set_capturing(int(value))
+
     def _run(self, image: int, x: int, y: int, z: int, stream: int | None, arguments: Any) -> int:
         try:
             variant = self._variants[image]

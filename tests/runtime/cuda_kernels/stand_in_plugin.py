@@ -6,7 +6,6 @@ decodes all recordings through the twin for CUDA, the host library, its task lis
 compiled kernels (their references run), and ONNX Runtime's CUDA memory and streams.
 """
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,19 +14,12 @@ from pathlib import Path
 import pytest
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_ort import StandInOrt
+from tests.runtime.cuda_kernels.compiled_sample import compiled_sample
 from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
 
 from lopa.runtime.cuda import cuda_operators
 from lopa.runtime.cuda.cuda_calls import MODULE
 from lopa.runtime.cuda_kernels.kernel_archive import archive_of_file
-
-COMPILER = "lopa.plugins.kernels.archive"
-VARIANTS = (
-    *("rms_norm.fp32.1024", "rms_norm.fp32.skip.1024", "split_rotary.fp32.64", "split_rotary.fp32.norm.64"),
-    *("branch_attention.fp32.64", "attention_merge.fp32.64", "swiglu.fp32"),
-    *("statistics_partials.fp32.8", "statistics_merge.8", "commit.8"),
-)
-"""Kernels of the tests' networks. ONNX Runtime's CPU provider computes these in float32."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,11 +28,7 @@ def stand_in_machine() -> Iterator[StandInDriver]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         cudart = StandInCudart(devices=8)
         driver = StandInDriver(Path(folder), cudart)
-        path = Path(folder) / "sm_90.zip"
-        program = f"from {COMPILER} import write_archive; write_archive({path!r}, 'sm_90', 1, {VARIANTS!r})"
-        program = f"from pathlib import PosixPath; {program}"
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
-        archive = archive_of_file(path)
+        archive = archive_of_file(compiled_sample(Path(folder)))
         driver.watch(archive.kernels)
         patch.setattr(cuda_operators, "kernels_for_target", lambda _: archive)
         patch.setitem(sys.modules, MODULE, cudart)

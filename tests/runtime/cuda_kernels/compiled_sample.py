@@ -1,0 +1,24 @@
+"""Real cubins for tests with the stand-in driver."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+COMPILER = "lopa.plugins.kernels.archive"
+VARIANTS = (
+    *("rms_norm.fp32.1024", "rms_norm.fp32.skip.1024", "split_rotary.fp32.64", "split_rotary.fp32.norm.64"),
+    *("branch_attention.fp32.64", "attention_merge.fp32.64", "swiglu.fp32"),
+    *("statistics_partials.fp32.8", "statistics_merge.8", "commit.8"),
+)
+"""Kernels of the tests' networks. ONNX Runtime's CPU provider computes these in float32."""
+
+
+def compiled_sample(folder: Path) -> Path:
+    """Compile VARIANTS for the compute capability 9.0 with Triton. Return their archive."""
+    path = folder / "sm_90.zip"
+    program = (
+        f"from pathlib import Path; from {COMPILER} import write_archive; "
+        f"write_archive(Path({str(path)!r}), 'sm_90', 1, {VARIANTS!r})"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
+    return path
