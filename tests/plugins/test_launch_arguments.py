@@ -15,7 +15,7 @@ from tools.checks.kernel_table import index_of_archive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is available on Linux only")
 _POINTERS = [8, 8]
-"""What Triton adds."""
+"""Arguments that Triton adds."""
 
 
 def test_names_and_order(compiler: Kernels) -> None:

@@ -61,5 +61,6 @@ def test_small_forwards_have_more_programs() -> None:
     """16 programs of 132 multiprocessors are busy without parts (docs/measurements/gpu.md)."""
     work = attention_work([512], Sizes(1, 1, 32, 512, wanted=1), HEADS[0])
     assert len(work.tasks) * HEADS[0].kv_heads == 64
-    large = attention_work([512], Sizes(1, 8, 64, 512, wanted=1), HEADS[0])
-    assert len(large.merges) == 0
+    for branches, prefix, merges in ((4, 512, 0), (8, 512, 0), (4, 2048, 29)):
+        large = attention_work([prefix], Sizes(1, branches, 64, prefix, wanted=1), HEADS[0])
+        assert len(large.merges) == merges, "parts write sums that cost more than they save"

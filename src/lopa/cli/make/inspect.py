@@ -15,10 +15,18 @@ from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import EngineKind
-from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts, SpecialTokens, scale_name
+from lopa.runtime.bundle.manifest import (
+    GraphTwin,
+    Manifest,
+    MixtureOfExperts,
+    ModelDimensions,
+    SpecialTokens,
+    scale_name,
+)
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.cuda.cuda_operators import unsupported_size
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig, reason_against_lookahead
 from lopa.runtime.options import DecodingParams
@@ -105,7 +113,7 @@ def _summary(bundle: Bundle) -> str:
         ),
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
-        *((f"for {each.provider}", f"{each.graph}  replaces {each.source}") for each in manifest.twins),
+        *((f"for {each.provider}", _twin(each, model)) for each in manifest.twins),
         ("decoding", _decoding(manifest.params())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *(
@@ -120,6 +128,11 @@ def _summary(bundle: Bundle) -> str:
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
     ]
     return "\n".join(f"{name:11} {value}" for name, value in rows)
+
+
+def _twin(twin: GraphTwin, model: ModelDimensions) -> str:
+    reason = unsupported_size(model) if twin.provider == "cuda" else None
+    return f"{twin.graph}  replaces {twin.source}" + ("" if reason is None else f"; not used: no kernels for {reason}")
 
 
 def _special(tokens: SpecialTokens) -> str:

@@ -1,5 +1,6 @@
 """Choice of the graph on "cuda:N": the twin with this project's operators, or the plain graph, and why."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, attention_work
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
 from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
+from lopa.runtime.errors import EngineFailedError
 
+_log = logging.getLogger(__name__)
 _MAX_HEAD_SIZE = 256
 _MULTIPLE = 16
 """Sizes of rows are multiples, as the kernels load 16 numbers at once."""
@@ -33,7 +36,7 @@ class CudaOperators:
 def loaded_library(device: int) -> CudaLibrary | str:
     """Return the library with its kernels loaded for a device, whose context is current, or why it cannot be used.
 
-    Raises MissingBackendError if the driver or the device is missing, and EngineFailedError if the driver rejects them.
+    Raises MissingBackendError if the driver or the device is missing.
     """
     library = cuda_library()
     if library is None:
@@ -47,7 +50,11 @@ def loaded_library(device: int) -> CudaLibrary | str:
             f"the driver supports CUDA {_cuda(found.cuda)}, and the kernels for {archive.name} need "
             f"{_cuda(archive.cuda)}: install driver {archive.driver} or newer"
         )
-    library.load(device, archive.kernels)
+    try:
+        library.load(device, archive.kernels)
+    except EngineFailedError as error:
+        _log.warning("%s; %s", error.received, error.remedy)
+        return error.received
     return library
 
 
@@ -60,7 +67,7 @@ def cuda_operators(bundle: Bundle, library: CudaLibrary | str) -> CudaOperators 
     graph = bundle.twin("cuda")
     if twin is None or graph is None:
         return "the bundle has no graph with them; export the checkpoint again"
-    reason = _unsupported(bundle.manifest.dimensions)
+    reason = unsupported_size(bundle.manifest.dimensions)
     if reason is not None:
         return f"they do not support {reason}"
     return library if isinstance(library, str) else CudaOperators(graph, twin, library)
@@ -76,8 +83,8 @@ def heads_of_model(dimensions: ModelDimensions) -> AttentionHeads:
     return AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
 
 
-def _unsupported(dimensions: ModelDimensions) -> str | None:
-    """Return the size of the model for which there is no kernel, or None."""
+def unsupported_size(dimensions: ModelDimensions) -> str | None:
+    """Return the size of the model for which there is no kernel, e.g. "heads of 512, only up to 256", or None."""
     if dimensions.head_size > _MAX_HEAD_SIZE:
         return f"heads of {dimensions.head_size}, only up to {_MAX_HEAD_SIZE}"
     if dimensions.heads // dimensions.kv_heads > PAIRS:

@@ -20,6 +20,8 @@ _PART_COLUMNS = 128
 """Granularity of parts of the prefix, a multiple of the kernel's columns per step."""
 _PROGRAMS = 128
 """Programs of a request from which its prefix is not split: about as many as a large GPU runs at once."""
+_COLUMNS_PER_PROGRAM = 4
+"""Least columns of a part for each program of the request: parts of many programs write more sums than they save."""
 _CACHED_SHAPES = 256
 
 Int32 = npt.NDArray[np.int32]
@@ -110,4 +112,5 @@ def _tiles_of_rows(rows: int, heads: AttentionHeads) -> list[tuple[int, int]]:
 
 def _most_parts(prefix: int, programs: int) -> int:
     """Return into how many parts a prefix is split at most, to make about _PROGRAMS programs out of `programs`."""
-    return max(1, min(-(-_PROGRAMS // max(programs, 1)), prefix // _PART_COLUMNS))
+    columns = max(_PART_COLUMNS, _COLUMNS_PER_PROGRAM * programs)
+    return max(1, min(-(-_PROGRAMS // max(programs, 1)), prefix // columns))

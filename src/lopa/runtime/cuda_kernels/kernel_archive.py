@@ -23,7 +23,7 @@ from lopa.runtime.cuda_kernels.cuda_library import LaunchableKernel
 
 FORMAT = 1
 TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
-"""Compute capabilities with images of their own. Others use PTX, which their driver compiles."""
+"""Compute capabilities with images of their own. Others above the first use PTX, which their driver compiles."""
 COMMIT_ROWS = 8
 """Rows per program of the commit kernel."""
 _HOST_CONSTANTS = {"commit": ("ROWS", COMMIT_ROWS), "swiglu": ("BLOCK", 1024), "statistics_merge": ("PLACES", 32)}
@@ -55,6 +55,8 @@ class KernelArchive:
 def kernels_for_target(architecture: str) -> KernelArchive | str:
     """Return the kernels for an architecture, e.g. "sm90", or the reason why there are none."""
     number = int(architecture.removeprefix("sm"))
+    if number < min(TARGETS):
+        return f"this GPU has compute capability {number / 10:g}, and they need {min(TARGETS) / 10:g} or newer"
     name = f"sm_{number}" if number in TARGETS else "compute_80"
     path = _FOLDER / f"{name}.zip"
     if path.exists():

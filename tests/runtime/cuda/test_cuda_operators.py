@@ -1,0 +1,104 @@
+"""The graph with our operators runs where it can. Otherwise the plain graph runs, with a reason that users can read."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from tests.cli.command import lopa_export
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.cuda import cuda_operators
+from lopa.runtime.cuda.cuda_operators import CudaOperators, loaded_library, unsupported_size
+from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
+from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target
+from lopa.runtime.errors import EngineFailedError
+
+GPU = CudaDevice(0, "a GPU", "9.0", 80 << 30, 12040)
+ARCHIVE = KernelArchive("sm_90", {}, 12000, "525.60.13")
+
+
+class Library(CudaLibrary):
+    """A library whose kernels load or fail."""
+
+    def __init__(self, error: EngineFailedError | None = None) -> None:
+        object.__setattr__(self, "error", error)
+
+    def load(self, device: int, kernels: Any) -> None:  # noqa: ARG002
+        if (error := getattr(self, "error", None)) is not None:
+            raise error
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let a GPU, its kernels and the library be found."""
+    monkeypatch.setattr(cuda_operators, "cuda_device", lambda _: GPU)
+    monkeypatch.setattr(cuda_operators, "kernels_for_target", lambda _: ARCHIVE)
+    monkeypatch.setattr(cuda_operators, "cuda_library", Library)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({}, None),
+        ({"head_size": 512}, "heads of 512, only up to 256"),
+        ({"heads": 65, "kv_heads": 1}, "65 query heads per key-value head, only up to 64"),
+        ({"hidden_size": 200}, "rows of 200 numbers, only multiples of 16"),
+        ({"intermediate_size": 24}, "rows of 24 numbers, only multiples of 16"),
+        ({"head_size": 40}, "rows of 40 numbers, only multiples of 16"),
+    ],
+)
+def test_sizes_without_a_kernel(sizes: dict[str, int], expected: str | None, tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    dimensions = structs.replace(bundle.manifest.dimensions, **sizes)
+    assert unsupported_size(dimensions) == expected
+    found = cuda_operators.cuda_operators(
+        replace(bundle, manifest=structs.replace(bundle.manifest, dimensions=dimensions)), Library()
+    )
+    if expected is None:
+        assert isinstance(found, CudaOperators)
+        assert found.graph.name == "model.cuda.onnx"
+    else:
+        assert found == f"they do not support {expected}"
+
+
+def test_bundles_without_the_graph(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    older = replace(bundle, manifest=structs.replace(bundle.manifest, twins=()))
+    assert cuda_operators.cuda_operators(older, Library()) == (
+        "the bundle has no graph with them; export the checkpoint again"
+    )
+    assert cuda_operators.cuda_operators(bundle, "no kernels") == "no kernels"
+
+
+def test_inspect_names_the_graph(tiny_bundle: Path) -> None:
+    assert "\nfor cuda    model.cuda.onnx  replaces model.onnx\n" in lopa_export("inspect", tiny_bundle).stdout
+
+
+def test_gpus_without_kernels(gpu: pytest.MonkeyPatch) -> None:
+    assert isinstance(loaded_library(0), CudaLibrary)
+    gpu.setattr(cuda_operators, "kernels_for_target", lambda _: replace(ARCHIVE, cuda=13000, driver="580.65.06"))
+    assert loaded_library(0) == (
+        "the driver supports CUDA 12.4, and the kernels for sm_90 need 13.0: install driver 580.65.06 or newer"
+    )
+    gpu.setattr(cuda_operators, "kernels_for_target", lambda _: "there are none")
+    assert loaded_library(0) == "there are none"
+    gpu.setattr(cuda_operators, "cuda_library", lambda: None)
+    assert isinstance(loaded_library(0), str)
+
+
+def test_a_driver_that_rejects_the_kernels(gpu: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The plain graph runs, and a warning says so."""
+    error = EngineFailedError("the kernels cannot be loaded: why", expected="a driver", remedy="update the driver")
+    gpu.setattr(cuda_operators, "cuda_library", lambda: Library(error))
+    with caplog.at_level(logging.WARNING):
+        assert loaded_library(0) == "the kernels cannot be loaded: why"
+    assert caplog.messages == ["the kernels cannot be loaded: why; update the driver"]
+
+
+def test_old_gpus_have_no_kernels() -> None:
+    assert kernels_for_target("sm75") == "this GPU has compute capability 7.5, and they need 8 or newer"
