@@ -14,8 +14,7 @@ PROMETHEUS := .prometheus
 WEB := web
 CHROMIUM := .chromium
 BUNDLERS := .bundlers
-KERNELS := src/lopa/runtime/cpu_kernels
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/lopa/runtime/*_kernels/*.cpp src/lopa/runtime/*_kernels/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
