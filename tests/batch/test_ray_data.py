@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,22 @@ def table_of(folder: Path) -> Any:
     return pyarrow.dataset.dataset(str(folder)).to_table()
 
 
+def wait_for_processes(variable: str) -> None:
+    """Wait until no process has this variable. A killed run's workers write for seconds, also files that a run which
+    continues has removed.
+    """
+    end = time.monotonic() + 120
+    while any(variable.encode() in content for content in environments()):
+        assert time.monotonic() < end, "the workers of the interrupted run do not end"
+        time.sleep(0.1)
+
+
+def environments() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            yield path.read_bytes()
+
+
 def whole_files(folder: Path) -> list[Path]:
     """Return the files in `folder` that were written to their end."""
     return [
@@ -167,9 +184,10 @@ def test_an_interrupted_run_continues_after_the_written_rows(
     for part in range(6):  # a block for each file
         write_lines(folder / f"{part}.jsonl", lines()[part * 8 : part * 8 + 8])
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LOPA_INTERRUPTED_RUN": str(tmp_path)}
     command = [sys.executable, "-c", INTERRUPTED, *map(str, (folder, out, bundle, checkpoint))]
     assert subprocess.run(command, env=environment, capture_output=True).returncode == 9
+    wait_for_processes(f"LOPA_INTERRUPTED_RUN={tmp_path}")
     before = {path: path.stat().st_mtime_ns for path in whole_files(out)}
     assert 0 < len(before) < 6
     assert list(checkpoint.rglob("*.parquet"))
