@@ -111,7 +111,10 @@ def _compiled_archive(name: str) -> KernelArchive | str:
     path = kept / f"{digest}-{name}.zip"
     if path.exists():
         return archive_of_file(path)
-    kept.mkdir(parents=True, exist_ok=True)
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"Triton's kernels cannot be kept: {error}"
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         processes = str(os.cpu_count() or 1)
         command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]

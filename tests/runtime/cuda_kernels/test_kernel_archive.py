@@ -1,0 +1,78 @@
+"""Archives of kernels: those of a wheel, and those that Triton compiles for a source installation."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lopa.runtime.cuda_kernels import kernel_archive
+from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target, kernels_status
+
+ENTRY = {"file": "a", "entry": "e", "threads": 128, "shared": 0, "parameters": [8] * 9, "constants": {"BLOCK": 1024}}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a wheel's archives, which is empty."""
+    kernels_for_target.cache_clear()
+    monkeypatch.setattr(kernel_archive, "_FOLDER", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def write_archive(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        index = {"format": 1, "target": path.stem, "cuda": 12000, "driver": "525", "kernels": {"swiglu.bf16": ENTRY}}
+        archive.writestr("index.json", json.dumps(index))
+        archive.writestr("a", b"image")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"), [("sm90", "sm_90"), ("sm121", "sm_121"), ("sm87", "compute_80"), ("sm110", "compute_80")]
+)
+def test_a_gpu_has_its_archive_or_ptx(folder: Path, architecture: str, name: str) -> None:
+    for target in ("sm_90", "sm_121", "compute_80"):
+        write_archive(folder / f"{target}.zip")
+    found = kernels_for_target(architecture)
+    assert isinstance(found, KernelArchive)
+    assert (found.name, found.kernels["swiglu.bf16"].image) == (name, b"image\0")
+    assert kernels_status() == "compiled for compute_80, sm_121, sm_90"
+
+
+def test_a_source_installation_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_archive, "find_spec", lambda _: None)
+    expected = "this source installation has no compiled kernels; install Triton to compile them, or a wheel"
+    assert kernels_for_target("sm90") == expected
+    assert kernels_status().startswith("none, so ONNX Runtime's kernels are used")
+
+
+def test_kernels_that_cannot_be_kept_or_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    (folder / "cache").write_text("a file")
+    assert str(kernels_for_target("sm80")).startswith("Triton's kernels cannot be kept: ")
+    (folder / "cache").unlink()
+    monkeypatch.setattr(kernel_archive, "_COMPILER", "lopa.none_such")
+    assert "No module named lopa.none_such" in str(kernels_for_target("sm89"))
+    assert not list((folder / "cache").rglob("*.zip"))
+
+
+@pytest.mark.slow
+def test_compiled_kernels_are_kept(folder: Path) -> None:
+    """The real compiler runs once for a target. The oldest archives are removed."""
+    pytest.importorskip("triton", reason="needs Triton")
+    kept = folder / "cache" / "lopa-export" / "cuda_kernels"
+    for number in range(5):
+        write_archive(kept / f"old{number}.zip")
+        os.utime(kept / f"old{number}.zip", (number, number))
+    first = kernels_for_target("sm90")
+    assert isinstance(first, KernelArchive)
+    assert len(first.kernels) == 70
+    (path,) = kept.glob("*sm_90.zip")
+    made = path.stat().st_mtime_ns
+    kernels_for_target.cache_clear()
+    assert kernels_for_target("sm90") == first
+    assert path.stat().st_mtime_ns == made
+    assert sorted(each.name for each in kept.iterdir()) == [path.name, "old2.zip", "old3.zip", "old4.zip"]
