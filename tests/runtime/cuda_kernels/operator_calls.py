@@ -1,9 +1,11 @@
-"""Program that prints how the operators of lopa.cuda and their host library refuse calls, as JSON.
+"""Program that calls the operators of lopa.cuda in ONNX Runtime, with the stand-in for NVIDIA's driver.
 
-It runs in a process of its own, with the stand-in for NVIDIA's driver.
+It writes the results of right calls to the file that its argument names (npz), and prints the errors of wrong ones as
+JSON. It runs in a process of its own.
 """
 
 import json
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda_kernels.compiled_sample import compiled_sample
 from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
 
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads, attention_work
 from lopa.runtime.cuda_kernels.kernel_archive import archive_of_file
 
 FLOAT, BOOL, INT32, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
@@ -31,6 +35,54 @@ LISTS = [np.zeros(shape, np.int32) for shape in ((2, 3), (1, 8), (0, 4))] + [np.
 ATTENTION: list[Any] = [QUERY, ROWS, ROWS, PAST, PAST, PREFIX, MASK, *LISTS]
 LOGITS = np.ones((1, 1, 2, 32), np.float32)
 TEMPERATURE = np.ones(1, np.float32)
+
+
+RNG = np.random.default_rng(62)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape, np.float32)
+
+
+SIZES = Sizes(requests=2, branches=2, window=5, prefix=640, wanted=1)
+LENGTHS = [600, 64]
+"""Cached rows. The first request's are split into parts."""
+WORK = attention_work(LENGTHS, SIZES, AttentionHeads(4, 2, 16))
+WINDOWS = RNG.random((2, 2, 5, 5)) < 0.6
+CACHED = np.arange(640) < np.array(LENGTHS)[:, None]
+TURNED = np.cos(normal(4, 5, 4)), np.sin(normal(4, 5, 4))
+OWN = [normal(2, 2, 2, 5, 16), normal(2, 2, 2, 5, 16), normal(2, 2, 640, 16), normal(2, 2, 640, 16)]
+RIGHT: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
+    "norm": ("RmsNorm", {"epsilon": 0.5}, [normal(3, 48), normal(48)], 1),
+    "sum and norm": ("SkipRmsNorm", {"epsilon": 0.5}, [normal(2, 3, 720), normal(2, 3, 720), normal(720)], 2),
+    "fused rotary": (
+        "SplitRotary",
+        HEADS,
+        [normal(4, 5, 128), WINDOWS, *TURNED, None, None, normal(128)],
+        3,
+    ),
+    "rotary with norms": (
+        "SplitRotary",
+        HEADS | {"epsilon": 0.5},
+        [normal(4, 5, 64), WINDOWS, *TURNED, normal(4, 5, 32), normal(4, 5, 32), None, normal(16), normal(16)],
+        3,
+    ),
+    "attention": (
+        "BranchAttention",
+        HEADS,
+        [normal(4, 5, 64), *OWN, CACHED, WINDOWS, WORK.rows, WORK.tasks, WORK.merges, WORK.chunks],
+        1,
+    ),
+    "fused product": ("SwiGlu", {}, [normal(2, 3, 4096)], 1),
+    "product": ("SwiGlu", {}, [normal(6, 1040), normal(6, 1040)], 1),
+    "statistics": (
+        "TokenStatistics",
+        {"candidates": 8},
+        [4 * normal(2, 2, 3, 9001), np.array([0.5, 2.0], np.float32)],
+        3,
+    ),
+}
+"""Operator, attributes, inputs and number of compared outputs by name."""
 
 
 def changed(inputs: list[Any], place: int, value: Any) -> list[Any]:
@@ -63,11 +115,13 @@ CALLS: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
 }
 """Operator, attributes, inputs and number of outputs by name. Those with one word are right."""
 _TYPES = {"float32": FLOAT, "bool": BOOL, "int32": INT32, "int64": INT64}
+_COUNTS = {"BranchAttention": 2, "TokenStatistics": 4}
+"""Outputs, where the last is a workspace."""
 _OUTPUTS = {"TokenStatistics": (INT64, FLOAT, FLOAT, FLOAT)}
 
 
-def result(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs: list[Any], outputs: int) -> str:
-    """Run an operator. Return "" or the error."""
+def results(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs: list[Any], outputs: int) -> list[Any]:
+    """Run an operator and return its outputs."""
     names = ["" if each is None else f"in{index}" for index, each in enumerate(inputs)]
     found = [f"out{index}" for index in range(outputs)]
     node = helper.make_node(name, names, found, domain="lopa.cuda", **attributes)
@@ -87,8 +141,14 @@ def result(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs:
     options.log_severity_level = 4
     driver.library.add_operators(options)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found_arrays: list[Any] = session.run(None, values)
+    return found_arrays
+
+
+def error_of(driver: StandInDriver, *call: Any) -> str:
+    """Run an operator. Return "" or the error."""
     try:
-        session.run(None, values)
+        results(driver, *call)
     except Exception as error:
         return str(error)
     return ""
@@ -109,14 +169,19 @@ def main() -> None:
         found = {}
         for name, kernel in loads.items():
             found[name] = refused_load(driver, {**kernels, "swiglu.fp32": kernel})
-        found["before loading"] = result(driver, *CALLS["product"])
+        found["before loading"] = error_of(driver, *CALLS["product"])
         driver.set_capturing(True)
         found["in a capture"] = refused_load(driver, kernels)
         driver.set_capturing(False)
         driver.watch(kernels)
         driver.library.load(0, kernels)
         driver.set_capturing(True)  # forwards load nothing, so they can be captured
-        found |= {name: result(driver, *call) for name, call in CALLS.items()}
+        found |= {name: error_of(driver, *call) for name, call in CALLS.items()}
+        arrays = {}
+        for name, (operator, attributes, inputs, count) in RIGHT.items():
+            outputs = results(driver, operator, attributes, inputs, _COUNTS.get(operator, count))
+            arrays |= {f"{name} {index}": array for index, array in enumerate(outputs[:count])}
+        np.savez(sys.argv[1], **arrays)
         print(json.dumps(found | {"errors of references": driver.errors}))
 
 
