@@ -1,7 +1,7 @@
 """Measure this project on a GPU: forwards against the roofline and torch, tokens, steps, memory, export.
 
 Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dtype bf16].. [--like NAME]
-    [--stage checkpoint,export,check,decode,forward] [--limit-seconds S] [--rounds N]
+    [--stage programs,checkpoint,export,check,decode,kernels,forward] [--limit-seconds S] [--rounds N]
 
 The program creates a checkpoint with random weights and its bundle in the work folder. This takes 31 GB for dream-7b,
 and 15 GB for each further dtype. It writes gpu.json and gpu.md to DIR after every result, so an interrupted run keeps

@@ -1,14 +1,15 @@
 """State of one run of tools/gpu/report.py: settings, results so far, and remaining time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import gpu_machine_now
-from lopa.bench.gpu.markdown import markdown_from_results
+from lopa.bench.gpu.markdown import AIMS_BUSY, markdown_from_results
 from lopa.bench.gpu.results import (
     RESULTS_NAME,
     STAGES,
@@ -22,7 +23,6 @@ from lopa.bench.gpu.results import (
     write_results,
 )
 from lopa.export.weights.plan import Dtype
-from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_atomically
 from tools.checkpoint.likeness import Likeness
@@ -57,6 +57,8 @@ class Settings:
     """Seconds after which nothing new is started."""
     rounds: int = 20
     shapes: tuple[ForwardShape, ...] = SHAPES
+    profiled: tuple[ForwardShape, ...] = tuple(ForwardShape(*shape, wanted=shape[1]) for shape in AIMS_BUSY)
+    """Shapes of the stage kernels."""
 
     @property
     def checkpoint(self) -> Path:
@@ -66,12 +68,6 @@ class Settings:
     def bundle(self, dtype: Dtype) -> Path:
         """Return the folder of the bundle."""
         return self.work / f"bundle-{self.name}-{dtype}"
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """Devices of our engines: the given one and, on a GPU, TensorRT on the same one."""
-        device = parse_device(self.device)
-        return (self.device, f"tensorrt:{device.number}") if device.family.is_nvidia_gpu else (self.device,)
 
 
 @dataclass
@@ -131,6 +127,14 @@ class GpuRun:
         self.log(
             f"{' '.join(filter(None, (stage, dtype)))}: {note}; {seconds:.1f} s, {max(self.seconds_left, 0):.0f} s left"
         )
+
+    @contextmanager
+    def catch_failure(self, dtype: Dtype, side: str, stage: Stage, what: str = "") -> Iterator[None]:
+        """Add an exception of the block as a failed measurement. Engines raise different exceptions."""
+        try:
+            yield
+        except Exception as error:
+            self.add_failure(dtype, side, stage, what, error)
 
     def add_failure(self, dtype: Dtype, side: str, stage: Literal["open"] | Stage, what: str, error: Exception) -> None:
         """Store, write and report a failed measurement."""

@@ -20,7 +20,9 @@ from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.cuda.cuda_operators import cuda_operators, loaded_library
+from lopa.runtime.device_families import parse_device
+from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session, next_request_number, open_session
 from tools.gpu.run import GpuRun
@@ -56,9 +58,8 @@ def open_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
     free_unused(settings.device)
     run.put(without_stage(run.results, "open", dtype))
     with ExitStack() as opened:
-        for device in settings.engines:
-            name = ENGINE_PREFIX + device
-            session = _open_side(run, sides.bundle, name, partial(open_session, sides.bundle, device))
+        for name, opening in _engines(sides.bundle, settings.device).items():
+            session = _open_side(run, sides.bundle, name, opening)
             if session is not None:
                 opened.callback(session.close)
                 sides.engines[name] = session
@@ -70,14 +71,38 @@ def open_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
         yield sides
 
 
-def run_once(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
-    """Run one forward of `shape` after a random prefix, then release the request."""
+@contextmanager
+def forward_of_shape(session: Session, manifest: Manifest, shape: ForwardShape) -> Iterator[Callable[[], object]]:
+    """Yield a function that runs a forward of `shape` after a random prefix. Release the request at the end."""
     rng, request = np.random.default_rng(0), next_request_number()
     try:
         session.append_rows(request, random_prefix_rows(manifest, shape.prefix, rng))
-        SequentialSession(session).forward(random_window(manifest, request, shape, rng))
+        yield partial(SequentialSession(session).forward, random_window(manifest, request, shape, rng))
     finally:
         session.free(request)
+
+
+def _engines(bundle: Bundle, device: str) -> dict[str, Callable[[], Session]]:
+    """Return functions that open our engines by name: on a GPU with this project's operators, and without them."""
+    name = ENGINE_PREFIX + device
+    if device == "cpu":
+        return {name: partial(open_session, bundle, device)}
+    plain = partial(open_session, bundle.with_twins(), device)
+    return {name: partial(_session_with_operators, bundle, device), f"{name}, plain graph": plain}
+
+
+def _session_with_operators(bundle: Bundle, device: str) -> Session:
+    """Open a bundle on a GPU. Raises MissingBackendError if its plain graph runs."""
+    session = open_session(bundle, device)
+    found = cuda_operators(bundle, loaded_library(parse_device(device, "cuda").number))
+    if isinstance(found, str):
+        session.close()
+        raise MissingBackendError(
+            f"this project's operators are not used: {found}",
+            expected="a bundle and a device that they support",
+            remedy="see lopa-export doctor",
+        )
+    return session
 
 
 def _eager_session(run: GpuRun, dtype: Dtype) -> EagerSession:
@@ -94,7 +119,8 @@ def _open_side(run: GpuRun, bundle: Bundle, name: str, opening: Callable[[], Ope
     session = None
     try:
         session = opening()
-        run_once(session, bundle.manifest, largest)
+        with forward_of_shape(session, bundle.manifest, largest) as forward:
+            forward()
     except Exception as error:  # engines raise different exceptions, and the other sides can still be measured
         run.add_failure(dtype, name, "open", "", error)
         if session is not None:

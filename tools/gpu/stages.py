@@ -1,8 +1,13 @@
 """Stages of tools/gpu/report.py in order. Existing folders of the work folder are reused."""
 
-import subprocess
+import itertools
+import os
+import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -11,12 +16,14 @@ from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape, MachineRates, floor_seconds, work_of_forward
 from lopa.bench.gpu.device import check_device, free_unused
 from lopa.bench.gpu.host_share import measure_steps
-from lopa.bench.gpu.markdown import ENGINE_PREFIX
+from lopa.bench.gpu.kernel_times import profile_kernels
+from lopa.bench.gpu.markdown import ENGINE_PREFIX, shape_text
 from lopa.bench.gpu.results import (
     CheckResult,
     DecodeResult,
     ForwardResult,
     GpuResults,
+    KernelsResult,
     RatesResult,
     Stage,
     without_stage,
@@ -30,20 +37,17 @@ from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.gpu.buckets import bucket_plan_of_shapes
-from tools.gpu.engine import engine_of_bundle, has_tensorrt
+from tools.gpu.programs import programs_for_device, run_program
 from tools.gpu.run import GpuRun, Settings
-from tools.gpu.sides import EAGER, Sides, open_sides, run_once
+from tools.gpu.sides import EAGER, Sides, forward_of_shape, open_sides
 
 _MADE, _REUSED = "made", "reused"
-_RESERVED_SECONDS = 240.0
-"""Seconds reserved for the stages after a TensorRT build, which can take arbitrarily long."""
 
 
 def gpu_report(settings: Settings, log: Callable[[str], None] = print) -> GpuResults:
@@ -57,13 +61,13 @@ def gpu_report(settings: Settings, log: Callable[[str], None] = print) -> GpuRes
     for folder in (settings.out, settings.work):
         make_folder(folder)
     run = GpuRun.start(settings, log)
+    if run.may_start("programs"):
+        _programs(run)
     if run.may_start("checkpoint"):
         _checkpoint(run)
     for dtype in settings.dtypes:
         if run.may_start("export"):
             _export(run, dtype)
-        if run.may_start("engine"):
-            _engine(run, dtype)
     for dtype in settings.dtypes:
         if any(run.may_start(stage) for stage in _OPEN_STAGES):
             with open_sides(run, dtype) as sides:
@@ -74,7 +78,17 @@ def gpu_report(settings: Settings, log: Callable[[str], None] = print) -> GpuRes
 
 
 def check_results(results: GpuResults) -> None:
-    """Raise CheckFailedError if one of our engines disagreed with float32, and MissingBackendError if none opened."""
+    """Raise CheckFailedError if a program failed or an engine disagreed with float32.
+
+    Raises MissingBackendError if one of our engines could not be opened.
+    """
+    failed = [each for each in results.programs if not each.passed]
+    if failed:
+        raise CheckFailedError(
+            f"failed programs: {', '.join(each.name for each in failed)}; the first ended with: {failed[0].last}",
+            expected="exit code 0, and tests that ran",
+            remedy="read their output in the report's folder programs",
+        )
     wrong = [each for each in results.checks if each.side.startswith(ENGINE_PREFIX) and each.agreement.disagreements]
     for each in wrong:
         raise CheckFailedError(
@@ -84,12 +98,30 @@ def check_results(results: GpuResults) -> None:
             remedy="run lopa-export verify BUNDLE, and ignore this engine's figures in the report",
         )
     unopened = [each for each in results.failures if each.stage == "open" and each.side.startswith(ENGINE_PREFIX)]
-    if unopened and not any(each.side.startswith(ENGINE_PREFIX) for each in results.opened):
+    if unopened:
         raise MissingBackendError(
-            f"none of our engines could be opened; {unopened[0].side}: {unopened[0].reason}",
-            expected="an ONNX Runtime with the CUDA provider, or TensorRT and an engine",
-            remedy="install onnxruntime-gpu in place of onnxruntime; the report has only torch's figures",
+            f"{unopened[0].side} could not be opened: {unopened[0].reason}",
+            expected="an ONNX Runtime with the CUDA provider, and this project's operators",
+            remedy="install onnxruntime-gpu in place of onnxruntime, and see lopa-export doctor",
         )
+
+
+def _programs(run: GpuRun) -> None:
+    """Run the programs, as many side by side as the machine has processors."""
+    settings, began, left = run.settings, time.perf_counter(), 0
+    tiny, logs = settings.work.resolve() / "tiny", settings.out / "programs"
+    shutil.rmtree(tiny, ignore_errors=True)
+    make_folder(logs)
+    run.put(replace(run.results, programs=()))
+    for group in programs_for_device(tiny, settings.device):
+        if run.seconds_left <= 0:
+            left += len(group)
+            continue
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for result in pool.map(partial(run_program, device=settings.device, logs=logs), group):
+                run.add(result)
+    note = f"{len(run.results.programs)} programs" + (f", {left} not started" if left else "")
+    run.end_stage("programs", None, began, note, finished=not left)
 
 
 def _checkpoint(run: GpuRun) -> None:
@@ -122,36 +154,14 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
     run.end_stage("export", dtype, began, _REUSED if there else _MADE)
 
 
-def _engine(run: GpuRun, dtype: Dtype) -> None:
-    """Build the TensorRT engine if TensorRT is installed, and leave time for the other engines."""
-    began, device = time.perf_counter(), parse_device(run.settings.device)
-    seconds = run.seconds_left - _RESERVED_SECONDS
-    if not device.family.is_nvidia_gpu or not has_tensorrt():
-        run.end_stage("engine", dtype, began, "TensorRT is not installed")
-    elif seconds <= 0:
-        run.end_stage("engine", dtype, began, "no time to build with TensorRT", finished=False)
-    else:
-        try:
-            engine_of_bundle(run.settings.bundle(dtype), device.number, seconds)
-        except subprocess.TimeoutExpired:
-            note = f"TensorRT build exceeded {seconds:.0f} seconds: raise --limit-seconds, or build it first"
-            run.end_stage("engine", dtype, began, note, finished=False)
-        except CheckFailedError as error:
-            run.add_failure(dtype, f"{ENGINE_PREFIX}tensorrt:{device.number}", "engine", "", error)
-        else:
-            run.end_stage("engine", dtype, began, "TensorRT engine built and verified")
-
-
 def _check(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     """Compare the tokens of every engine, and of torch in the same dtype, with float32."""
     began = time.perf_counter()
     run.put(without_stage(run.results, "check", dtype))
     reference = reference_from_checkpoint(sides.bundle.manifest, run.settings.checkpoint, run.settings.device)
     for name, session in (sides.engines | _subset(sides.torch, EAGER)).items():
-        try:
+        with run.catch_failure(dtype, name, "check"):
             run.add(CheckResult(dtype, name, agreement_from_session(session, reference)))
-        except Exception as error:  # engines raise different exceptions
-            run.add_failure(dtype, name, "check", "", error)
     run.end_stage("check", dtype, began, "tokens compared")
 
 
@@ -160,11 +170,22 @@ def _decode(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     began = time.perf_counter()
     run.put(without_stage(run.results, "decode", dtype))
     for name, session in sides.engines.items():
-        try:
+        with run.catch_failure(dtype, name, "decode"):
             run.add(DecodeResult(dtype, name, measure_steps(session, sides.bundle.manifest)))
-        except Exception as error:  # engines raise different exceptions
-            run.add_failure(dtype, name, "decode", "", error)
     run.end_stage("decode", dtype, began, "steps timed")
+
+
+def _kernels(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
+    """Profile the kernels of our engines."""
+    began = time.perf_counter()
+    run.put(without_stage(run.results, "kernels", dtype))
+    for shape, (name, session) in itertools.product(run.settings.profiled, sides.engines.items()):
+        with (
+            run.catch_failure(dtype, name, "kernels", shape_text(shape)),
+            forward_of_shape(session, sides.bundle.manifest, shape) as forward,
+        ):
+            run.add(KernelsResult(dtype, name, shape, profile_kernels(forward, run.settings.device)))
+    run.end_stage("kernels", dtype, began, "kernels profiled")
 
 
 def _forward(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
@@ -189,15 +210,13 @@ def _forward(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
 def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardShape, rates: MachineRates) -> None:
     """Time all sides that can run the shape, in alternation."""
     manifest = sides.bundle.manifest
-    what = f"{shape.branches} x {shape.window}, {shape.prefix}"
+    what = shape_text(shape)
     torch.compiler.reset()  # code of earlier shapes would count towards torch's limit
     usable: dict[str, Session] = {}
     for name, session in (sides.engines | sides.torch).items():
-        try:
-            run_once(session, manifest, shape)
-        except Exception as error:  # engines raise different exceptions
-            run.add_failure(dtype, name, "forward", what, error)
-        else:
+        with run.catch_failure(dtype, name, "forward", what):
+            with forward_of_shape(session, manifest, shape) as forward:
+                forward()
             usable[name] = session
     floor = floor_seconds(work_of_forward(manifest, shape), rates)
     try:
@@ -218,6 +237,7 @@ def _subset(sides: dict[str, Session], name: str) -> dict[str, Session]:
 _OPEN_STAGES: dict[Stage, Callable[[GpuRun, Dtype, Sides], None]] = {
     "check": _check,
     "decode": _decode,
+    "kernels": _kernels,
     "forward": _forward,
 }
 """Stages that need open sides, in order."""

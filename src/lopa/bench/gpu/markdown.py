@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.gpu.results import STAGES, CheckResult, DecodeResult, ForwardResult, GpuResults, OpenedSide
+from lopa.bench.gpu.results import STAGES, ForwardResult, GpuResults, KernelsResult, SideRecord
 from lopa.bench.table import MISSING, Table, markdown_from_table, ms_text, table_from_records
 from lopa.export.weights.plan import Dtype
 
@@ -11,6 +11,9 @@ AIM_SHAPE = (4, 64)
 """Branches and window of the forward that the targets refer to."""
 AIM_TIMES_FLOOR = 1.5
 AIM_HOST_SHARE = 0.05
+AIM_LAUNCHES = 300
+AIMS_BUSY = {(4, 64, 512): 7.6e-3, (1, 32, 512): 5.9e-3, (8, 64, 512): 12.5e-3, (4, 64, 2048): 7.7e-3}
+"""Seconds of GPU time of a forward by branches, window and prefix, for dream-7b in bfloat16 on an H100."""
 ENGINE_PREFIX = "lopa "
 """Prefix of the names of lopa's engines. The other names belong to torch."""
 
@@ -31,6 +34,8 @@ _STEPS = """\
 A fixed number of LoPA steps with 4 branches on random prompts of 100 tokens, after a warm-up decode of the same prompt.
 The step that computes the prompt does not count. The host's share is the median share of a step outside
 Session.forward."""
+_KERNELS = """\
+Launches are kernels and copies. GPU time is the time in which at least one of them runs. Aims are for an H100."""
 _OPENING = """\
 Memory is the increase of the device's memory use: weights, and the peak of a forward of the largest shape."""
 
@@ -42,9 +47,12 @@ def markdown_from_results(results: GpuResults) -> str:
         "\n".join(_machine_lines(results)),
         _EXPLANATION,
         _section("Aims", list(_aim_lines(results))),
+        _section("Programs", _table_lines(_program_table(results))),
         *(_section(f"Forward, {dtype}", _forward_lines(results, dtype)) for dtype in _dtypes(results)),
         _section("Tokens compared with float32", _table_lines(_token_table(results), _TOKENS)),
         _section("Steps", _table_lines(_step_table(results), _STEPS)),
+        _section("Kernels", _table_lines(_kernel_table(results), _KERNELS)),
+        _section("Longest kernels", _table_lines(_longest_table(results))),
         _section("Opening and memory", _table_lines(_opening_table(results), _OPENING)),
         _section("Stages", _table_lines(_stage_table(results))),
         _section("Missing parts", list(_missing_lines(results)) or ["None."]),
@@ -81,7 +89,7 @@ def _aim_lines(results: GpuResults) -> Iterator[str]:
     for each in results.forwards:
         if each.side.startswith(ENGINE_PREFIX) and (each.shape.branches, each.shape.window) == AIM_SHAPE:
             yield (
-                f"- {each.dtype}, {each.side}, {_shape_text(each.shape)}: {each.times_floor:.2f} x the roofline; aim: "
+                f"- {each.dtype}, {each.side}, {shape_text(each.shape)}: {each.times_floor:.2f} x the roofline; aim: "
                 f"at most {AIM_TIMES_FLOOR}: {_met(each.times_floor <= AIM_TIMES_FLOOR)}"
             )
     for found in results.decodes:
@@ -108,7 +116,7 @@ def _forward_lines(results: GpuResults, dtype: Dtype) -> list[str]:
         columns=("branches x window, prefix", "roofline", *sides),
         rows=tuple(
             (
-                _shape_text(shape),
+                shape_text(shape),
                 ms_text(floors.get(shape)),
                 *(_time_text(found.get((side, shape))) for side in sides),
             )
@@ -123,7 +131,8 @@ def _forward_lines(results: GpuResults, dtype: Dtype) -> list[str]:
     return [*rates, "", markdown_from_table(table)]
 
 
-def _shape_text(shape: ForwardShape) -> str:
+def shape_text(shape: ForwardShape) -> str:
+    """Return the branches, window and prefix."""
     return f"{shape.branches} x {shape.window}, {shape.prefix}"
 
 
@@ -163,6 +172,52 @@ def _step_table(results: GpuResults) -> Table:
     )
 
 
+def _program_table(results: GpuResults) -> Table:
+    return table_from_records(
+        "Programs in their own processes",
+        results.programs,
+        {
+            "program": lambda each: each.name,
+            "exit code": lambda each: f"{each.code}" if each.passed else f"{each.code}, FAILED",
+            "seconds": lambda each: f"{each.seconds:.1f}",
+            "last line": lambda each: each.last,
+        },
+    )
+
+
+def _kernel_aims(results: GpuResults, each: KernelsResult) -> str:
+    aim, found = AIMS_BUSY.get((each.shape.branches, each.shape.window, each.shape.prefix)), each.kernels
+    if aim is None or (results.likeness, each.dtype) != ("dream-7b", "bfloat16"):
+        return MISSING
+    launches = f"{AIM_LAUNCHES} launches: {_met(found.launches <= AIM_LAUNCHES)}"
+    return f"{aim * 1e3:g} ms: {_met(found.busy <= aim)}; {launches}"
+
+
+def _kernel_table(results: GpuResults) -> Table:
+    return table_from_records(
+        "Kernels of a forward",
+        results.kernels,
+        {
+            "dtype, side, branches x window, prefix": lambda each: f"{_side_text(each)}, {shape_text(each.shape)}",
+            "launches": lambda each: f"{each.kernels.launches:.0f}",
+            "GPU time, ms": lambda each: ms_text(each.kernels.busy),
+            "aims": lambda each: _kernel_aims(results, each),
+        },
+    )
+
+
+def _longest_table(results: GpuResults) -> Table:
+    return Table(
+        "Longest kernels of a forward",
+        ("dtype, side, branches x window, prefix", "ms", "launches", "kernel"),
+        tuple(
+            (f"{_side_text(each)}, {shape_text(each.shape)}", f"{seconds * 1e3:.3f}", f"{launches:.1f}", name[:100])
+            for each in results.kernels
+            for name, launches, seconds in each.kernels.longest
+        ),
+    )
+
+
 def _opening_table(results: GpuResults) -> Table:
     return table_from_records(
         "Opening an engine",
@@ -188,7 +243,7 @@ def _stage_table(results: GpuResults) -> Table:
     )
 
 
-def _side_text(each: CheckResult | DecodeResult | OpenedSide) -> str:
+def _side_text(each: SideRecord) -> str:
     return f"{each.dtype}, {each.side}"
 
 

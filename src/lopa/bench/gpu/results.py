@@ -10,14 +10,15 @@ from typing import Any, Literal, TypeAlias
 from lopa.bench.forward.work import ForwardShape, MachineRates
 from lopa.bench.gpu.device import GpuMachine
 from lopa.bench.gpu.host_share import StepTimes
+from lopa.bench.gpu.kernel_times import KernelTimes
 from lopa.bench.gpu.token_agreement import TokenAgreement
 from lopa.bench.report import date_now, json_from_report
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
-Stage: TypeAlias = Literal["checkpoint", "export", "engine", "check", "decode", "forward"]
-STAGES: tuple[Stage, ...] = ("checkpoint", "export", "engine", "check", "decode", "forward")
+Stage: TypeAlias = Literal["programs", "checkpoint", "export", "check", "decode", "kernels", "forward"]
+STAGES: tuple[Stage, ...] = ("programs", "checkpoint", "export", "check", "decode", "kernels", "forward")
 """Stages in order. The longest comes last, so an interruption loses the least."""
 RESULTS_NAME = "gpu.json"
 
@@ -28,7 +29,7 @@ class StageRun:
 
     stage: Stage
     dtype: Dtype | None
-    """Data type, or None for the checkpoint, which all data types share."""
+    """Data type, or None for stages that all data types share."""
     date: str
     seconds: float
     note: str
@@ -37,7 +38,20 @@ class StageRun:
 
 
 @dataclass(frozen=True)
-class _SideRecord:
+class ProgramResult:
+    """Result of a program that ran in its own process."""
+
+    name: str
+    code: int
+    """Exit code: 124 after the time limit."""
+    seconds: float
+    last: str
+    """Last line of output."""
+    passed: bool
+
+
+@dataclass(frozen=True)
+class SideRecord:
     """A result of one engine, or of torch."""
 
     dtype: Dtype
@@ -45,7 +59,7 @@ class _SideRecord:
 
 
 @dataclass(frozen=True)
-class OpenedSide(_SideRecord):
+class OpenedSide(SideRecord):
     """Time and memory of opening an engine on the device."""
 
     seconds: float
@@ -55,14 +69,14 @@ class OpenedSide(_SideRecord):
 
 
 @dataclass(frozen=True)
-class CheckResult(_SideRecord):
+class CheckResult(SideRecord):
     """Agreement of tokens with float32."""
 
     agreement: TokenAgreement
 
 
 @dataclass(frozen=True)
-class DecodeResult(_SideRecord):
+class DecodeResult(SideRecord):
     """Times of decoding steps."""
 
     steps: StepTimes
@@ -77,7 +91,15 @@ class RatesResult:
 
 
 @dataclass(frozen=True)
-class ForwardResult(_SideRecord):
+class KernelsResult(SideRecord):
+    """Kernels of a forward of one shape."""
+
+    shape: ForwardShape
+    kernels: KernelTimes
+
+
+@dataclass(frozen=True)
+class ForwardResult(SideRecord):
     """Time of a forward of one shape."""
 
     shape: ForwardShape
@@ -91,7 +113,7 @@ class ForwardResult(_SideRecord):
 
 
 @dataclass(frozen=True)
-class Failure(_SideRecord):
+class Failure(SideRecord):
     """Failed measurement."""
 
     stage: Literal["open"] | Stage
@@ -113,24 +135,36 @@ class GpuResults:
     shapes: tuple[ForwardShape, ...]
     """Shapes of the forward stage."""
     stages: tuple[StageRun, ...] = ()
+    programs: tuple[ProgramResult, ...] = ()
     opened: tuple[OpenedSide, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     decodes: tuple[DecodeResult, ...] = ()
+    kernels: tuple[KernelsResult, ...] = ()
     rates: tuple[RatesResult, ...] = ()
     forwards: tuple[ForwardResult, ...] = ()
     failures: tuple[Failure, ...] = ()
 
 
-Record: TypeAlias = OpenedSide | CheckResult | DecodeResult | RatesResult | ForwardResult | Failure
+Record: TypeAlias = (
+    ProgramResult | OpenedSide | CheckResult | DecodeResult | KernelsResult | RatesResult | ForwardResult | Failure
+)
 _FIELDS: dict[type[Record], str] = {
+    ProgramResult: "programs",
     OpenedSide: "opened",
     CheckResult: "checks",
     DecodeResult: "decodes",
+    KernelsResult: "kernels",
     RatesResult: "rates",
     ForwardResult: "forwards",
     Failure: "failures",
 }
-_FIELDS_OF_STAGE = {"open": ("opened",), "check": ("checks",), "decode": ("decodes",), "forward": ("rates", "forwards")}
+_FIELDS_OF_STAGE = {
+    "open": ("opened",),
+    "check": ("checks",),
+    "decode": ("decodes",),
+    "kernels": ("kernels",),
+    "forward": ("rates", "forwards"),
+}
 
 
 def results_from_file(path: Path) -> GpuResults | None:

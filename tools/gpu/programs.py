@@ -1,0 +1,61 @@
+"""Programs of the GPU report that need no large checkpoint: kernels, bundles in every data type, recorded decodes."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lopa.bench.gpu.results import ProgramResult
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_TINY = _PROJECT / "src" / "lopa" / "tiny"
+_CLI = ("-m", "lopa.cli.main")
+_PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m")
+_OPTIONS = {"fp32": (), "fp16": ("--dtype", "fp16"), "bf16": ("--dtype", "bf16")} | {
+    name: ("--quantize", name) for name in ("int8", "int4")
+}
+"""Options of an export by data type."""
+_SECONDS = 180
+"""Time limit of a program."""
+_LINE_LENGTH = 120
+
+Program = tuple[str, tuple[str, ...]]
+"""Name, and arguments of Python."""
+
+
+def programs_for_device(work: Path, device: str) -> list[list[Program]]:
+    """Return the programs in groups, which run one after another. Those of a group run side by side.
+
+    One program opens the device before the others, because the first may compile the kernels.
+    """
+    tiny = (*_CLI, "onnx", str(_TINY / "base"), "--lora", str(_TINY / "d2f_lora"))
+    exports = [(f"export {dtype}", (*tiny, *options, "-o", f"{work / dtype}")) for dtype, options in _OPTIONS.items()]
+    kernels = [] if device == "cpu" else [("kernels natively", (*_PYTEST, "cuda", "tests/plugins"))]
+    first, *others = (
+        (f"verify {dtype}", (*_CLI, "verify", f"{work / dtype}", "--device", device)) for dtype in _OPTIONS
+    )
+    amount = "not slow" if device == "cpu" else "slow"  # the first decodes of each recording, or all
+    decodes = ("recorded decodes", (*_PYTEST, amount, "tests/conformance/test_conformance.py"))
+    return [[*exports, *kernels], [first], [decodes, *others]]
+
+
+def run_program(program: Program, device: str, logs: Path) -> ProgramResult:
+    """Run a program within the time limit, and write its output to a file of `logs`."""
+    (name, arguments), began = program, time.perf_counter()
+    paths = (str(_PROJECT / "src"), str(_PROJECT), os.environ.get("PYTHONPATH", ""))
+    done = subprocess.run(
+        ["timeout", "-k", "5", str(_SECONDS), sys.executable, *arguments],  # also stops the program's own processes
+        cwd=_PROJECT,
+        env={**os.environ, "LOPA_TEST_DEVICE": device, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        errors="replace",
+        check=False,
+    )
+    (logs / f"{name.replace(' ', '-')}.log").write_text(done.stdout)
+    last = done.stdout.rstrip().rpartition("\n")[2]
+    # pytest also ends with 0 if it skips every test.
+    passed = done.returncode == 0 and (" passed" in last or "pytest" not in arguments)
+    return ProgramResult(name, done.returncode, time.perf_counter() - began, last[:_LINE_LENGTH], passed)
