@@ -9,11 +9,15 @@ import pytest
 import torch
 from packaging.version import Version
 from tests.tools.miniature import MINIATURE
+from tools.gpu import stages
 from tools.gpu.run import GpuRun, Settings
+from tools.gpu.sides import Sides
 from tools.gpu.stages import check_results, gpu_report
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import CheckFailedError
 
@@ -35,6 +39,7 @@ def settings_in(folder: Path, **changes: object) -> Settings:
         dtypes=("float32",),
         rounds=3,
         shapes=(SHAPE, LATER_SHAPE),
+        profiled=(SHAPE,),
     )
     return replace(settings, **changes)  # type: ignore[arg-type]
 
@@ -50,6 +55,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, GpuResu
     settings, log = settings_in(tmp_path_factory.mktemp("gpu")), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         spent = f"forward float32 {SHAPE.branches} x {SHAPE.window}"
+        patch.setattr("tools.gpu.programs._OPTIONS", {"int4": ("--quantize", "int4")})
         patch.setattr(GpuRun, "seconds_left", property(lambda _: -1.0 if log and log[-1].startswith(spent) else 100.0))
         return settings, gpu_report(settings, log.append), log
 
@@ -57,13 +63,17 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, GpuResu
 def test_every_stage_records_its_figures(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
     _, results, log = cut_off
     check_results(results)
-    assert [(run.stage, run.note) for run in results.stages[:5]] == [
+    assert [(run.stage, run.note) for run in results.stages[:-1]] == [
+        ("programs", "3 programs"),
         ("checkpoint", "made"),
         ("export", "made"),
-        ("engine", "TensorRT is not installed"),
         ("check", "tokens compared"),
         ("decode", "steps timed"),
+        ("kernels", "kernels profiled"),
     ]
+    assert [each.name for each in results.programs] == ["export int4", "verify int4", "recorded decodes"]
+    assert all(each.passed and each.seconds > 1 for each in results.programs)
+    assert "38 passed" in results.programs[-1].last
     assert all(run.seconds > 0 for run in results.stages)
     assert [each.side for each in results.opened] == SIDES[:2]
     assert [each.side for each in results.checks] == SIDES[:2]
@@ -73,7 +83,9 @@ def test_every_stage_records_its_figures(cut_off: tuple[Settings, GpuResults, li
     assert decode.steps.steps == 3 * 23
     assert 0 < decode.steps.host_share < 1
     assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES]
-    assert not results.failures
+    (failure,) = results.failures  # there is no GPU
+    assert (failure.side, failure.stage, failure.what) == ("lopa cpu", "kernels", "2 x 8, 64")
+    assert "saw nothing on the device CPU" in failure.reason
     for stage in STAGES:
         assert any(line.startswith(stage) for line in log)
 
@@ -91,6 +103,21 @@ def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
     assert [cell for cell in cells if "(" in cell] == [times[side] for side in SIDES]
     assert "host's share of a step" in text
     assert settings.command in text
+
+
+def test_kernels_are_profiled(cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path) -> None:
+    """Profile torch on the CPU, because the profiler does not see ONNX Runtime there."""
+    settings, _, _ = cut_off
+    run = GpuRun.start(replace(settings, out=tmp_path, work=tmp_path), lambda _: None)
+    eager = EagerSession(eager_model_from_checkpoint(settings.checkpoint, None), together=True)
+    stages._kernels(run, "float32", Sides(Bundle.open(settings.bundle("float32")), {"lopa cpu": eager}))
+    (found,) = run.results.kernels
+    assert (found.dtype, found.side, found.shape) == ("float32", "lopa cpu", SHAPE)
+    assert found.kernels.launches > 100
+    assert len(found.kernels.longest) == 12
+    products = {name: launches for name, launches, _ in found.kernels.longest}["aten::linear"]
+    assert products == 2 * 7 + 1
+    assert f"{found.kernels.busy * 1e3:.2f}" in (tmp_path / "gpu.md").read_text()
 
 
 def test_an_engine_with_other_weights_disagrees(
