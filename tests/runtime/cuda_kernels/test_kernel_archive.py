@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def test_a_gpu_has_its_archive_or_ptx(folder: Path, architecture: str, name: str
     assert isinstance(found, KernelArchive)
     assert (found.name, found.kernels["swiglu.bf16"].image) == (name, b"image\0")
     assert kernels_status() == "compiled for compute_80, sm_121, sm_90"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-30], lambda data: data.replace(b"image", b"imagf", 1), lambda _: b""]
+)
+def test_damaged_archives(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    """The plain graph runs, and the reason names the file."""
+    path = folder / "sm_90.zip"
+    write_archive(path)
+    path.write_bytes(damage(path.read_bytes()))
+    assert str(kernels_for_target("sm90")).startswith(f"{path} cannot be read (")
 
 
 def test_a_source_installation_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
