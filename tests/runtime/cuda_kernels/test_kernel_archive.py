@@ -68,6 +68,8 @@ def test_kernels_that_cannot_be_kept_or_compiled(folder: Path, monkeypatch: pyte
     (folder / "cache").unlink()
     monkeypatch.setattr(kernel_archive, "_COMPILER", "lopa.none_such")
     assert "No module named lopa.none_such" in str(kernels_for_target("sm89"))
+    monkeypatch.setattr(kernel_archive, "_MAX_SECONDS", 0.01)
+    assert "timed out" in str(kernels_for_target("sm86"))
     assert not list((folder / "cache").rglob("*.zip"))
 
 

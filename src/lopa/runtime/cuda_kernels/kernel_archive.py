@@ -123,15 +123,15 @@ def _compiled_archive(name: str) -> KernelArchive | str:
         return _kernels_of_file(path)
     try:
         kept.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        with tempfile.TemporaryDirectory(dir=kept) as folder:
+            processes = str(os.cpu_count() or 1)
+            command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
+            if done.returncode != 0:
+                return f"Triton does not compile the kernels: {done.stderr.strip().splitlines()[-1:]}"
+            shutil.move(Path(folder) / f"{name}.zip", path)
+    except (OSError, subprocess.TimeoutExpired) as error:
         return f"Triton's kernels cannot be kept: {error}"
-    with tempfile.TemporaryDirectory(dir=kept) as folder:
-        processes = str(os.cpu_count() or 1)
-        command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
-        if done.returncode != 0:
-            return f"Triton does not compile the kernels: {done.stderr.strip().splitlines()[-1:]}"
-        shutil.move(Path(folder) / f"{name}.zip", path)
     archives = sorted(kept.glob("*.zip"), key=lambda each: each.stat().st_mtime)
     for old in archives[:-_MAX_KEPT]:
         old.unlink(missing_ok=True)
