@@ -301,6 +301,8 @@ WRONG_FUSED: list[dict[str, Any]] = [
     {"parts": [NAMES[0], NAMES[1], "layers.0.attention.value.bias"]},
     {"parts": [NAMES[0], NAMES[1], "layers.0.mlp.down.weight"]},
     {"parts": [NAMES[0], NAMES[1], "no.weight"]},
+    {"parts": [NAMES[0], NAMES[2], NAMES[1]]},
+    {"name": "weight"},
     {"more": 1},
 ]
 

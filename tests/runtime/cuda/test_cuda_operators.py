@@ -1,23 +1,32 @@
 """The graph with our operators runs where it can. Otherwise the plain graph runs, with a reason that users can read."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 from tests.cli.command import lopa_export
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MixtureOfExperts
 from lopa.runtime.cuda import cuda_operators
+from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_operators import CudaOperators, loaded_library, unsupported_size
 from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.cuda.row_kernel import RowKernel
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
 from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target
 from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.sessions.prefix_cache import CacheShape
 
 GPU = CudaDevice(0, "a GPU", "9.0", 80 << 30, 12040)
+MOE = MixtureOfExperts(experts=2, experts_per_token=1, expert_size=16, shared_size=24, score="softmax", normalize=True)
 ARCHIVE = KernelArchive("sm_90", {}, 12000, "525.60.13")
 
 
@@ -49,10 +58,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ({"heads": 65, "kv_heads": 1}, "65 query heads per key-value head, only up to 64"),
         ({"hidden_size": 200}, "rows of 200 numbers, only multiples of 16"),
         ({"intermediate_size": 24}, "rows of 24 numbers, only multiples of 16"),
+        (
+            {"moe": MOE},
+            "rows of 24 numbers, only multiples of 16",
+        ),
         ({"head_size": 40}, "rows of 40 numbers, only multiples of 16"),
     ],
 )
-def test_sizes_without_a_kernel(sizes: dict[str, int], expected: str | None, tiny_bundle: Path) -> None:
+def test_sizes_without_a_kernel(sizes: dict[str, Any], expected: str | None, tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     dimensions = structs.replace(bundle.manifest.dimensions, **sizes)
     assert unsupported_size(dimensions) == expected
@@ -98,6 +111,31 @@ def test_a_driver_that_rejects_the_kernels(gpu: pytest.MonkeyPatch, caplog: pyte
     with caplog.at_level(logging.WARNING):
         assert loaded_library(0) == "the kernels cannot be loaded: why"
     assert caplog.messages == ["the kernels cannot be loaded: why; update the driver"]
+
+
+def test_kernels_are_not_loaded_during_a_capture(gpu: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime captures in global mode: loads of other threads fail then, and so does the capture."""
+    loaded = threading.Event()
+    gpu.setattr(Library, "load", lambda *_: loaded.set())
+    with ThreadPoolExecutor(1) as pool:
+        with CAPTURE_LOCK.exclusive():
+            found = pool.submit(loaded_library, 0)
+            assert not loaded.wait(0.2)
+        assert isinstance(found.result(10), CudaLibrary)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "variant", "words"),
+    [(128, np.uint16, "commit.8", 32), (6, np.uint16, "commit.4", 3), (2, np.uint16, "commit.4", 1)],
+)
+def test_rows_of_any_size_are_copied_whole(size: int, dtype: type, variant: str, words: int) -> None:
+    """Heads may have any even size."""
+    calls = []
+    library = SimpleNamespace(launch=lambda *arguments: calls.append(arguments))
+    kernel = RowKernel(library, CacheShape(arrays=4, kv_heads=2, head_size=size, dtype=np.dtype(dtype)))  # type: ignore[arg-type]
+    kernel.launch(7, 512, 16, 64, 3)
+    ((name, grid, _, _, *numbers),) = calls
+    assert (name, grid, numbers[-1].value) == (variant, (4, 2, 1), words)
 
 
 def test_old_gpus_have_no_kernels() -> None:

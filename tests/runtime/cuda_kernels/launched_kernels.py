@@ -125,7 +125,7 @@ def branch_attention(launch: Launch) -> None:
     new_keys, new_values = (array(each, dtype, windows, kv_heads, width, size) for each in (key, value))
     queries = array(query, dtype, end, heads, size).astype(np.float32)
     answers = array(output, dtype, end, heads, size)
-    parts = array(scratch, np.float32, count, kv_heads, ROWS_PER_TILE, size + 2)
+    parts = array(scratch, np.float32, count if (work[:, 1] < 0).any() else 0, kv_heads, ROWS_PER_TILE, size + 2)
     for number, (first, given, begin, stop, own_begin, own_end, chunk, mask) in enumerate(
         array(tasks, np.int32, count, 8).tolist()
     ):
@@ -191,6 +191,7 @@ def swiglu(launch: Launch) -> None:
     gate, up, output, stride, size = launch.arguments
     dtype = FLOATS[launch.constants[0]]
     assert size <= stride
+    assert stride % 16 == size % 16 == 0
     assert -(-size // 1024) == launch.y
     gates = strided_rows(gate, dtype, launch.x, stride, size).astype(np.float32)
     factors = strided_rows(up, dtype, launch.x, stride, size)

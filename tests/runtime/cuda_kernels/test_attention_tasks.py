@@ -6,6 +6,7 @@ import pytest
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, AttentionWork, attention_work
+from lopa.runtime.errors import BadInputError
 
 HEADS = [AttentionHeads(28, 4, 128), AttentionHeads(6, 2, 32), AttentionHeads(32, 32, 64), AttentionHeads(64, 1, 256)]
 
@@ -55,6 +56,11 @@ def test_a_request_is_split_in_the_same_way_beside_others() -> None:
     beside = attention_work([2000, 700, 0], Sizes(3, 1, window, 2048, wanted=1), heads).tasks
     moved = beside[beside[:, 6] == 1] - [window, 0, 0, 0, window, window, 1, 2048]
     assert moved.tolist() == alone[alone[:, 1] != 0].tolist()
+
+
+def test_masks_beyond_the_offsets_of_kernels_are_refused() -> None:
+    with pytest.raises(BadInputError, match="window mask of 2 x 1 x 32768 x 32768"):
+        attention_work([0, 0], Sizes(2, 1, 2**15, 64, wanted=1), HEADS[0])
 
 
 def test_small_forwards_have_more_programs() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def test_a_gpu_has_its_archive_or_ptx(folder: Path, architecture: str, name: str
     assert kernels_status() == "compiled for compute_80, sm_121, sm_90"
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-30], lambda data: data.replace(b"image", b"imagf", 1), lambda _: b""]
+)
+def test_damaged_archives(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    """The plain graph runs, and the reason names the file."""
+    path = folder / "sm_90.zip"
+    write_archive(path)
+    path.write_bytes(damage(path.read_bytes()))
+    assert str(kernels_for_target("sm90")).startswith(f"{path} cannot be read (")
+
+
 def test_a_source_installation_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_archive, "find_spec", lambda _: None)
     expected = "this source installation has no compiled kernels; install Triton to compile them, or a wheel"
@@ -56,6 +68,8 @@ def test_kernels_that_cannot_be_kept_or_compiled(folder: Path, monkeypatch: pyte
     (folder / "cache").unlink()
     monkeypatch.setattr(kernel_archive, "_COMPILER", "lopa.none_such")
     assert "No module named lopa.none_such" in str(kernels_for_target("sm89"))
+    monkeypatch.setattr(kernel_archive, "_MAX_SECONDS", 0.01)
+    assert "timed out" in str(kernels_for_target("sm86"))
     assert not list((folder / "cache").rglob("*.zip"))
 
 

@@ -12,6 +12,7 @@ from lopa.runtime.bundle.manifest import GraphTwin, ModelDimensions
 from lopa.runtime.contract import Bool, WindowBatch
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, attention_work
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
@@ -51,7 +52,8 @@ def loaded_library(device: int) -> CudaLibrary | str:
             f"{_cuda(archive.cuda)}: install driver {archive.driver} or newer"
         )
     try:
-        library.load(device, archive.kernels)
+        with CAPTURE_LOCK.shared():
+            library.load(device, archive.kernels)
     except EngineFailedError as error:
         _log.warning("%s; %s", error.received, error.remedy)
         return error.received
@@ -89,7 +91,8 @@ def unsupported_size(dimensions: ModelDimensions) -> str | None:
         return f"heads of {dimensions.head_size}, only up to {_MAX_HEAD_SIZE}"
     if dimensions.heads // dimensions.kv_heads > PAIRS:
         return f"{dimensions.heads // dimensions.kv_heads} query heads per key-value head, only up to {PAIRS}"
-    sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size)
+    shared = 0 if dimensions.moe is None else dimensions.moe.shared_size
+    sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size, shared)
     odd = next((size for size in sizes if size % _MULTIPLE), None)
     return None if odd is None else f"rows of {odd} numbers, only multiples of {_MULTIPLE}"
 

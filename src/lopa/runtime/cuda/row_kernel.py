@@ -7,7 +7,7 @@ from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
 from lopa.runtime.cuda_kernels.kernel_archive import COMMIT_ROWS
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
-_WORD_BYTES = 8
+_WORD_BYTES = (8, 4, 2)
 
 
 class RowKernel:
@@ -20,6 +20,7 @@ class RowKernel:
         self.arrays = shape.arrays
         """Number of arrays copied per launch."""
         self.row_bytes = shape.head_size * shape.dtype.itemsize
+        self._word = next(size for size in _WORD_BYTES if self.row_bytes % size == 0)
 
     def launch(self, stream: int, table: int, width: int, prefix: int, count: int) -> None:
         """Enqueue copies of `count` rows of every head, for each pair of addresses in `table`, int64 [arrays, 2].
@@ -28,8 +29,8 @@ class RowKernel:
         rows apart.
         """
         grid = (self.arrays, self._heads, -(-count // COMMIT_ROWS))
-        numbers = (0, 0, width, prefix, 0, count, self._heads, self.row_bytes // _WORD_BYTES)
+        numbers = (0, 0, width, prefix, 0, count, self._heads, self.row_bytes // self._word)
         with CAPTURE_LOCK.shared():
             self._library.launch(
-                f"commit.{_WORD_BYTES}", grid, int(stream), ctypes.c_void_p(table), *map(ctypes.c_int, numbers)
+                f"commit.{self._word}", grid, int(stream), ctypes.c_void_p(table), *map(ctypes.c_int, numbers)
             )

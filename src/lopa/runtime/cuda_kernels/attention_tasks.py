@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.errors import BadInputError
 
 PAIRS = 64
 """Rows x query heads of a group per task: the kernel's tile. Larger groups have no kernel."""
@@ -23,6 +24,7 @@ _PROGRAMS = 128
 _COLUMNS_PER_PROGRAM = 4
 """Least columns of a part for each program of the request: parts of many programs write more sums than they save."""
 _CACHED_SHAPES = 256
+_MAX_MASK = 2**31 - 1
 
 Int32 = npt.NDArray[np.int32]
 
@@ -56,9 +58,16 @@ class AttentionWork:
 def attention_work(lengths: Sequence[int], sizes: Sizes, heads: AttentionHeads) -> AttentionWork:
     """Return the lists of a padded forward in which request r has `lengths[r]` cached rows of `sizes.prefix`.
 
-    Each request's cache is one chunk. Tasks and merges that are not used are zeros, which do nothing.
+    Each request's cache is one chunk. Tasks and merges that are not used are zeros, which do nothing. Raises
+    BadInputError for a window mask with too many entries for int32.
     """
     requests, rows = sizes.requests, sizes.branches * sizes.window
+    if requests * rows * sizes.window > _MAX_MASK:
+        raise BadInputError(
+            f"a forward with a window mask of {requests} x {sizes.branches} x {sizes.window} x {sizes.window}",
+            expected=f"at most {_MAX_MASK} entries for the kernels' offsets",
+            remedy="decode fewer requests at once, or shorten the prompts",
+        )
     task_count, merge_count = work_sizes(sizes, heads)
     tasks, merges = np.zeros((task_count, 8), np.int32), np.zeros((merge_count, 4), np.int32)
     first_task = first_merge = 0

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lopa.runtime.cuda_kernels.cuda_library import LaunchableKernel
+from lopa.runtime.errors import raise_if_from_handler
 
 FORMAT = 1
 TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
@@ -60,7 +61,7 @@ def kernels_for_target(architecture: str) -> KernelArchive | str:
     name = f"sm_{number}" if number in TARGETS else "compute_80"
     path = _FOLDER / f"{name}.zip"
     if path.exists():
-        return archive_of_file(path)
+        return _kernels_of_file(path)
     if find_spec("triton") is None:
         return "this source installation has no compiled kernels; install Triton to compile them, or a wheel"
     return _compiled_archive(name)
@@ -102,6 +103,15 @@ def archive_of_file(path: Path) -> KernelArchive:
     return KernelArchive(index["target"], kernels, index["cuda"], index["driver"])
 
 
+def _kernels_of_file(path: Path) -> KernelArchive | str:
+    """Return the kernels of an archive, or why it cannot be used."""
+    try:
+        return archive_of_file(path)
+    except Exception as error:  # zipfile, zlib, json and missing names
+        raise_if_from_handler(error)
+        return f"{path} cannot be read ({error!r}); remove it, or install lopa-export again"
+
+
 def _compiled_archive(name: str) -> KernelArchive | str:
     """Return the archive that Triton compiles from this installation's kernels. The user's cache keeps it."""
     sources = Path(__file__).parents[2] / "plugins" / "kernels"
@@ -110,18 +120,18 @@ def _compiled_archive(name: str) -> KernelArchive | str:
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lopa-export" / "cuda_kernels"
     path = kept / f"{digest}-{name}.zip"
     if path.exists():
-        return archive_of_file(path)
+        return _kernels_of_file(path)
     try:
         kept.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        with tempfile.TemporaryDirectory(dir=kept) as folder:
+            processes = str(os.cpu_count() or 1)
+            command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
+            if done.returncode != 0:
+                return f"Triton does not compile the kernels: {done.stderr.strip().splitlines()[-1:]}"
+            shutil.move(Path(folder) / f"{name}.zip", path)
+    except (OSError, subprocess.TimeoutExpired) as error:
         return f"Triton's kernels cannot be kept: {error}"
-    with tempfile.TemporaryDirectory(dir=kept) as folder:
-        processes = str(os.cpu_count() or 1)
-        command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
-        if done.returncode != 0:
-            return f"Triton does not compile the kernels: {done.stderr.strip().splitlines()[-1:]}"
-        shutil.move(Path(folder) / f"{name}.zip", path)
     archives = sorted(kept.glob("*.zip"), key=lambda each: each.stat().st_mtime)
     for old in archives[:-_MAX_KEPT]:
         old.unlink(missing_ok=True)

@@ -190,15 +190,15 @@ void attend(Call& call) {
                      has(chunks, {requests}),
                  "lists of the attention's work");
     if (call.status != nullptr) return;
-    const int64_t count = tasks.shape.dimensions[0];
+    const int64_t count = tasks.shape.dimensions[0], merged = merges.shape.dimensions[0];
     void* attended = call.output(0, {requests * branches, width, heads * size});
-    void* scratch = call.output(1, {count, kv_heads, kAttentionPairs, size + 2});
+    void* scratch = call.output(1, {merged == 0 ? 0 : count, kv_heads, kAttentionPairs, size + 2});  // only merges read it
     const float scale = 1.0f / std::sqrt(static_cast<float>(size));
     const std::string name = "." + call.op.type + "." + fitting(kChannels, size);
     call.launch("branch_attention" + name, {count, kv_heads}, query.data, key.data, value.data, past_key.data, past_value.data, window_mask.data,
                 prefix_mask.data, rows.data, tasks.data, chunks.data, narrow(count), attended, scratch, narrow(heads), narrow(kv_heads), narrow(size),
                 narrow(width), narrow(prefix), narrow(prefix * size), scale);
-    call.launch("attention_merge" + name, {merges.shape.dimensions[0], kv_heads, kMergePrograms}, static_cast<const void*>(scratch), merges.data, attended, narrow(heads),
+    call.launch("attention_merge" + name, {merged, kv_heads, kMergePrograms}, static_cast<const void*>(scratch), merges.data, attended, narrow(heads),
                 narrow(kv_heads), narrow(size));
 }
 
