@@ -61,13 +61,16 @@ def test_a_source_installation_without_triton(monkeypatch: pytest.MonkeyPatch) -
     assert kernels_status().startswith("none, so ONNX Runtime's kernels are used")
 
 
-def test_kernels_that_cannot_be_kept_or_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_cannot_be_kept_or_compiled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     (folder / "cache").write_text("a file")
     assert str(kernels_for_target("sm80")).startswith("Triton's kernels cannot be kept: ")
     (folder / "cache").unlink()
     monkeypatch.setattr(kernel_archive, "_COMPILER", "lopa.none_such")
     assert "No module named lopa.none_such" in str(kernels_for_target("sm89"))
+    assert caplog.messages[-1] == "Triton compiles the kernels for sm_89 once. This takes minutes"
     monkeypatch.setattr(kernel_archive, "_MAX_SECONDS", 0.01)
     assert "timed out" in str(kernels_for_target("sm86"))
     assert not list((folder / "cache").rglob("*.zip"))

@@ -6,6 +6,7 @@ are a part of the package or of this user's cache, never of a bundle: a bundle c
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 from lopa.runtime.cuda_kernels.cuda_library import LaunchableKernel
 from lopa.runtime.errors import raise_if_from_handler
 
+_log = logging.getLogger(__name__)
 FORMAT = 1
 TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
 """Compute capabilities with images of their own. Others above the first use PTX, which their driver compiles."""
@@ -121,6 +123,7 @@ def _compiled_archive(name: str) -> KernelArchive | str:
     path = kept / f"{digest}-{name}.zip"
     if path.exists():
         return _kernels_of_file(path)
+    _log.warning("Triton compiles the kernels for %s once. This takes minutes", name)
     try:
         kept.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept) as folder:
