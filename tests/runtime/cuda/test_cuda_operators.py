@@ -22,7 +22,7 @@ from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.cuda.row_kernel import RowKernel
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
 from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target
-from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
 GPU = CudaDevice(0, "a GPU", "9.0", 80 << 30, 12040)
@@ -102,6 +102,15 @@ def test_gpus_without_kernels(gpu: pytest.MonkeyPatch) -> None:
     assert loaded_library(0) == "there are none"
     gpu.setattr(cuda_operators, "cuda_library", lambda: None)
     assert isinstance(loaded_library(0), str)
+
+
+def test_the_kernels_can_be_switched_off(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setenv("LOPA_CUDA_KERNELS", "off")
+    assert loaded_library(0) == "LOPA_CUDA_KERNELS=off"
+    gpu.setenv("LOPA_CUDA_KERNELS", "of")
+    with pytest.raises(BadInputError, match="LOPA_CUDA_KERNELS='of'") as caught:
+        loaded_library(0)
+    assert caught.value.expected == "auto or off"
 
 
 def test_a_driver_that_rejects_the_kernels(gpu: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

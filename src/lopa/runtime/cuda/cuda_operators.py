@@ -1,6 +1,7 @@
 """Choice of the graph on "cuda:N": the twin with this project's operators, or the plain graph, and why."""
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from lopa.runtime.accelerator.graph_form import Array, ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import GraphTwin, ModelDimensions
+from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import Bool, WindowBatch
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.sizes import Sizes
@@ -17,8 +19,10 @@ from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, attention_work
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
 from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
-from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.errors import BadInputError, EngineFailedError
 
+VARIABLE = "LOPA_CUDA_KERNELS"
+"""Environment variable: "off" runs ONNX Runtime's kernels only."""
 _log = logging.getLogger(__name__)
 _MAX_HEAD_SIZE = 256
 _MULTIPLE = 16
@@ -37,8 +41,15 @@ class CudaOperators:
 def loaded_library(device: int) -> CudaLibrary | str:
     """Return the library with its kernels loaded for a device, whose context is current, or why it cannot be used.
 
-    Raises MissingBackendError if the driver or the device is missing.
+    Raises MissingBackendError if the driver or the device is missing, and BadInputError for an unknown VARIABLE.
     """
+    wanted = os.environ.get(VARIABLE) or "auto"
+    if wanted not in ("auto", "off"):
+        raise BadInputError(
+            f"{VARIABLE}={shown(wanted)}", expected="auto or off", remedy=f"correct {VARIABLE} or unset it"
+        )
+    if wanted == "off":
+        return f"{VARIABLE}=off"
     library = cuda_library()
     if library is None:
         return library_status() or "their library is missing"
