@@ -5,11 +5,17 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lopa.runtime.cuda_kernels import kernel_archive
-from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target, kernels_status
+from lopa.runtime.cuda_kernels.kernel_archive import (
+    KernelArchive,
+    archive_of_file,
+    kernels_for_target,
+    kernels_status,
+)
 
 ENTRY = {"file": "a", "entry": "e", "threads": 128, "shared": 0, "parameters": [8] * 9, "constants": {"BLOCK": 1024}}
 
@@ -23,10 +29,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_archive(path: Path) -> None:
+def write_archive(path: Path, variant: str = "swiglu.bf16", **changes: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
-        index = {"format": 1, "target": path.stem, "cuda": 12000, "driver": "525", "kernels": {"swiglu.bf16": ENTRY}}
+        index = {
+            "format": 1,
+            "target": path.stem,
+            "cuda": 12000,
+            "driver": "525",
+            "kernels": {variant: ENTRY | changes},
+        }
         archive.writestr("index.json", json.dumps(index))
         archive.writestr("a", b"image")
 
@@ -52,6 +64,17 @@ def test_damaged_archives(folder: Path, damage: Callable[[bytes], bytes]) -> Non
     write_archive(path)
     path.write_bytes(damage(path.read_bytes()))
     assert str(kernels_for_target("sm90")).startswith(f"{path} cannot be read (")
+
+
+@pytest.mark.parametrize("constants", [{"ROWS": 8, "WORDS": 32}, {"ROWS": 16, "WORDS": 32}, {}])
+def test_kernels_that_other_grids_need_are_refused(constants: dict[str, Any], folder: Path) -> None:
+    """Rows would be left out silently."""
+    write_archive(folder / "sm_90.zip", "commit.8", constants=constants, parameters=[8] * 11)
+    if constants.get("ROWS") == 8:
+        assert archive_of_file(folder / "sm_90.zip").kernels["commit.8"].arguments == 9
+        return
+    with pytest.raises(ValueError, match="expected ROWS 8"):
+        archive_of_file(folder / "sm_90.zip")
 
 
 def test_a_source_installation_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from lopa.runtime.bundle.graph_signature import (
     inputs_of_graph,
     outputs_of_graph,
 )
-from lopa.runtime.bundle.manifest import GraphTwin, Manifest
+from lopa.runtime.bundle.manifest import GraphTwin, Manifest, ModelDimensions
 from lopa.runtime.contract import past_names
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
@@ -85,14 +85,19 @@ class HostBoundForward(DeviceForward, Protocol):
         """
 
 
+def heads_of_model(dimensions: ModelDimensions) -> AttentionHeads:
+    """Return the sizes of a layer's attention."""
+    return AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
+
+
 class GraphArrays:
     """Arrays of the whole model's graph, for any shape."""
 
     def __init__(self, manifest: Manifest, twin: GraphTwin | None = None) -> None:
         """Read the arrays of the graph, or of its twin for CUDA, from the manifest."""
-        whole, sizes = whole_model(manifest.dimensions.layers), manifest.dimensions
+        whole = whole_model(manifest.dimensions.layers)
         self._inputs = inputs_of_graph(manifest, whole) | ({} if twin is None else ATTENTION_INPUTS)
-        self._heads = None if twin is None else AttentionHeads(sizes.heads, sizes.kv_heads, sizes.head_size)
+        self._heads = None if twin is None else heads_of_model(manifest.dimensions)
         self._outputs = outputs_of_graph(manifest, whole)
         past = {PAST, *past_names(manifest.dimensions.layers)}
         self._prefix = {name: form for name, form in self._inputs.items() if name in past}

@@ -1,9 +1,7 @@
 """The compiled library of the operators, if this installation has it and the processor can run it.
 
-The library is an optional extension module. Without a C++ compiler, or on a processor other than x86-64, the package
-installs without it. ONNX Runtime's own kernels are used then.
-
-The library has the file name of a module but no Python interface. It is loaded with ctypes, never imported.
+Without a C++ compiler, or on a processor other than x86-64, the package installs without it. ONNX Runtime's own kernels
+are used then.
 """
 
 import ctypes
@@ -11,32 +9,22 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
+from lopa.runtime.cpu_kernels.operator_library import FALLBACK, OperatorLibrary, library_path, status_of_missing
 from lopa.runtime.errors import raise_if_from_handler
 
 DOMAIN = "lopa.cpu"
 """Domain of the operators in graphs (operators.cpp)."""
 BLOCK = 32
 """Inputs that share a scale in an int4 matrix of these operators."""
-_PATTERN = "_kernels.*so"
-_REASON = "_kernels.not-built"
-"""File with the error of a build that failed (setup.py)."""
 _MACHINES = ("x86_64", "AMD64")
 """Names of x86-64 in platform.machine()."""
 
 
-class _SessionOptions(Protocol):
-    """The part of onnxruntime.SessionOptions that takes operators."""
-
-    def register_custom_ops_library(self, library_path: str) -> None: ...
-
-
 @dataclass(frozen=True)
-class KernelLibrary:
+class KernelLibrary(OperatorLibrary):
     """The library, loaded into this process."""
 
-    path: Path
     functions: ctypes.CDLL
 
     @property
@@ -44,10 +32,6 @@ class KernelLibrary:
         """Name of the instruction set in use, or None if the processor has none that the kernels need."""
         name: bytes | None = self.functions.lopa_instruction_set()
         return None if name is None else name.decode()
-
-    def add_operators(self, options: _SessionOptions) -> None:
-        """Make the operators known to sessions with `options`."""
-        options.register_custom_ops_library(str(self.path))
 
     def select(self, instruction_set: str) -> None:
         """Use another instruction set in this process, for tests. The processor must have it. Raises ValueError for
@@ -70,23 +54,20 @@ def kernel_library() -> KernelLibrary | None:
 
 def kernel_status() -> str:
     """Return the instruction set that the kernels use, or why they are not used and what to do, for users."""
-    fallback = "; ONNX Runtime's kernels are used"
     try:
         library = _loaded_library()
     except OSError as error:
-        return f"cannot be loaded ({error}){fallback}. Reinstall lopa-export"
+        return f"cannot be loaded ({error}){FALLBACK}. Reinstall lopa-export"
     if library is not None:
-        return library.instruction_set or f"not used, because this processor has no AVX2{fallback}"
+        return library.instruction_set or f"not used, because this processor has no AVX2{FALLBACK}"
     if platform.machine() not in _MACHINES:
-        return f"not available for {platform.machine()}{fallback}"
-    reason = Path(__file__).with_name(_REASON)
-    found = f"not built: {reason.read_text(encoding='utf-8').strip()}" if reason.exists() else "not installed"
-    return f"{found}{fallback}. Install a C++ compiler, then reinstall lopa-export"
+        return f"not available for {platform.machine()}{FALLBACK}"
+    return status_of_missing(Path(__file__).parent)
 
 
 def _loaded_library() -> KernelLibrary | None:
     """Return the library, or None if it is not installed. Raises OSError if this system cannot load it."""
-    path = next(iter(sorted(Path(__file__).parent.glob(_PATTERN))), None)
+    path = library_path(Path(__file__).parent, "_kernels")
     if path is None:
         return None
     functions = ctypes.CDLL(str(path))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lopa.runtime.accelerator.device_forward import heads_of_model
 from lopa.runtime.accelerator.graph_form import Array, ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import GraphTwin, ModelDimensions
@@ -16,7 +17,7 @@ from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.driver import cuda_device
-from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, attention_work
+from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, attention_work
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
 from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
 from lopa.runtime.errors import BadInputError, EngineFailedError
@@ -76,24 +77,21 @@ def cuda_operators(bundle: Bundle, library: CudaLibrary | str) -> CudaOperators 
 
     Raises BadInputError for a damaged twin.
     """
-    twin = next((each for each in bundle.manifest.twins if each.provider == "cuda"), None)
     graph = bundle.twin("cuda")
-    if twin is None or graph is None:
+    if graph is None:
         return "the bundle has no graph with them; export the checkpoint again"
     reason = unsupported_size(bundle.manifest.dimensions)
     if reason is not None:
         return f"they do not support {reason}"
-    return library if isinstance(library, str) else CudaOperators(graph, twin, library)
+    if isinstance(library, str):
+        return library
+    (twin,) = (each for each in bundle.manifest.twins if bundle.file(each.graph) == graph)
+    return CudaOperators(graph, twin, library)
 
 
 def _cuda(version: int) -> str:
     """Return a version of CUDA as text, e.g. "12.8" for 12080."""
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def heads_of_model(dimensions: ModelDimensions) -> AttentionHeads:
-    """Return the sizes of a layer's attention."""
-    return AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
 
 
 def unsupported_size(dimensions: ModelDimensions) -> str | None:

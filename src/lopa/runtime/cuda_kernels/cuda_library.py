@@ -1,7 +1,4 @@
-"""The host library of the operators on CUDA, and the compiled kernels that it launches.
-
-The library has the file name of a module but no Python interface. It is loaded with ctypes, never imported.
-"""
+"""The host library of the operators on CUDA, and the compiled kernels that it launches."""
 
 import ctypes
 import sys
@@ -9,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from lopa.runtime.cpu_kernels.operator_library import FALLBACK, OperatorLibrary, library_path, status_of_missing
 from lopa.runtime.errors import EngineFailedError, raise_if_from_handler
 
 DOMAIN = "lopa.cuda"
@@ -50,22 +48,11 @@ class LaunchableKernel:
     """Dynamic shared memory of a block."""
 
 
-class _SessionOptions(Protocol):
-    """The part of onnxruntime.SessionOptions that takes operators."""
-
-    def register_custom_ops_library(self, library_path: str) -> None: ...
-
-
 @dataclass(frozen=True)
-class CudaLibrary:
+class CudaLibrary(OperatorLibrary):
     """The host library, loaded into this process."""
 
-    path: Path
     functions: ctypes.CDLL
-
-    def add_operators(self, options: _SessionOptions) -> None:
-        """Make the operators known to sessions with `options`."""
-        options.register_custom_ops_library(str(self.path))
 
     def load(self, device: int, kernels: Mapping[str, LaunchableKernel]) -> None:
         """Load kernels for a device, whose context is current on this thread. The first call for a device counts.
@@ -130,22 +117,19 @@ def cuda_library() -> CudaLibrary | None:
 
 def library_status() -> str | None:
     """Return why the library cannot be used and what to do, for users, or None if it can be used."""
-    fallback = "; ONNX Runtime's kernels are used"
     try:
         if _loaded_library() is not None:
             return None
     except OSError as error:
-        return f"the library cannot be loaded ({error}){fallback}. Reinstall lopa-export"
+        return f"the library cannot be loaded ({error}){FALLBACK}. Reinstall lopa-export"
     if sys.platform != "linux":
-        return f"not available on {sys.platform}{fallback}"
-    reason = Path(__file__).with_name("_kernels.not-built")
-    found = f"not built: {reason.read_text(encoding='utf-8').strip()}" if reason.exists() else "not installed"
-    return f"{found}{fallback}. Install a C++ compiler, then reinstall lopa-export"
+        return f"not available on {sys.platform}{FALLBACK}"
+    return status_of_missing(Path(__file__).parent)
 
 
 def _loaded_library() -> CudaLibrary | None:
     """Return the library, or None if it is not installed. Raises OSError if this system cannot load it."""
-    path = next(iter(sorted(Path(__file__).parent.glob("_operators.*so"))), None)
+    path = library_path(Path(__file__).parent, "_operators")
     if path is None:
         return None
     functions = ctypes.CDLL(str(path))
