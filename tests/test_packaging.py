@@ -20,7 +20,8 @@ IMPORT_ALL = """
 import importlib, pkgutil
 import lopa.runtime
 found = pkgutil.walk_packages(lopa.runtime.__path__, "lopa.runtime.")
-modules = [each.name for each in found if not each.name.endswith("._kernels")]  # a library without Python interface
+libraries = ("._kernels", "._operators")  # without Python interface
+modules = [each.name for each in found if not each.name.endswith(libraries)]
 print(len([importlib.import_module(name) for name in modules]))
 """
 
