@@ -38,6 +38,8 @@ class FailingDevice:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._session, name)
+        if not callable(method):
+            return method
 
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls[name] = self.calls.get(name, 0) + 1

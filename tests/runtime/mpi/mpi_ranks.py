@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.kept_rows import assert_rows_are_kept
 from tests.runtime.random_windows import assert_same_statistics, block_causal_mask, random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
@@ -55,6 +56,7 @@ def session(bundle: Path) -> None:
     _same_errors(rng, distributed)
     assert_two_forwards_in_flight(distributed)
     assert_misuse_is_refused(distributed)
+    assert_rows_are_kept(distributed)
     assert_shortened_equals_fresh(distributed, single, exact=False)
     with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0"):
         distributed.shorten(99, 1)

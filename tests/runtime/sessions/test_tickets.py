@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.buckets import bucket
 from tests.runtime.accelerator.host_memory import device_session
+from tests.runtime.kept_rows import assert_rows_are_kept
 from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight, random_rows
 
 from lopa.export.verify.paired_session import PairedSession
@@ -70,6 +71,11 @@ def test_two_forwards_in_flight_equal_one_after_another(session: Session) -> Non
 
 def test_misuse_is_refused(session: Session) -> None:
     assert_misuse_is_refused(session, EngineFailedError if isinstance(session, TypedSession) else RuntimeError)
+
+
+def test_kept_rows_are_those_of_the_request_that_computed_them(session: Session) -> None:
+    assert_rows_are_kept(session, EngineFailedError if isinstance(session, TypedSession) else RuntimeError)
+    assert (session.rows_per_forward, session.free_rows()) == (None, None)
 
 
 @pytest.mark.parametrize("session", ["cpu", "numpy", "pipeline", "thread"], indirect=True)

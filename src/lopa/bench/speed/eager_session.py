@@ -27,7 +27,7 @@ from transformers.cache_utils import DynamicLayer
 from lopa.bench.speed.eager_model import EagerModel
 from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch, float32_from_stored
 from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
-from lopa.runtime.sessions.session import check_prefix_count
+from lopa.runtime.sessions.session import KeepsOnHost, check_kept_rows, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 _BranchStatistics = tuple[Tensor, Tensor, Tensor]
@@ -36,7 +36,7 @@ _BranchRows = dict[tuple[int, int], list[tuple[Tensor, Tensor]]]
 """New keys and values [1, Hkv, W, D] of every layer, by request and branch."""
 
 
-class EagerSession:
+class EagerSession(KeepsOnHost):
     """lopa.runtime.sessions.session.Session on the device of the model's weights, in their data type."""
 
     def __init__(self, model: EagerModel, *, together: bool = False) -> None:
@@ -87,9 +87,7 @@ class EagerSession:
     def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
         """Return rows of a forward, in float32. Raises like Session.read_rows."""
         rows, _ = self._tickets.window(ticket, request, branch, count)
-        return CacheRows(
-            tuple(part[0, :, :count].float().cpu().numpy() for layer in rows[request, branch] for part in layer)
-        )
+        return _host_rows(rows[request, branch], 0, count)
 
     def release(self, ticket: Ticket) -> None:
         """End the use of the forward's new rows."""
@@ -105,6 +103,11 @@ class EagerSession:
         with torch.inference_mode():
             for layer, (key, value) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
                 cache.update(key, value, layer)
+
+    def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
+        """Return committed rows in float32. Raises like Session.keep_rows."""
+        check_kept_rows(self.prefix_length(request), start, count)
+        return _host_rows([(layer.keys, layer.values) for layer in self._caches[request].layers], start, count)
 
     def shorten(self, request: int, count: int) -> None:
         """Shorten the request's cache, as Session.shorten does."""
@@ -177,6 +180,12 @@ def real_length(window_mask: Bool, wanted: Int64) -> int:
     others = window_mask & ~np.eye(len(window_mask), dtype=np.bool_)
     real = np.flatnonzero(others.any(axis=0) | others.any(axis=1))
     return 1 + max(int(real.max(initial=0)), int(wanted.max()))
+
+
+def _host_rows(layers: list[tuple[Tensor, Tensor]], start: int, count: int) -> CacheRows:
+    """Return a copy of rows of [1, Hkv, n, D], in float32."""
+    parts = (part[0, :, start : start + count] for layer in layers for part in layer)
+    return CacheRows(tuple(part.float().cpu().numpy().copy() for part in parts))
 
 
 def _statistics_from_logits(logits: Tensor, temperature: float) -> _BranchStatistics:

@@ -40,11 +40,11 @@ from lopa.runtime.contract.packed_batch import padded_batch as padded_windows
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.errors import EngineFailedError, converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import check_prefix_count
+from lopa.runtime.sessions.session import KeepsOnHost, check_kept_rows, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 
-class DeviceSession:
+class DeviceSession(KeepsOnHost):
     """Session with caches in the memory of `forward`'s device."""
 
     def __init__(
@@ -128,12 +128,7 @@ class DeviceSession:
 
     def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
         """Return a host copy of rows of a forward. Raises like `commit`."""
-        place = self._place(ticket, request, branch, count)
-        shape = (self._shape.kv_heads, count, self._shape.head_size)
-        rows: tuple[Rows, ...] = tuple(np.empty(shape, self._shape.dtype) for _ in range(self._shape.arrays))
-        download_rows(self._memory, rows, place)
-        self._memory.synchronize()
-        return CacheRows(rows)
+        return self._downloaded(self._place(ticket, request, branch, count), count)
 
     def release(self, ticket: Ticket) -> None:
         """End the use of the forward's new rows, and free the memory of copies."""
@@ -148,6 +143,12 @@ class DeviceSession:
         self._tickets.check_idle(request)
         check_rows(self._shape, rows.layers)
         self._cache(request).append_from_host(rows.layers)
+
+    def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
+        """Return a host copy of committed rows. Raises like Session.keep_rows."""
+        self._open_forward()
+        check_kept_rows(self.prefix_length(request), start, count)
+        return self._downloaded(self._caches[request].place(start), count)
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, in order with the device's forwards."""
@@ -245,6 +246,13 @@ class DeviceSession:
         offset = (slot % bucket.requests * steps.request + branch % bucket.branches * steps.branch) * size
         addresses = tuple(address + offset for address in rows.addresses[part])
         return RowPlace(addresses, steps.head * size)
+
+    def _downloaded(self, place: RowPlace, count: int) -> CacheRows:
+        shape = (self._shape.kv_heads, count, self._shape.head_size)
+        rows: tuple[Rows, ...] = tuple(np.empty(shape, self._shape.dtype) for _ in range(self._shape.arrays))
+        download_rows(self._memory, rows, place)
+        self._memory.synchronize()
+        return CacheRows(rows)
 
     def _keep_last_rows(self) -> None:
         """Copy the last run's rows if its ticket is not released."""

@@ -11,7 +11,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
 from lopa.runtime.errors import converted_device_errors
 from lopa.runtime.files.stamp import MappedFile
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
-from lopa.runtime.sessions.session import check_prefix_count
+from lopa.runtime.sessions.session import KeepsOnHost, check_kept_rows, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets
 
 
@@ -31,7 +31,7 @@ class Forward(Protocol):
         """Free all resources."""
 
 
-class HostSession:
+class HostSession(KeepsOnHost):
     """Session with prefix caches in host memory. `forward` computes in `wait`."""
 
     def __init__(self, forward: Forward, device: str, shape: CacheShape, mapped: MappedFile | None = None) -> None:
@@ -96,6 +96,12 @@ class HostSession:
         self._open_forward()
         self._tickets.check_idle(request)
         self._cache(request).append(rows.layers)
+
+    def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
+        """Return a copy of committed rows. Raises like Session.keep_rows."""
+        self._open_forward()
+        check_kept_rows(self.prefix_length(request), start, count)
+        return self._cache(request).copied_rows(start, count)
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, as Session.shorten does."""

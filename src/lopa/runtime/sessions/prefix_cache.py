@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, Bool, Rows, stored_dtype, tiles
+from lopa.runtime.contract import TILE, Bool, CacheRows, Rows, stored_dtype, tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +105,10 @@ class PrefixCache:
             array[0, :, start:end] = new
         self._prefix.mask[0, start:end] = True
         self._length = end
+
+    def copied_rows(self, start: int, count: int) -> CacheRows:
+        """Return a copy of `count` rows from number `start` on."""
+        return CacheRows(tuple(self._prefix.block[:, 0, :, start : start + count].copy()))
 
     def shorten(self, length: int) -> None:
         """Drop the rows after the first `length`, and tiles that become empty."""

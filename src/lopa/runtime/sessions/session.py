@@ -5,7 +5,8 @@ This module also opens sessions by device name.
 
 import importlib
 import itertools
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
@@ -17,18 +18,39 @@ from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.tickets import Ticket
 
 
+class KeptRows(Protocol):
+    """Committed rows that later requests of the same session may begin with.
+
+    They stay when their request is freed. Dropping the object frees them, on any thread and also after close().
+    """
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+
+
 class Session(Protocol):
     """Interface of every backend. A session is not thread-safe.
 
     The caller chooses request numbers. A request's prefix is empty at first and exists until `free`. A forward is
     started, waited for, and released (docs/concepts/contract.md, "Sessions"). Forwards of different requests may be in
     flight at the same time. Between `start` and `wait` of a forward, the caches of its requests must not change:
-    `commit`, `append_rows`, `shorten` and `free` of such a request raise RuntimeError.
+    `commit`, `append_rows`, `append_kept`, `shorten` and `free` of such a request raise RuntimeError.
     """
 
     @property
     def device(self) -> str:
         """Device name as given by the user, e.g. "cpu"."""
+
+    @property
+    def rows_per_forward(self) -> int | None:
+        """Number of rows that the forwards of several requests should not exceed, or None if windows are padded.
+
+        With a number, windows are not padded, and `start` already computes: the host can work until `wait`.
+        """
+
+    def free_rows(self) -> int | None:
+        """Return the number of rows that the device still has memory for, or None if the session knows no limit."""
 
     def start(self, batch: PackedBatch) -> Ticket:
         """Start a forward of every window against its request's prefix, and keep `batch` until it is computed.
@@ -59,6 +81,15 @@ class Session(Protocol):
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows that another session computed to the request's prefix."""
+
+    def keep_rows(self, request: int, start: int, count: int) -> KeptRows:
+        """Return committed rows of the request, `count` of them from number `start` on, for `append_kept`.
+
+        The request may be in flight. Raises ValueError unless there are these rows, at least one.
+        """
+
+    def append_kept(self, request: int, rows: Sequence[KeptRows]) -> None:
+        """Append rows, one or more pieces from `keep_rows` of this session, to the request's prefix."""
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, as if they had never been committed.
@@ -102,6 +133,28 @@ def check_prefix_count(length: int, count: int) -> None:
     """Raise ValueError unless the first `count` of `length` committed rows can be kept."""
     if not 0 <= count <= length:
         raise ValueError(f"received count {count}, expected one from 0 to {length}, the committed rows")
+
+
+def check_kept_rows(length: int, start: int, count: int) -> None:
+    """Raise ValueError unless `count` rows from number `start` on, at least one, are among `length` committed rows."""
+    if not 0 <= start < start + count <= length:
+        raise ValueError(
+            f"received rows {start} to {start + count}, expected one or more of the {length} committed rows"
+        )
+
+
+class KeepsOnHost:
+    """Part of a session whose `keep_rows` returns CacheRows, and whose memory has no known limit."""
+
+    rows_per_forward: int | None = None
+
+    def free_rows(self) -> int | None:
+        """Return None."""
+        return None
+
+    def append_kept(self: Session, request: int, rows: Sequence[KeptRows]) -> None:
+        """Append rows from `keep_rows`. Raises like `append_rows`."""
+        self.append_rows(request, CacheRows.joined(cast("Sequence[CacheRows]", rows)))
 
 
 def next_request_number() -> int:

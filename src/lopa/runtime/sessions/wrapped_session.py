@@ -24,6 +24,11 @@ class SessionCaller:
         """Device name of the inner session."""
         return self._inner.device
 
+    @property
+    def rows_per_forward(self) -> int | None:
+        """Value of the inner session."""
+        return self._inner.rows_per_forward
+
     def _run(self, work: Callable[[Session], T]) -> T:
         """Return the result of `work`. A subclass applies its context here."""
         return work(self._inner)
@@ -48,6 +53,9 @@ class WrappedSession(SessionCaller):
     read_rows = passed_on(Session.read_rows)
     release = passed_on(Session.release)
     append_rows = passed_on(Session.append_rows)
+    keep_rows = passed_on(Session.keep_rows)
+    append_kept = passed_on(Session.append_kept)
+    free_rows = passed_on(Session.free_rows)
     shorten = passed_on(Session.shorten)
     prefix_length = passed_on(Session.prefix_length)
     free = passed_on(Session.free)
