@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lopa.runtime.errors import ChoicesRefusedError as ChoicesRefusedError
     from lopa.runtime.errors import DecoderBusyError as DecoderBusyError
     from lopa.runtime.errors import DecoderClosedError as DecoderClosedError
+    from lopa.runtime.errors import DeviceMemoryError as DeviceMemoryError
     from lopa.runtime.errors import DevicesLostError as DevicesLostError
     from lopa.runtime.errors import EngineClosedError as EngineClosedError
     from lopa.runtime.errors import EngineFailedError as EngineFailedError
@@ -83,10 +84,10 @@ _NAMES = {
     "lopa.runtime.decoding.step": "Step step_table",
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
-        "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DevicesLostError "
-        "EngineClosedError EngineFailedError FieldError GrammarHelperError GrammarRefusedError LopaError "
-        "MissingBackendError NonFiniteAnswerError OutputFailedError PreparationStoppedError PromptTooLongError "
-        "QueueFullError ResourceExhaustedError StrategyFailedError"
+        "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DeviceMemoryError "
+        "DevicesLostError EngineClosedError EngineFailedError FieldError GrammarHelperError GrammarRefusedError "
+        "LopaError MissingBackendError NonFiniteAnswerError OutputFailedError PreparationStoppedError "
+        "PromptTooLongError QueueFullError ResourceExhaustedError StrategyFailedError"
     ),
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions ResolvedOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",

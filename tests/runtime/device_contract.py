@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import assert_reproduced
 from tests.runtime.check_cases import assert_cases_agree, fits
+from tests.runtime.kept_rows import assert_rows_are_kept
 from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
@@ -92,6 +93,11 @@ class DeviceContract:
         assert_shortened_equals_fresh(session, plain, exact=False, turns=7)
         session.close()
         plain.close()
+
+    def test_kept_rows_begin_later_requests(self, devices: Devices) -> None:
+        session = self.opened(devices)
+        assert_rows_are_kept(session)
+        session.close()
 
     def test_several_requests_at_once(self, devices: Devices) -> None:
         names = (devices.name.format(0), "cpu")

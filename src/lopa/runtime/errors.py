@@ -149,6 +149,22 @@ class ResourceExhaustedError(BadInputError):
     exit_code = 3
 
 
+class DeviceMemoryError(ResourceExhaustedError):
+    """A device has no memory for a request's rows (exit code 3). The request ends; others continue.
+
+    `request` is its number in the session, whose caches are unchanged.
+    """
+
+    def __init__(self, device: str, request: int, rows: int) -> None:
+        super().__init__(
+            f"{device} has no memory for {rows} more cache rows of a request",
+            expected="requests whose rows fit into the device's memory together",
+            remedy="retry later, or send a shorter prompt",
+            operator="run fewer requests at once (--max-num-seqs)",
+        )
+        self.request = request
+
+
 class StrategyFailedError(LopaError):
     """A strategy of another package raised an exception or returned an invalid result. The request ends; others
     continue."""

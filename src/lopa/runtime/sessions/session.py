@@ -80,7 +80,11 @@ class Session(Protocol):
         """End the use of the forward's new rows. A released or unknown ticket is ignored."""
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Append rows that another session computed to the request's prefix."""
+        """Append rows that another session computed to the request's prefix.
+
+        `start`, `commit`, `append_rows` and `append_kept` raise DeviceMemoryError if the device has no memory for rows
+        of a request. All caches are then as they were, and a ticket from before stays valid.
+        """
 
     def keep_rows(self, request: int, start: int, count: int) -> KeptRows:
         """Return committed rows of the request, `count` of them from number `start` on, for `append_kept`.
