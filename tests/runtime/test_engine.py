@@ -167,7 +167,7 @@ def test_an_error_anywhere_in_a_request_is_its_own(
         assert not engine.closed
 
 
-@pytest.mark.parametrize("method", ["wait", "append_rows", "free"])
+@pytest.mark.parametrize("method", ["wait", "append_kept", "free"])
 def test_a_device_that_fails_ends_every_request_and_the_engine(
     decoder: Decoder, prompt: tuple[int, ...], method: str
 ) -> None:

@@ -28,6 +28,7 @@ class FreeSession:
     """A session whose forwards cost nothing: `forward` of padded windows, or `start` and `wait` of packed rows."""
 
     device = "free"
+    rows_per_forward = None
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary, self._random = vocabulary, np.random.default_rng(0)
@@ -67,6 +68,10 @@ class FreeSession:
     def read_rows(self, *_: Any) -> CacheRows:
         """Return no rows."""
         return CacheRows(())
+
+    def keep_rows(self, _: int, __: int, count: int) -> Any:
+        """Return nothing but a number of rows."""
+        return SimpleNamespace(count=count)
 
     def shorten(self, request: int, count: int) -> None:
         """Drop rows."""

@@ -24,7 +24,7 @@ def failing_session(bundle: Bundle, failing: int, calls: int) -> Session:
     rng = np.random.default_rng(failing)
     devices = []
     for number in range(failing + 1):
-        method = str(rng.choice(["wait", "commit", "read_rows", "append_rows"]))
+        method = str(rng.choice(["wait", "commit", "keep_rows", "append_kept"]))
         failure = Failure(method, (1 + 2 * number) * calls // (2 * failing + 2) + 1) if number < failing else None
         devices.append(FailingDevice(open_session(bundle, "cpu", threads=1), f"device {number}", failure))
     return BranchParallelSession(devices)

@@ -1,6 +1,5 @@
 """The rule for rows that requests share: by window, alignment, options and salt. The blocks that a request stores."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,29 +97,24 @@ def test_salts_share_nothing(options: dict[str, Any]) -> None:
 # Stored blocks
 
 
-def rows_at(start: int, count: int, reads: list[int] | None = None) -> Callable[[], CacheRows]:
-    """Return a function that returns rows whose values are their positions."""
+class KeptPositions:
+    """A session whose rows are the positions of a request's rows. It notes the positions that it keeps."""
 
-    def read() -> CacheRows:
-        if reads is not None:
-            reads.append(start)
+    def __init__(self, reads: list[int] | None = None) -> None:
+        self.reads = reads
+
+    def keep_rows(self, _: int, start: int, count: int) -> CacheRows:
+        if self.reads is not None:
+            self.reads.append(start)
         positions = np.arange(start, start + count, dtype=np.float32)
         return CacheRows((np.tile(positions[None, :, None], (2, 1, 3)),))
 
-    return read
+    def append_kept(self, _: int, rows: list[CacheRows]) -> None:
+        self.rows = CacheRows.joined(rows)
 
 
-class AppendedRows:
-    """A session that notes the rows that it gets."""
-
-    rows: CacheRows
-
-    def append_rows(self, _: int, rows: CacheRows) -> None:
-        self.rows = rows
-
-
-def cache_of(tree: PrefixTree, reuse: PrefixReuse | None, ids: Int64) -> RequestCache:
-    session: Any = AppendedRows()
+def cache_of(tree: PrefixTree, reuse: PrefixReuse | None, ids: Int64, reads: list[int] | None = None) -> RequestCache:
+    session: Any = KeptPositions(reads)
     return RequestCache(session, tree, reuse, ids)
 
 
@@ -145,7 +139,7 @@ def test_causal_rows_of_several_rounds_fill_a_block() -> None:
         place = 0
         for count in [40, *rng.integers(0, 9, 20).tolist()]:
             count = min(count, len(ids) - place)
-            first.store_rows(place, ids[place : place + count], rows_at(place, count))
+            first.store_rows(place, ids[place : place + count])
             place += count
         first.end_sharing()
         assert tree.tokens == place // CAUSAL_BLOCK * CAUSAL_BLOCK
@@ -158,11 +152,11 @@ def test_causal_rows_of_several_rounds_fill_a_block() -> None:
 def test_stored_blocks_are_read_once() -> None:
     tree, params, reads = PrefixTree(1000), params_of(**BLOCKS), list[int]()
     ids = np.arange(64)
-    requests = [cache_of(tree, prefix_reuse(40, params, 0), ids[:40]) for _ in range(2)]
+    requests = [cache_of(tree, prefix_reuse(40, params, 0), ids[:40], reads) for _ in range(2)]
     for start, end in ((0, 40), (40, 48), (48, 64)):
         for each in requests:  # both computed the rows, since neither was stored when they were admitted
-            each.store_rows(start, ids[start:end], rows_at(start, end - start, reads))
-    assert reads == [0, 40, 48]
+            each.store_rows(start, ids[start:end])
+    assert reads == list(range(0, 64, 8))
     assert tree.tokens == 64
     third = cache_of(tree, prefix_reuse(50, params, 0), np.concatenate([ids[:47], [5, 5, 5]]))
     assert positions_of(rows_found(third)) == list(range(40))  # a block with another id is another block
@@ -172,22 +166,22 @@ def test_storing_ends_without_space_and_after_a_gap() -> None:
     params, ids = params_of(**BLOCKS), np.arange(64)
     for tree, starts, expected in ((PrefixTree(20), (0, 40, 48), 16), (PrefixTree(100), (0, 48, 56), 40)):
         reads: list[int] = []
-        one = cache_of(tree, prefix_reuse(40, params, 0), ids[:40])
+        one = cache_of(tree, prefix_reuse(40, params, 0), ids[:40], reads)
         for start, end in zip(starts, (40, 48 if starts[1] == 40 else 56, 64), strict=True):
-            one.store_rows(start, ids[start:end], rows_at(start, end - start, reads))
-        assert (tree.tokens, reads) == (expected, [0])
+            one.store_rows(start, ids[start:end])
+        assert (tree.tokens, reads) == (expected, list(range(0, expected, 8)))
         one.end_sharing()
         one.end_sharing()
     none = PrefixTree(0)
-    cache_of(none, prefix_reuse(40, params, 0), ids[:40]).store_rows(0, ids, rows_at(0, 64, reads))
-    assert reads == [0]  # rows that cannot be stored are not read
+    cache_of(none, prefix_reuse(40, params, 0), ids[:40], reads := []).store_rows(0, ids)
+    assert not reads  # rows that cannot be stored are not read
 
 
 def test_only_the_whole_prompt_is_stored_if_it_is_one_block() -> None:
     tree, params, ids = PrefixTree(100), params_of(**PROMPT), np.arange(30)
     one = cache_of(tree, prefix_reuse(20, params, 0), ids[:20])
-    one.store_rows(0, ids[:20], rows_at(0, 20))
-    one.store_rows(20, ids[20:], rows_at(20, 10))
+    one.store_rows(0, ids[:20])
+    one.store_rows(20, ids[20:])
     assert tree.tokens == 20
     for prompt, found in ((20, 20), (19, 0), (21, 0)):
         assert cache_of(tree, prefix_reuse(prompt, params, 0), ids[:prompt]).reused == found

@@ -82,10 +82,8 @@ def test_random_use_matches_a_plain_model(seed: int) -> None:
             assert path.tokens == sum(map(len, expected))
             if expected:
                 own = [rows_of((key, expected[: number + 1])) for number in range(len(expected))]
-                for found, parts in zip(
-                    path.rows().layers, zip(*(each.layers for each in own), strict=True), strict=True
-                ):
-                    np.testing.assert_array_equal(found, np.concatenate(parts, axis=1))
+                for found, rows in zip(path.rows, own, strict=True):
+                    np.testing.assert_array_equal(found.layers, rows.layers)  # type: ignore[attr-defined]
                 hits, tokens = hits + 1, tokens + path.tokens
             paths.append((path, expected))
         elif action < 0.8 and paths:

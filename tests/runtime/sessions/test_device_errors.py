@@ -64,14 +64,14 @@ def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder],
 
 
 @pytest.mark.parametrize(
-    ("method", "message"), [("read_rows", "device 0 is gone"), ("append_rows", "device 0 broke in append_rows")]
+    ("method", "message"), [("keep_rows", "device 0 is gone"), ("append_kept", "device 0 broke in append_kept")]
 )
 def test_error_with_a_cached_prompt(decoder: Decoder, method: str, message: str) -> None:
     """A failure to store rows fails no request itself: the next forward on that device does."""
     config = decoder.config(attention="block_causal", max_new_tokens=8)
     with Engine(with_failure(decoder, Failure(method, 1))) as engine:
         handles = [engine.submit(PROMPT, config)]
-        if method == "append_rows":
+        if method == "append_kept":
             handles[0].result(60.0)  # caches the prompt
             handles.append(engine.submit(PROMPT, config))
         with pytest.raises(EngineFailedError, match=message):

@@ -20,7 +20,8 @@ from lopa.runtime.webgpu import webgpu_library
 ERROR = "RuntimeError: the driver is confused"
 METHODS = (
     "open",
-    *["start", "wait", "commit", "read_rows", "release", "append_rows", "shorten", "prefix_length", "free", "close"],
+    *("start", "wait", "commit", "read_rows", "release", "append_rows", "keep_rows", "append_kept", "shorten"),
+    *("prefix_length", "free_rows", "free", "close"),
 )
 _real_open: Callable[..., Session] = numpy_session.open_session
 
@@ -61,7 +62,10 @@ def test_each_method_is_typed(failing: str, tiny_bundle: Path) -> None:
             open_session(bundle, "numpy")
         return
     session = TypedSession(open_session(bundle, "numpy"))
-    arguments = {"commit": 4, "read_rows": 4, "append_rows": 2, "shorten": 2, "close": 0}.get(failing, 1)
+    arguments = {
+        **{"commit": 4, "read_rows": 4, "append_rows": 2, "keep_rows": 3, "append_kept": 2, "shorten": 2},
+        **{"close": 0, "free_rows": 0},
+    }.get(failing, 1)
     doing = "closing" if failing == "close" else "decoding"
     with pytest.raises(EngineFailedError, match=f"numpy failed while {doing}: {ERROR}"):
         getattr(session, failing)(*[0] * arguments)

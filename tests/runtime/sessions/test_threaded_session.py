@@ -50,13 +50,15 @@ def test_all_calls_run_on_one_thread_and_return_the_same(bundle: Bundle) -> None
     assert session.prefix_length(0) == 12
     session.shorten(0, 3)
     assert session.prefix_length(0) == 3
+    session.append_kept(0, [session.keep_rows(0, 0, 3)])
+    assert (session.prefix_length(0), session.free_rows()) == (6, None)
     session.free(0)
     assert session.prefix_length(0) == 0
     session.close()
     session.close()
     session.free(0)
     plain.close()
-    for name in ("open", "start", "wait", "read_rows", "commit", "append_rows", "shorten", "free", "close"):
+    for name in ("open", "start", "wait", "read_rows", "commit", "append_rows", "keep_rows", "free"):
         assert threads[name] == {"lopa there"}, name
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         sequential(session).forward(batch)

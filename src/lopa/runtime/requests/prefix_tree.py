@@ -24,9 +24,10 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from lopa.runtime.contract import CacheRows, Int64
+from lopa.runtime.contract import Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.options import DecodingParams
+from lopa.runtime.sessions.session import KeptRows
 
 PREFIX_CACHE_TOKENS = 4096
 """Default limit of stored tokens: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32 bits."""
@@ -80,12 +81,12 @@ def prefix_reuse(
 
 @dataclass(eq=False)
 class _Node:
-    """One block: its rows, and the blocks that continue it."""
+    """One block: its rows in the session, and the blocks that continue it."""
 
     key: Hashable
     parent: "_Node | None"
     ids: bytes
-    rows: CacheRows
+    rows: KeptRows
     last: RowStatistics | None
     children: dict[bytes, "_Node"] = field(default_factory=dict)
     users: int = 1
@@ -109,9 +110,10 @@ class Path:
         """Statistics that were stored with the last block, if any."""
         return self.nodes[-1].last if self.nodes else None
 
-    def rows(self) -> CacheRows:
-        """Return the rows of all blocks, of which there is at least one."""
-        return CacheRows.joined([node.rows for node in self.nodes])
+    @property
+    def rows(self) -> list[KeptRows]:
+        """Rows of each block."""
+        return [node.rows for node in self.nodes]
 
 
 class PrefixTree:
@@ -160,7 +162,7 @@ class PrefixTree:
         """Return True if a block of `tokens` tokens fits beside the blocks in use."""
         return self.tokens - self._unused_tokens + tokens <= self._max_tokens
 
-    def add(self, path: Path, ids: bytes, rows: CacheRows, last: RowStatistics | None = None) -> None:
+    def add(self, path: Path, ids: bytes, rows: KeptRows, last: RowStatistics | None = None) -> None:
         """Extend `path` by a new block, which the tree does not have. `has_space` has to be True for it."""
         tokens = rows.count
         while self.tokens + tokens > self._max_tokens:

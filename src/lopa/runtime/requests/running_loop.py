@@ -2,12 +2,12 @@
 requests."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from lopa.runtime.contract import CacheRows, ForwardSplit, Int64, Statistics
+from lopa.runtime.contract import ForwardSplit, Int64, Statistics
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.lopa_loop import LopaLoop
@@ -60,13 +60,12 @@ class RequestCache:
         self._stored = self.reused
         """Position behind the last row that was found or stored, or that waits for its block to be complete."""
         self._waiting_ids = np.empty(0, np.int64)
-        self._waiting: CacheRows | None = None
-        """Rows of the positions before `_stored` with these ids, in a block that is not complete yet."""
+        """Ids of the positions before `_stored` in a block that is not complete yet."""
 
     def load(self) -> None:
         """Append the rows that were found, at least one, to the session."""
         assert self._path is not None
-        self.session.append_rows(self.number, self._path.rows())
+        self.session.append_kept(self.number, self._path.rows)
 
     def align(self, packed: PackedRows, layout: Layout) -> None:
         """Drop the cached rows that the `packed` rows of a round do not attend to.
@@ -99,23 +98,16 @@ class RequestCache:
             self._last, self._last_predicts = rows[column], int(packed.column_positions[column])
 
     def store(self, packed: PackedRows, winner: int) -> None:
-        """Store the blocks that are complete with the finished rows that the last forward computed.
+        """Store the blocks that are complete with the finished rows that the request committed last.
 
-        The request has committed them. Nothing is stored anymore once used blocks leave no space, or if the rows are
-        not adjacent to the ones before.
+        Nothing is stored anymore once used blocks leave no space, or if the rows are not adjacent to the ones before.
         """
         if packed.is_final:
-            window, count = packed.window_of(winner), packed.commit
-            self.store_rows(
-                packed.prefix,
-                packed.input_ids[packed.rows_to_commit(winner)],
-                lambda: self.session.read_rows(self._ticket(), self.number, window, count),
-            )
+            self.store_rows(packed.prefix, packed.input_ids[packed.rows_to_commit(winner)])
 
-    def store_rows(self, start: int, ids: Int64, read_rows: Callable[[], CacheRows]) -> None:
-        """Store the blocks that the rows of finished blocks at position `start`, computed from `ids` [n], complete.
-
-        `read_rows` is called only if some row is new, and returns a copy of the rows.
+    def store_rows(self, start: int, ids: Int64) -> None:
+        """Store the blocks that the committed rows of finished blocks at position `start`, computed from `ids` [n],
+        complete.
         """
         tree, path, reuse = self._tree, self._path, self._reuse
         if tree is None or path is None or reuse is None:
@@ -124,31 +116,21 @@ class RequestCache:
             self._end_storing()
             return
         self._stored += len(ids)
-        size = reuse.block
-        ids, place = np.concatenate([self._waiting_ids, ids]), 0
-        while place + size <= len(ids) and tree.follow(path, ids[place : place + size].tobytes()):
-            place += size
-        if place == len(ids):
-            self._waiting_ids, self._waiting = ids[:0], None
-            return
-        if not tree.has_space(size):
-            self._end_storing()
-            return
-        rows = read_rows() if self._waiting is None else CacheRows.joined([self._waiting, read_rows()])
+        size, ids = reuse.block, np.concatenate([self._waiting_ids, ids])
         last = self._last.copy() if reuse.whole_prompt and self._last is not None else None
-        while place + size <= len(ids):
-            if not tree.has_space(size):
-                self._end_storing()
-                return
-            block = slice(place, place + size)
-            tree.add(path, ids[block].tobytes(), rows if rows.count == size else sliced_rows(rows, block), last)
-            place += size
-        self._waiting_ids = ids[place:]
-        self._waiting = sliced_rows(rows, slice(place, None)) if place < len(ids) else None
+        while size <= len(ids):
+            block = ids[:size].tobytes()
+            if not tree.follow(path, block):
+                if not tree.has_space(size):
+                    self._end_storing()
+                    return
+                tree.add(path, block, self.session.keep_rows(self.number, self._stored - len(ids), size), last)
+            ids = ids[size:]
+        self._waiting_ids = ids
 
     def _end_storing(self) -> None:
         """Store nothing from now on. The blocks stay in use."""
-        self._reuse, self._waiting_ids, self._waiting = None, self._waiting_ids[:0], None
+        self._reuse, self._waiting_ids = None, self._waiting_ids[:0]
 
     def end_sharing(self) -> None:
         """End the use of shared blocks, and store nothing more. This may be called more than once."""
@@ -286,8 +268,3 @@ def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) 
         is_in_order = np.array_equal(packed.column_rows, packed.sampled_rows)
         found.append(results if is_in_order else results.take(packed.answers))  # logits are large
     return found
-
-
-def sliced_rows(rows: CacheRows, part: slice) -> CacheRows:
-    """Return a copy of some rows, so that the memory of the others can be freed."""
-    return CacheRows(tuple(array[:, part].copy() for array in rows.layers))
