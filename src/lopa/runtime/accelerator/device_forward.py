@@ -9,19 +9,18 @@ from lopa.runtime.accelerator.device_memory import Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.bundle.graph_signature import (
-    ATTENTION_INPUTS,
     ArrayForm,
     ValueForm,
     arrays_of_values,
     inputs_of_graph,
     outputs_of_graph,
 )
-from lopa.runtime.bundle.manifest import GraphTwin, Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
 from lopa.runtime.contract import past_names
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads, work_sizes
+from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads
 
 
 class DeviceForward(Protocol):
@@ -93,11 +92,10 @@ def heads_of_model(dimensions: ModelDimensions) -> AttentionHeads:
 class GraphArrays:
     """Arrays of the whole model's graph, for any shape."""
 
-    def __init__(self, manifest: Manifest, twin: GraphTwin | None = None) -> None:
-        """Read the arrays of the graph, or of its twin for CUDA, from the manifest."""
+    def __init__(self, manifest: Manifest) -> None:
+        """Read the arrays of the graph from the manifest."""
         whole = whole_model(manifest.dimensions.layers)
-        self._inputs = inputs_of_graph(manifest, whole) | ({} if twin is None else ATTENTION_INPUTS)
-        self._heads = None if twin is None else heads_of_model(manifest.dimensions)
+        self._inputs = inputs_of_graph(manifest, whole)
         self._outputs = outputs_of_graph(manifest, whole)
         past = {PAST, *past_names(manifest.dimensions.layers)}
         self._prefix = {name: form for name, form in self._inputs.items() if name in past}
@@ -125,10 +123,7 @@ class GraphArrays:
         return sum(array.size for array in self._arrays(self._prefix, bucket).values())
 
     def _arrays(self, forms: Mapping[str, ValueForm], bucket: Sizes) -> dict[str, ArrayForm]:
-        if self._heads is None:
-            return arrays_of_values(forms, bucket)
-        tasks, merges = work_sizes(bucket, self._heads)
-        return arrays_of_values(forms, bucket, {"N": bucket.rows, "T": tasks, "G": merges, "C": bucket.requests})
+        return arrays_of_values(forms, bucket)
 
 
 _NO_SIZES = Sizes(0, 0, 0, 0, 0)
@@ -138,14 +133,10 @@ _NO_SIZES = Sizes(0, 0, 0, 0, 0)
 class AnyShapes:
     """The shapes of a forward that has shape buckets, or none, and runs any other shape too."""
 
-    def __init__(
-        self, manifest: Manifest, buckets: Sequence[ShapeBucket], window_step: int, twin: GraphTwin | None = None
-    ) -> None:
-        """Store the shape buckets. Windows of other shapes are rounded up to multiples of `window_step`. `twin` is the
-        twin for CUDA that runs in place of the graph.
-        """
+    def __init__(self, manifest: Manifest, buckets: Sequence[ShapeBucket], window_step: int) -> None:
+        """Store the shape buckets. Windows of other shapes are rounded up to multiples of `window_step`."""
         self.buckets = buckets
-        self.arrays = GraphArrays(manifest, twin)
+        self.arrays = GraphArrays(manifest)
         self.sizes = self.arrays.bytes_without_prefix(_NO_SIZES, *buckets)
         self._table = BucketTable(buckets) if buckets else None
         self._window_step = window_step
