@@ -1,6 +1,7 @@
 """Operators of domain lopa.cuda as ONNX functions of standard operators, with which ONNX Runtime runs a twin on CPUs.
 
-The bodies round where the standard graph rounds. Attention reads the dense masks and ignores the lists of tasks.
+The bodies round where the standard graph rounds. Attention takes a dense mask in place of the lists of tasks: which of
+the cache's rows, then which packed rows, each row sees. Chunks of the cache follow each other.
 """
 
 from collections.abc import Sequence
@@ -30,51 +31,43 @@ SwiGlu (gate_and_up, separate_up) => (product) {
     product = Mul (silu, up)
 }"""
 _BRANCH_ATTENTION = """
-BranchAttention <heads, kv_heads, head_size>
-(query, key, value, past_key, past_value, prefix_mask, window_mask, rows, tasks, merges, chunks) => (attended, scratch)
+BranchAttention <heads, kv_heads, head_size, layer>
+(query, key, value, cache, work, scratch) => (attended)
 {
+    first = Constant <value_ints = [0]> ()
     one = Constant <value_ints = [1]> ()
+    chunk_shape = Constant <value_ints = [-1, LAYERS, 2, KV_HEADS, 64, SIZE]> ()
+    chunks = Reshape (cache, chunk_shape)
+    layer = Constant <value_int: int = @layer> ()
+    rows = Gather <axis = 1> (chunks, layer)
+    parts = Transpose <perm = [1, 2, 0, 3, 4]> (rows)
+    past_shape = Constant <value_ints = [2, KV_HEADS, -1, SIZE]> ()
+    past = Reshape (parts, past_shape)
+    past_key, past_value = Split <axis = 0, num_outputs = 2> (past)
+    turned_key = Transpose <perm = [1, 0, 2]> (key)
+    turned_value = Transpose <perm = [1, 0, 2]> (value)
+    new_key = Unsqueeze (turned_key, first)
+    new_value = Unsqueeze (turned_value, first)
+    keys = Concat <axis = 2> (past_key, new_key)
+    values = Concat <axis = 2> (past_value, new_value)
+    seen = Cast <to = 9> (work)
+    count = Shape <end = 1> (key)
     any = Constant <value_ints = [-1]> ()
-    middle = Constant <value_ints = [1, 2]> ()
-    windows = Shape <end = 3> (window_mask)
-    prefix = Shape <start = 1> (prefix_mask)
-    of_rows = Concat <axis = 0> (windows, prefix)
-    of_request = Unsqueeze (prefix_mask, middle)
-    expanded = Expand (of_request, of_rows)
-    visible = Concat <axis = -1> (expanded, window_mask)
-    seen = Shape <start = 2> (visible)
-    mask_shape = Concat <axis = 0> (any, one, seen)
-    mask = Reshape (visible, mask_shape)
-    branches = Shape <start = 1, end = 2> (window_mask)
-    copies = Concat <axis = 0> (one, branches, one, one, one)
-    row = Shape <start = 1> (past_key)
-    past_shape = Concat <axis = 0> (any, row)
-    new_row = Shape <start = 2> (key)
-    new_shape = Concat <axis = 0> (any, new_row)
-    one_key = Unsqueeze (past_key, one)
-    all_keys = Expand (one_key, copies)
-    flat_keys = Reshape (all_keys, past_shape)
-    new_keys = Reshape (key, new_shape)
-    keys = Concat <axis = 2> (flat_keys, new_keys)
-    one_value = Unsqueeze (past_value, one)
-    all_values = Expand (one_value, copies)
-    flat_values = Reshape (all_values, past_shape)
-    new_values = Reshape (value, new_shape)
-    values = Concat <axis = 2> (flat_values, new_values)
-    split = Constant <value_ints = [0, 0, HEADS, SIZE]> ()
+    mask_shape = Concat <axis = 0> (one, one, count, any)
+    mask = Reshape (seen, mask_shape)
+    split = Constant <value_ints = [1, -1, HEADS, SIZE]> ()
     of_heads = Reshape (query, split)
     turned = Transpose <perm = [0, 2, 1, 3]> (of_heads)
     result = Attention (turned, keys, values, mask)
     back = Transpose <perm = [0, 2, 1, 3]> (result)
-    joined = Constant <value_ints = [0, 0, -1]> ()
-    attended = Reshape (back, joined)
-    scratch = Constant <value_floats = [0.0]> ()
+    shape = Shape (query)
+    attended = Reshape (back, shape)
 }"""
 _TOKEN_STATISTICS = """
 TokenStatistics <candidates> (logits, temperature) => (topk_ids, topk_logprobs, entropy, scratch) {
     wide = Cast <to = 1> (logits)
-    of_request = Constant <value_ints = [-1, 1, 1, 1]> ()
-    divisor = Reshape (temperature, of_request)
+    of_row = Constant <value_ints = [-1, 1]> ()
+    divisor = Reshape (temperature, of_row)
     z = Div (wide, divisor)
     count = Constant <value_int: int = @candidates> ()
     first = Constant <value_ints = [0]> ()
@@ -109,7 +102,9 @@ def with_functions(twin: Path, rotated: int) -> onnx.ModelProto:
     split = nodes["SplitRotary"]
     numbers = {each.name: each.i for each in split.attribute}
     heads, kv_heads, size = (numbers[name] for name in ("heads", "kv_heads", "head_size"))
-    bodies.append(_BRANCH_ATTENTION.replace("HEADS", str(heads)).replace("SIZE", str(size)))
+    layers = sum(node.op_type == "BranchAttention" for node in model.graph.node)
+    attention = _BRANCH_ATTENTION.replace("LAYERS", str(layers)).replace("KV_HEADS", str(kv_heads))
+    bodies.append(attention.replace("HEADS", str(heads)).replace("SIZE", str(size)))
     bodies.append(_split_rotary(heads, kv_heads, size, rotated, [bool(name) for name in split.input]))
     if "SwiGlu" in nodes:
         is_fused = len(nodes["SwiGlu"].input) == 1
@@ -123,19 +118,15 @@ def with_functions(twin: Path, rotated: int) -> onnx.ModelProto:
 
 def _split_rotary(heads: int, kv_heads: int, size: int, rotated: int, has: Sequence[bool]) -> str:
     """Return the body for inputs of which `has` tells which there are."""
-    names = ("query", "window_mask", "cos", "sin", "key", "value", "bias", "query_norm", "key_norm")
+    names = ("query", "cos", "sin", "key", "value", "bias", "query_norm", "key_norm")
     given = {name for name, is_given in zip(names, has, strict=False) if is_given}
     parts = {"query": heads, "key": kv_heads, "value": kv_heads}
     sizes = [count * size for count in parts.values()]
     lines = [
         f"sizes = Constant <value_ints = {sizes}> ()",
-        "any = Constant <value_ints = [-1]> ()",
-        "width = Shape <start = 3> (window_mask)",
-        "windows = Shape <end = 2> (window_mask)",
-        "half = Shape <start = -1> (cos)",
-        "angle_shape = Concat <axis = 0> (any, width, half)",
-        "flat_cos = Reshape (cos, angle_shape)",
-        "flat_sin = Reshape (sin, angle_shape)",
+        "first = Constant <value_ints = [0]> ()",
+        "flat_cos = Unsqueeze (cos, first)",
+        "flat_sin = Unsqueeze (sin, first)",
     ]
     if "key" not in given:
         lines.append("query_rows, key_rows, value_rows = Split <axis = -1> (query, sizes)")
@@ -148,23 +139,19 @@ def _split_rotary(heads: int, kv_heads: int, size: int, rotated: int, has: Seque
         rotary = f"RotaryEmbedding <rotary_embedding_dim = {rotated}> ({part}_normed, flat_cos, flat_sin)"
         lines += [
             f"{part}_biased = " + (f"Add ({part}_rows, {part}_bias)" if "bias" in given else f"Identity ({part}_rows)"),
-            f"{part}_heads = Constant <value_ints = [{count}, {size}]> ()",
-            f"{part}_shape = Concat <axis = 0> (any, width, {part}_heads)",
+            f"{part}_shape = Constant <value_ints = [1, -1, {count}, {size}]> ()",
             f"{part}_split = Reshape ({part}_biased, {part}_shape)",
             f"{part}_turned = Transpose <perm = [0, 2, 1, 3]> ({part}_split)",
             f"{part}_normed = " + (norm if f"{part}_norm" in given else f"Identity ({part}_turned)"),
             f"{part}_rotated = " + (f"Identity ({part}_normed)" if part == "value" else rotary),
+            f"{part}_back = Transpose <perm = [0, 2, 1, 3]> ({part}_rotated)",
         ]
     lines += [
-        "cache_shape = Concat <axis = 0> (windows, key_head, width, key_size)",
-        "new_key = Reshape (key_rotated, cache_shape)",
-        "new_value = Reshape (value_rotated, cache_shape)",
-        "rotated = Transpose <perm = [0, 2, 1, 3]> (query_rotated)",
         "joined = Constant <value_ints = [0, 0, -1]> ()",
-        "new_query = Reshape (rotated, joined)",
+        "new_query = Reshape (query_back, joined)",
+        "new_key = Squeeze (key_back, first)",
+        "new_value = Squeeze (value_back, first)",
     ]
-    constants = (("key_head", kv_heads), ("key_size", size))
-    lines[:0] = [f"{name} = Constant <value_ints = [{value}]> ()" for name, value in constants]
     inputs = ", ".join(names)
     signature = f"SplitRotary <heads, kv_heads, head_size, epsilon> ({inputs}) => (new_query, new_key, new_value)"
     return signature + " {\n" + "\n".join(lines) + "\n}"

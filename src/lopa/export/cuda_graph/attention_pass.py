@@ -15,9 +15,16 @@ from lopa.export.cuda_graph.nodes import (
     producer,
     source,
 )
-from lopa.runtime.bundle.graph_signature import ATTENTION_INPUTS
 from lopa.runtime.bundle.manifest import ModelDimensions
-from lopa.runtime.contract import PREFIX_MASK, WINDOW_MASK
+from lopa.runtime.contract import (
+    ATTENTION_SCRATCH,
+    ATTENTION_WORK,
+    CACHE,
+    PREFIX_MASK,
+    WINDOW_MASK,
+    past_names,
+    window_names,
+)
 
 _SWAPPED = (0, 2, 1, 3)
 """Permutation between [N, W, heads, D] and [N, heads, W, D]."""
@@ -62,18 +69,21 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         self._fused = fused
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the nodes, and add the inputs with the attention's tasks. Raises OtherFormError."""
+        """Replace the nodes, and add the inputs of the attention. Raises OtherFormError."""
         inputs = {value.name: value for value in model.graph.inputs}
-        masks = [inputs[PREFIX_MASK], inputs[WINDOW_MASK]]
+        masks, names = [inputs[PREFIX_MASK], inputs[WINDOW_MASK]], past_names(self._sizes.layers)
         forms = [(node, self._form(node, masks)) for node in model.graph if node.op_type == "Attention"]
-        lists = []
-        for name, signature in ATTENTION_INPUTS.items():
-            axes = [axis if isinstance(axis, int) else f"attention_{axis}" for axis in signature.axes]
-            dtype = ir.TensorType(ir.DataType[signature.type.upper()])
-            lists.append(ir.Value(name=name, shape=ir.Shape(axes), type=dtype))
-        model.graph.inputs.extend(lists)
-        for node, form in forms:
-            self._replace(node, form, masks, lists)
+        expect([value.name for _, form in forms for value in form.past] == names)
+        expect([value.name for _, form in forms for value in form.new] == window_names(self._sizes.layers))
+        types = {
+            CACHE: inputs[names[0]].type,
+            ATTENTION_WORK: ir.TensorType(ir.DataType.INT32),
+            ATTENTION_SCRATCH: ir.TensorType(ir.DataType.FLOAT),
+        }
+        added = [ir.Value(name=name, shape=ir.Shape([name]), type=dtype) for name, dtype in types.items()]
+        model.graph.inputs.extend(added)
+        for layer, (node, form) in enumerate(forms):
+            self._replace(node, form, layer, added)
         return ir.passes.PassResult(model, modified=True)
 
     def _form(self, attention: ir.Node, masks: list[ir.Value]) -> _Form:
@@ -120,23 +130,22 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         expect(shape is not None and (shape[1], shape[3]) == (count, self._sizes.head_size))
         return _Heads(rows, norm, angles)
 
-    def _replace(self, attention: ir.Node, form: _Form, masks: list[ir.Value], lists: list[ir.Value]) -> None:
+    def _replace(self, attention: ir.Node, form: _Form, layer: int, added: list[ir.Value]) -> None:
         sizes, heads = self._sizes, form.heads
         attributes = {"heads": sizes.heads, "kv_heads": sizes.kv_heads, "head_size": sizes.head_size}
         rows: list[ir.Value | None] = [each.rows for each in heads]
-        added = [node for each in rows if (node := producer(each, "Add")) is not None]
-        bias = self._fused.join([node.inputs[1] for node in added], "qkv") if len(added) == len(rows) else None
+        biased = [node for each in rows if (node := producer(each, "Add")) is not None]
+        bias = self._fused.join([node.inputs[1] for node in biased], "qkv") if len(biased) == len(rows) else None
         if bias is not None:
-            rows = [node.inputs[0] for node in added]
+            rows = [node.inputs[0] for node in biased]
         fused = self._fused.product(rows, "qkv")
         query, key, value = rows if fused is None else (fused, None, None)
         norms = [None if each.norm is None else each.norm.inputs[1] for each in heads[:2]]
-        arguments = [query, masks[1], *heads[0].angles, key, value, bias, *norms]
+        arguments = [query, *heads[0].angles, key, value, bias, *norms]
         of_norm = {"epsilon": _epsilon(heads[0])}
         rotated, *new = insert(attention, "SplitRotary", arguments, [None, *form.new], {**attributes, **of_norm})
         rotated.type = attention.outputs[0].type
-        arguments = [rotated, *new, *form.past, *masks, *lists]
-        insert(attention, "BranchAttention", arguments, [form.attended, None], attributes)
+        insert(attention, "BranchAttention", [rotated, *new, *added], [form.attended], {**attributes, "layer": layer})
 
 
 def _epsilon(heads: _Heads) -> float:

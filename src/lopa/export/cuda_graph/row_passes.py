@@ -19,7 +19,7 @@ from lopa.runtime.contract.rotary import ROTARY_INPUTS
 
 
 class FlatRowsPass(ir.passes.InPlacePass):
-    """Pass that keeps the rows of all windows in one list, [1, N, H], so that few shapes are computed.
+    """Pass that takes packed rows, [N], and keeps them in one list, [1, N, H].
 
     It moves the final norm before the choice of the sampled rows, because the norm then includes the last addition.
     """
@@ -28,7 +28,7 @@ class FlatRowsPass(ir.passes.InPlacePass):
         """Replace the nodes. Raises OtherFormError."""
         inputs = {value.name: value for value in model.graph.inputs}
         for name in {POSITION_IDS, *ROTARY_INPUTS} & inputs.keys():
-            for reshape in _users(inputs[name], "Reshape"):  # SplitRotary takes angles with any axes before the last
+            for reshape in _users(inputs[name], "Reshape"):  # each row has an angle
                 reshape.outputs[0].replace_all_uses_with(inputs[name])
         for reshape in _users(inputs[INPUT_IDS], "Reshape"):
             reshape.replace_input_with(1, shared_constant(model, "rows.one_list", np.array([1, -1])))
@@ -42,19 +42,8 @@ class FlatRowsPass(ir.passes.InPlacePass):
         normed.replace_all_uses_with(gather.outputs[0])
         norm.replace_input_with(0, rows)
         flat.replace_input_with(0, normed)
-        gather.replace_input_with(1, _numbers_of_sampled(model, gather, inputs[INPUT_IDS], inputs[LOGITS_INDEX]))
+        gather.replace_input_with(1, inputs[LOGITS_INDEX])
         return ir.passes.PassResult(model, modified=True)
-
-
-def _numbers_of_sampled(model: ir.Model, before: ir.Node, ids: ir.Value, index: ir.Value) -> ir.Value:
-    """Return the numbers [R, B, Q], among all rows, of the sampled rows. `index` counts them in their window."""
-    first, step = (shared_constant(model, f"rows.{number}", np.array(number)) for number in (0, 1))
-    (count,) = insert(before, "Size", [ids], [None], domain="")
-    (numbers,) = insert(before, "Range", [first, count, step], [None], domain="")
-    (shape,) = insert(before, "Shape", [ids], [None], domain="")
-    (table,) = insert(before, "Reshape", [numbers, shape], [None], domain="")
-    (chosen,) = insert(before, "GatherElements", [table, index], [None], {"axis": 2}, domain="")
-    return chosen
 
 
 def _users(value: ir.Value, operator: str) -> list[ir.Node]:

@@ -1,17 +1,32 @@
-"""Twin of the standard graph in operators of domain lopa.cuda, with the same function and outputs.
+"""Twin of the standard graph in operators of domain lopa.cuda, with the same function of packed rows.
 
-It has more inputs than the graph: the attention's tasks (lopa.runtime.bundle.graph_signature), and matrices. A session
-puts each matrix together in device memory, from tensors of the bundle.
+Its inputs and outputs have no padding (lopa.runtime.bundle.graph_signature). Some inputs are matrices. A session puts
+each together in device memory, from tensors of the bundle.
 """
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.cuda_graph.attention_pass import BranchAttentionPass
-from lopa.export.cuda_graph.nodes import DOMAIN, FusedInputs, OtherFormError
+from lopa.export.cuda_graph.nodes import DOMAIN, FusedInputs, OtherFormError, expect
 from lopa.export.cuda_graph.row_passes import FlatRowsPass, NormsPass, SwiGluPass, TokenStatisticsPass
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.runtime.bundle.manifest import FusedTensor, ModelDimensions
+from lopa.runtime.contract import (
+    ENTROPY,
+    LOGITS,
+    LOGITS_INDEX,
+    PREFIX_MASK,
+    SAMPLED_ROWS,
+    TEMPERATURE,
+    TOPK_IDS,
+    TOPK_LOGPROBS,
+    WINDOW_MASK,
+    past_names,
+)
+
+_OF_SAMPLED = {SAMPLED_ROWS, TEMPERATURE, TOPK_IDS, TOPK_LOGPROBS, ENTROPY, LOGITS}
+"""Inputs and outputs of sampled rows. The others are those of all rows."""
 
 
 def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Model, list[FusedTensor]] | None:
@@ -31,13 +46,31 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
             TokenStatisticsPass(),
         ):
             each(twin)
+        common.RemoveUnusedNodesPass()(twin)
+        _pack_signature(twin.graph, dimensions.layers)
     except OtherFormError:
         return None
     twin.graph.inputs.extend(fused.values)
     twin.opset_imports[DOMAIN] = 1
-    for node in twin.graph:
+    passes = ir.passes.Sequential(common.TopologicalSortPass(), common.NameFixPass())
+    return with_expert_operators(passes(twin).model, "standard"), fused.records
+
+
+def _pack_signature(graph: ir.Graph, layers: int) -> None:
+    """Remove the inputs that nothing uses, and give all values the shapes of packed rows. Raises OtherFormError."""
+    for value in tuple(graph.inputs):
+        if value.name in {WINDOW_MASK, PREFIX_MASK, *past_names(layers)}:
+            expect(not value.uses())
+            graph.inputs.remove(value)
+    for node in graph:
         for value in node.outputs:
             if not value.is_graph_output():
-                value.shape = None  # of windows, not of one list of rows
-    passes = ir.passes.Sequential(common.RemoveUnusedNodesPass(), common.TopologicalSortPass(), common.NameFixPass())
-    return with_expert_operators(passes(twin).model, "standard"), fused.records
+                value.shape = None  # of windows
+    for value in (*graph.inputs, *graph.outputs):
+        if value.name == LOGITS_INDEX:
+            value.name = SAMPLED_ROWS
+        axes = list(value.shape or ())
+        if value.name in _OF_SAMPLED:
+            value.shape = ir.Shape(["sampled", *axes[3:]])
+        elif len(axes) > 1:  # not an input of the attention
+            value.shape = ir.Shape(["rows", *(axes[3:] if len(axes) < 5 else (axes[2], axes[4]))])

@@ -18,13 +18,12 @@ def split_rotary_kernel(
     cos,  # [rows, rotated / 2]
     sin,  # [rows, rotated / 2]
     query,  # [rows, heads, size]
-    key,  # [rows / width, kv_heads, width, size]
-    value,  # same shape as key
+    key,  # [rows, kv_heads, size]
+    value,  # likewise
     heads,
     kv_heads,
     size,
     rotated,  # the first channels of a head, which rotate: channel c with channel c + rotated / 2
-    width,
     epsilon,
     CHANNELS: tl.constexpr,  # a power of two, at least `size`
     NORM: tl.constexpr,  # True: RMS norm of the heads of query and key
@@ -38,8 +37,6 @@ def split_rotary_kernel(
     wide = row.to(tl.int64)
     bias += head * size
     half = rotated // 2
-    window = (row // width).to(tl.int64) * kv_heads
-    place = row % width
     if head < heads:
         source = query_in + wide * query_stride + head * size
         target = query + (wide * heads + head) * size
@@ -47,12 +44,12 @@ def split_rotary_kernel(
     elif head < heads + kv_heads:
         head -= heads
         source = key_in + wide * key_stride + head * size
-        target = key + ((window + head) * width + place) * size
+        target = key + (wide * kv_heads + head) * size
         _write_head(source, bias, has_bias, key_norm, cos, sin, target, row, half, size, epsilon, CHANNELS, NORM)
     else:
         head -= heads + kv_heads
         source = value_in + wide * key_stride + head * size
-        target = value + ((window + head) * width + place) * size
+        target = value + (wide * kv_heads + head) * size
         _write_head(source, bias, has_bias, key_norm, cos, sin, target, row, 0, size, epsilon, CHANNELS, False)
 
 

@@ -15,8 +15,8 @@ from lopa.plugins.kernels.token_statistics_kernel import statistics_merge_kernel
 
 KERNELS: Mapping[str, tuple[Any, str]] = {
     "rms_norm": (rms_norm_kernel, "TTTTTaf"),
-    "split_rotary": (split_rotary_kernel, "TTTaaTiTTTTTTTiiaaif"),
-    "branch_attention": (branch_attention_kernel, "TTTTTBBIILiTFiiaiiaf"),
+    "split_rotary": (split_rotary_kernel, "TTTaaTiTTTTTTTiiaaf"),
+    "branch_attention": (branch_attention_kernel, "TTTTITFiiaif"),
     "attention_merge": (attention_merge_kernel, "FITiia"),
     "swiglu": (swiglu_kernel, "TTTaa"),
     "statistics_partials": (statistics_partials_kernel, "TFiiiFFFIF"),
@@ -58,7 +58,7 @@ class AttentionTiles:
     """Tile sizes of branch_attention_kernel."""
 
     columns: int
-    """Columns of the prefix per step. They divide 64."""
+    """Columns of the prefix per step. They divide CHUNK_ROWS."""
     own: int
     """Packed rows per step."""
     pairs: int
@@ -107,4 +107,6 @@ def attention_tiles(target: int, floats: str, channels: int) -> AttentionTiles:
         return AttentionTiles(32, 16, 32, 2)
     if target == 90:
         return AttentionTiles(64, 32, 64, 2)
-    return AttentionTiles(32, 32, 64, 3 if MAX_SHARED_KIB[target] > 99 else 2)
+    if MAX_SHARED_KIB[target] > 99:
+        return AttentionTiles(32, 32 if channels == 64 else 16, 64, 3)
+    return AttentionTiles(32, 32, 64, 2)

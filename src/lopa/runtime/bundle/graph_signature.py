@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,23 +93,35 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     return {name: forms[name] for name in part.input_names(with_rotary=with_rotary)}
 
 
-ATTENTION_INPUTS = {
-    "attention_rows": ValueForm("int32", ("N", 3)),
-    "attention_tasks": ValueForm("int32", ("T", 8)),
-    "attention_merges": ValueForm("int32", ("G", 4)),
-    "attention_chunks": ValueForm("int64", ("C",)),
-}
-"""Further inputs of a twin for CUDA: N rows of all windows, T tasks, G groups of tasks with the same rows, and C chunks
-of caches (docs/concepts/contract.md)."""
-
-
 def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin) -> dict[str, ValueForm]:
-    """Return all inputs of a twin of the graph of `part`, in order."""
-    inputs = inputs_of_graph(manifest, part)
+    """Return all inputs of a twin of the graph of `part`, in order.
+
+    A twin for CUDA has N packed rows, Q sampled rows, C elements from which caches are found, A words of lists, and S
+    numbers of scratch memory (docs/concepts/contract.md).
+    """
     if twin.provider != "cuda":
-        return inputs
-    fused = {each.name: ValueForm(manifest.dtype, tuple(each.shape(manifest.tensors))) for each in twin.fused}
-    return {**inputs, **ATTENTION_INPUTS, **fused}
+        return inputs_of_graph(manifest, part)
+    positions = {contract.POSITION_IDS: ValueForm(_IDS, ("N",))}
+    return {
+        contract.INPUT_IDS: ValueForm(_IDS, ("N",)),
+        **(positions if manifest.rotary is None else _rotary(("N",), manifest.dimensions.rotary_size)),
+        contract.SAMPLED_ROWS: ValueForm(_IDS, ("Q",)),
+        contract.TEMPERATURE: ValueForm(_FLOAT, ("Q",)),
+        contract.CACHE: ValueForm(manifest.dtype, ("C",)),
+        contract.ATTENTION_WORK: ValueForm("int32", ("A",)),
+        contract.ATTENTION_SCRATCH: ValueForm(_FLOAT, ("S",)),
+        **{each.name: ValueForm(manifest.dtype, tuple(each.shape(manifest.tensors))) for each in twin.fused},
+    }
+
+
+def outputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin) -> dict[str, ValueForm]:
+    """Return all outputs of a twin of the graph of `part`, in order."""
+    if twin.provider != "cuda":
+        return outputs_of_graph(manifest, part)
+    sizes = manifest.dimensions
+    new_rows = ValueForm(manifest.dtype, ("N", sizes.kv_heads, sizes.head_size))
+    forms = {**_statistics(("Q",), sizes.vocab_size), **dict.fromkeys(part.window_names, new_rows)}
+    return {name: forms[name] for name in part.output_names(with_logits=manifest.with_logits)}
 
 
 def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
@@ -119,13 +130,10 @@ def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm
     return {name: forms[name] for name in part.output_names(with_logits=manifest.with_logits)}
 
 
-def arrays_of_values(
-    forms: Mapping[str, ValueForm], sizes: Sizes, others: Mapping[str, int] = MappingProxyType({})
-) -> dict[str, ArrayForm]:
-    """Return the arrays of `forms` in a forward of these sizes, by the same names. `others` has more axes by letter."""
+def arrays_of_values(forms: Mapping[str, ValueForm], sizes: Sizes) -> dict[str, ArrayForm]:
+    """Return the arrays of `forms` in a forward of these sizes, by the same names."""
     r, b, w = sizes.requests, sizes.branches, sizes.window
     lengths = {
-        **others,
         "R": r,
         "B": b,
         "W": w,
@@ -175,7 +183,11 @@ def check_signature(
             inputs,
             inputs_of_graph(manifest, part) if twin is None else inputs_of_twin(manifest, part, twin),
         ),
-        ("outputs", outputs, outputs_of_graph(manifest, part)),
+        (
+            "outputs",
+            outputs,
+            outputs_of_graph(manifest, part) if twin is None else outputs_of_twin(manifest, part, twin),
+        ),
     ):
         others = sorted({value.name for value in found} ^ set(expected))
         if others:

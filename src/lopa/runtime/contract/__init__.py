@@ -47,6 +47,11 @@ TOPK_IDS = "topk_ids"
 TOPK_LOGPROBS = "topk_logprobs"
 ENTROPY = "entropy"
 LOGITS = "logits"
+SAMPLED_ROWS = "sampled_rows"
+"""Inputs of a twin for CUDA, with packed rows, have the names from here on, and some of those above."""
+ATTENTION_WORK = "attention_work"
+ATTENTION_SCRATCH = "attention_scratch"
+CACHE = "cache"
 
 
 def past_names(layers: int) -> list[str]:

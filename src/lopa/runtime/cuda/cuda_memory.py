@@ -11,7 +11,7 @@ import numpy as np
 
 from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, PinnedMemory, RowPlace
 from lopa.runtime.cuda.cuda_calls import CudaCalls
-from lopa.runtime.cuda.row_kernel import RowKernel
+from lopa.runtime.cuda.row_kernel import RowKernel, RowStrides
 
 _MAX_STAGED = 2**25
 """Bytes of a matrix that are staged at once."""
@@ -97,16 +97,18 @@ class CudaMemory:
     def use_row_kernel(self, kernel: RowKernel) -> None:
         """Copy rows with `kernel` from now on. Without one, rows are copied one array at a time."""
         self._row_kernel = kernel
-        self._table = self.allocate(kernel.arrays * 2 * np.dtype(np.int64).itemsize)
+        self._table = self.allocate(kernel.arrays * 3 * np.dtype(np.int64).itemsize)
 
     def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:  # noqa: ARG002
         """Copy rows with the kernel. Return False without one."""
         kernel = self._row_kernel
         if kernel is None:
             return False
-        self.upload(self._table, np.array([source.addresses, target.addresses], np.int64).T.copy())
-        row = kernel.row_bytes
-        kernel.launch(self._stream, self._table, source.head_step // row, target.head_step // row, size // row)
+        row, arrays = kernel.row_bytes, len(source.addresses)
+        counts = [size // row] * arrays
+        self.upload(self._table, np.array([source.addresses, target.addresses, counts], np.int64).T.copy())
+        strides = [RowStrides(0, place.head_step // row, 1) for place in (source, target)]
+        kernel.launch(self.stream, self._table, arrays, size // row, 1, *strides)
         return True
 
     def fill_zero(self, target: int, size: int) -> None:

@@ -1,6 +1,7 @@
 """Copy the rows of all layers with one launch on a CUDA device, using the commit kernel of lopa.plugins."""
 
 import ctypes
+from dataclasses import dataclass
 
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
@@ -8,6 +9,16 @@ from lopa.runtime.cuda_kernels.kernel_archive import COMMIT_ROWS
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
 _WORD_BYTES = (8, 4, 2)
+
+
+@dataclass(frozen=True)
+class RowStrides:
+    """Distances, in rows of one head, between the rows to copy."""
+
+    array: int
+    """Between arrays: the keys or values of a layer."""
+    head: int
+    row: int
 
 
 class RowKernel:
@@ -18,18 +29,21 @@ class RowKernel:
         self._library = library
         self._heads = shape.kv_heads
         self.arrays = shape.arrays
-        """Number of arrays copied per launch."""
+        """Number of arrays of all layers."""
         self.row_bytes = shape.head_size * shape.dtype.itemsize
         self._word = next(size for size in _WORD_BYTES if self.row_bytes % size == 0)
 
-    def launch(self, stream: int, table: int, width: int, prefix: int, count: int) -> None:
-        """Enqueue copies of `count` rows of every head, for each pair of addresses in `table`, int64 [arrays, 2].
+    def launch(
+        self, stream: int, table: int, pieces: int, rows: int, arrays: int, source: RowStrides, target: RowStrides
+    ) -> None:
+        """Enqueue copies of pieces of at most `rows` rows of every array and head.
 
-        The first address is the first row to read, the second the first row to write. Heads are `width` and `prefix`
-        rows apart.
+        `table` is the address of int64 [pieces, 3] in device memory: addresses of the first row to read and of the
+        first row to write in the first array, and the number of rows.
         """
-        grid = (self.arrays, self._heads, -(-count // COMMIT_ROWS))
-        numbers = (0, 0, width, prefix, 0, count, self._heads, self.row_bytes // self._word)
+        grid = (pieces, arrays * self._heads, -(-rows // COMMIT_ROWS))
+        strides = [stride for each in (source, target) for stride in (each.array, each.head, each.row)]
+        numbers = (self._heads, *strides, self.row_bytes // self._word)
         with CAPTURE_LOCK.shared():
             self._library.launch(
                 f"commit.{self._word}", grid, int(stream), ctypes.c_void_p(table), *map(ctypes.c_int, numbers)

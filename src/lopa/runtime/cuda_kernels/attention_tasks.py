@@ -1,4 +1,4 @@
-"""Work of a forward's attention on CUDA, as lists that its kernels read (operators.cpp).
+"""Work of a forward's attention on CUDA, as lists in one array that its kernels read (operators.cpp).
 
 A task is a tile of packed rows of one request, and a part of its prefix. The last part also has the tile's windows.
 Tiles and parts depend on the request alone, so batch mates change no result.
@@ -7,24 +7,31 @@ Tiles and parts depend on the request alone, so batch mates change no result.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.contract import Int64, tiles
-from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError
 
+CHUNK_ROWS = TILE
+"""Rows of a chunk of a cache."""
 PAIRS = 64
 """Rows x query heads of a group per task: the kernel's tile. Larger groups have no kernel."""
+_HEADER_WORDS = 8
 _PART_COLUMNS = 128
-"""Granularity of parts of the prefix, a multiple of the kernel's columns per step."""
+"""Granularity of parts of the prefix, a multiple of CHUNK_ROWS."""
 _PROGRAMS = 128
 """Programs of a request from which its prefix is not split: about as many as a large GPU runs at once."""
 _COLUMNS_PER_PROGRAM = 4
 """Least columns of a part for each program of the request: parts of many programs write more sums than they save."""
-_CACHED_SHAPES = 256
+_CACHED_REQUESTS = 512
+_CACHED_FORWARDS = 64
 _MAX_MASK = 2**31 - 1
+_ROW, _MASK, _CHUNK, _PART, _NONE = range(5)
+"""Columns of the table of first places: packed row, byte of the mask, chunk, part, and zero."""
 
 Int32 = npt.NDArray[np.int32]
 
@@ -40,64 +47,112 @@ class AttentionHeads:
 
 @dataclass(frozen=True, eq=False)
 class AttentionWork:
-    """Lists of one forward. Offsets count elements of the array that they point into."""
+    """Lists of one forward, which depend on no layer."""
+
+    words: Int32
+    """Number of tasks, number of merges, then the first word of each list: rows, tasks, merges, chunks and mask.
+
+    - rows [N, 3]: first packed row of the row's window, length of the window, offset of the row's line in the mask
+    - tasks [tasks, 8]: first row and rows; first and end column of the prefix; first and end packed row of the windows;
+      first chunk; place in the scratch memory. Rows are negative in parts: tasks of the same rows, side by side
+    - merges [merges, 4]: first row, rows, first part, number of parts; one for every tile with parts
+    - chunks, int64 at an even word: offset of each chunk of the requests' caches
+    - mask, bytes: PackedBatch.mask, at least two words
+    """
+    scratch: int
+    """Numbers, float32, of scratch memory that the parts need."""
+
+
+@dataclass(frozen=True, eq=False)
+class _RequestWork:
+    """Lists of one request as if it were alone."""
 
     rows: Int32
-    """[rows, 3]: first packed row of the row's window, length of the window, offset of the row in the window mask."""
     tasks: Int32
-    """[tasks, 8]: first row and rows; first and end column of the prefix; first and end packed row of the windows.
-    Then follow the first chunk and the offset in the prefix mask. Several tasks of the same rows are neighbors, and
-    their rows are negative.
-    """
     merges: Int32
-    """[merges, 4]: first row, rows, first task, tasks; one for every tile with several tasks."""
-    chunks: Int64
-    """[chunks]: offset of each chunk of a cache in an array of past keys or values."""
+    mask: int
+    """Bytes of the mask."""
+    parts: int
 
 
-def attention_work(lengths: Sequence[int], sizes: Sizes, heads: AttentionHeads) -> AttentionWork:
-    """Return the lists of a padded forward in which request r has `lengths[r]` cached rows of `sizes.prefix`.
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """Lists of a forward without its mask, and with zeros in place of chunks."""
 
-    Each request's cache is one chunk. Tasks and merges that are not used are zeros, which do nothing. Raises
-    BadInputError for a window mask with too many entries for int32.
+    words: Int32
+    chunks: int
+    """First word of the chunks."""
+    scratch: int
+
+
+def attention_work(
+    batch: PackedBatch, rows: int, prefixes: Sequence[int], chunks: Sequence[Sequence[int]], heads: AttentionHeads
+) -> AttentionWork:
+    """Return the lists of a forward of `rows` packed rows, of which those after the batch's are padding.
+
+    Request r has `prefixes[r]` cached rows, in chunks of CHUNK_ROWS rows at the offsets `chunks[r]`. Padding rows see
+    nothing, so their results are zeros. Raises BadInputError for masks with too many entries for int32.
     """
-    requests, rows = sizes.requests, sizes.branches * sizes.window
-    if requests * rows * sizes.window > _MAX_MASK:
+    if batch.mask.size > _MAX_MASK:
         raise BadInputError(
-            f"a forward with a window mask of {requests} x {sizes.branches} x {sizes.window} x {sizes.window}",
+            f"a forward with window masks of {batch.mask.size} entries",
             expected=f"at most {_MAX_MASK} entries for the kernels' offsets",
             remedy="decode fewer requests at once, or shorten the prompts",
         )
-    task_count, merge_count = work_sizes(sizes, heads)
-    tasks, merges = np.zeros((task_count, 8), np.int32), np.zeros((merge_count, 4), np.int32)
-    first_task = first_merge = 0
-    for request, length in enumerate(lengths):
-        one, merged = _work_of_request(sizes.branches, sizes.window, tiles(length) if length else 0, heads)
-        end_task, end_merge = first_task + len(one), first_merge + len(merged)
-        origin = request * rows
-        tasks[first_task:end_task] = one + np.array([origin, 0, 0, 0, origin, origin, request, request * sizes.prefix])
-        merges[first_merge:end_merge] = merged + np.array([origin, 0, first_task, 0])
-        first_task, first_merge = end_task, end_merge
-    row, window = np.arange(requests * rows), sizes.window
-    return AttentionWork(
-        np.stack([row // window * window, np.full_like(row, window), row * window], axis=1).astype(np.int32),
-        tasks,
-        merges,
-        np.arange(requests, dtype=np.int64) * (heads.kv_heads * sizes.prefix * heads.size),
+    if any(prefix > CHUNK_ROWS * len(own) for prefix, own in zip(prefixes, chunks, strict=True)):
+        raise ValueError(f"received {[*map(len, chunks)]} chunks, expected enough for the rows {[*prefixes]}")
+    lengths, ends = batch.lengths.tolist(), [0, *batch.windows.cumsum().tolist()]
+    requests = tuple(
+        (tuple(lengths[first:end]), prefix, len(own))
+        for (first, end), prefix, own in zip(pairwise(ends), prefixes, chunks, strict=True)
     )
+    lists = _lists(requests, rows - len(batch.input_ids), heads)
+    words = np.empty(len(lists.words) + max(2, -(-batch.mask.size // 4)), np.int32)
+    words[: len(lists.words)] = lists.words
+    words[lists.chunks : len(lists.words)].view(np.int64)[:] = [*chain.from_iterable(chunks)]
+    words[len(lists.words) :].view(np.bool_)[: batch.mask.size] = batch.mask
+    return AttentionWork(words, lists.scratch)
 
 
-def work_sizes(sizes: Sizes, heads: AttentionHeads) -> tuple[int, int]:
-    """Return the most tasks and merges that a forward of these sizes has."""
-    count = len(_tiles_of_rows(sizes.branches * sizes.window, heads))
-    parts = _most_parts(sizes.prefix, count * heads.kv_heads)
-    return sizes.requests * count * parts, sizes.requests * count * (parts > 1)
+@lru_cache(maxsize=_CACHED_FORWARDS)
+def _lists(requests: tuple[tuple[tuple[int, ...], int, int], ...], padding: int, heads: AttentionHeads) -> _Lists:
+    """Return the lists of a forward. Each request has lengths of windows, cached rows and chunks."""
+    works = [_work_of_request(lengths, prefix, heads) for lengths, prefix, _ in requests] + [_padding(padding, heads)]
+    sizes = [
+        (len(each.rows), each.mask, chunks, each.parts, 0)
+        for each, chunks in zip(works, (*(chunks for _, _, chunks in requests), 0), strict=True)
+    ]
+    firsts = np.array(sizes).cumsum(axis=0) - sizes
+    lists = [
+        _moved([each.rows for each in works], firsts[:, [_ROW, _NONE, _MASK]]),
+        _moved([each.tasks for each in works], firsts[:, [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART]]),
+        _moved([each.merges for each in works], firsts[:, [_ROW, _NONE, _PART, _NONE]]),
+    ]
+    places = np.cumsum([_HEADER_WORDS, *(each.size for each in lists)])
+    chunks = int(places[-1] + places[-1] % 2)
+    end = chunks + 2 * sum(count for _, _, count in requests)
+    words = np.zeros(end, np.int32)
+    words[:7] = [len(lists[1]), len(lists[2]), *places[:-1], chunks, end]
+    words[_HEADER_WORDS : places[-1]] = np.concatenate([each.ravel() for each in lists])
+    parts = sum(each.parts for each in works)
+    return _Lists(words, chunks, parts * heads.kv_heads * PAIRS * (heads.size + 2))
 
 
-@lru_cache(maxsize=_CACHED_SHAPES)
-def _work_of_request(branches: int, window: int, prefix: int, heads: AttentionHeads) -> tuple[Int32, Int32]:
-    """Return the tasks and merges of one request whose first packed row is 0."""
-    row_tiles = _tiles_of_rows(branches * window, heads)
+def _moved(lists: Sequence[Int32], firsts: npt.NDArray[np.int64]) -> Int32:
+    """Return the lists one after another, each moved by its row of `firsts`."""
+    moved: Int32 = np.concatenate(lists) + firsts.repeat([*map(len, lists)], axis=0).astype(np.int32)
+    return moved
+
+
+@lru_cache(maxsize=_CACHED_REQUESTS)
+def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHeads) -> _RequestWork:
+    """Return the work of a request with windows of these lengths."""
+    windows = np.array(lengths)
+    ends, squares = windows.cumsum(), windows**2
+    starts = ends - windows
+    window = np.arange(len(windows)).repeat(windows)
+    line = (squares.cumsum() - squares)[window] + (np.arange(len(window)) - starts[window]) * windows[window]
+    row_tiles = _tiles_of_rows(len(window), heads)
     most = _most_parts(prefix, len(row_tiles) * heads.kv_heads)
     size = max(1, -(-prefix // (most * _PART_COLUMNS))) * _PART_COLUMNS
     parts = [(begin, min(begin + size, prefix)) for begin in range(0, max(prefix, 1), size)]
@@ -106,11 +161,25 @@ def _work_of_request(branches: int, window: int, prefix: int, heads: AttentionHe
     for first, end in row_tiles:
         if len(parts) > 1:
             merges.append((first, end - first, len(tasks), len(parts)))
-        windows = (first // window * window, -(-end // window) * window)
+        own = (int(starts[window[first]]), int(ends[window[end - 1]]))
         for part in parts:
             count = end - first if len(parts) == 1 else first - end
-            tasks.append((first, count, *part, *(windows if part is parts[-1] else (0, 0)), 0, 0))
-    return np.array(tasks, np.int32), np.array(merges, np.int32).reshape(-1, 4)
+            tasks.append((first, count, *part, *(own if part is parts[-1] else (0, 0)), 0, len(tasks)))
+    return _RequestWork(
+        np.stack([starts[window], windows[window], line], axis=1).astype(np.int32),
+        np.array(tasks, np.int32),
+        np.array(merges, np.int32).reshape(-1, 4),
+        int(squares.sum()),
+        len(tasks) if merges else 0,
+    )
+
+
+@lru_cache(maxsize=_CACHED_REQUESTS)
+def _padding(rows: int, heads: AttentionHeads) -> _RequestWork:
+    """Return the work of rows that see nothing."""
+    tasks = [(first, end - first, 0, 0, 0, 0, 0, 0) for first, end in _tiles_of_rows(rows, heads)]
+    none = np.zeros((0, 4), np.int32)
+    return _RequestWork(np.zeros((rows, 3), np.int32), np.array(tasks, np.int32).reshape(-1, 8), none, 0, 0)
 
 
 def _tiles_of_rows(rows: int, heads: AttentionHeads) -> list[tuple[int, int]]:

@@ -17,11 +17,15 @@ namespace lopa {
 namespace {
 
 constexpr int kMaxSharedBytesAttribute = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kMultiprocessorsAttribute = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kDefaultSharedBytes = 48 * 1024;  // of any launch; more must be allowed by the attribute
 constexpr int kMaxDevices = 64;
 
-using Kernels = std::map<std::string, Kernel>;
-std::atomic<const Kernels*> g_kernels[kMaxDevices];  // live as long as the process: sessions and graphs refer to them
+struct Device {
+    std::map<std::string, Kernel> kernels;
+    int multiprocessors = 0;
+};
+std::atomic<const Device*> g_devices[kMaxDevices];  // live as long as the process: sessions and graphs refer to them
 
 // The driver's functions. A missing one is null.
 struct Driver {
@@ -33,6 +37,7 @@ struct Driver {
     Driver() {
         void* library = dlopen("libcuda.so.1", RTLD_NOW);
         find(library, "cuCtxGetDevice", &current_device);
+        find(library, "cuDeviceGetAttribute", &device_attribute);
         find(library, "cuGetErrorName", &error_name);
         find(library, "cuLibraryLoadData", &load_library);
         find(library, "cuLibraryGetKernel", &get_kernel);
@@ -42,7 +47,7 @@ struct Driver {
     }
 
     bool is_complete() const {
-        return current_device && error_name && load_library && get_kernel && get_function && set_attribute && launch;
+        return current_device && device_attribute && error_name && load_library && get_kernel && get_function && set_attribute && launch;
     }
 
     std::string error(const std::string& call, int code) const {
@@ -52,6 +57,7 @@ struct Driver {
     }
 
     int (*current_device)(int* device);
+    int (*device_attribute)(int* value, int attribute, int device);
     int (*error_name)(int code, const char** name);
     int (*load_library)(void** library, const void* image, void*, void*, unsigned, void*, void*, unsigned);
     int (*get_kernel)(void** kernel, void* library, const char* name);
@@ -64,6 +70,13 @@ struct Driver {
 const Driver& driver() {
     static const Driver found;
     return found;
+}
+
+// Return the current device, or null if it has no kernels.
+const Device* current() {
+    int device = 0;
+    if (!driver().is_complete() || driver().current_device(&device) || device < 0 || device >= kMaxDevices) return nullptr;
+    return g_devices[device];
 }
 
 // Load one kernel. cuLibraryLoadData is bound to no context; cuKernelGetFunction loads the code into the current one, so
@@ -91,25 +104,30 @@ std::string load_kernels(int device, const KernelImage* images, size_t count) {
     const std::lock_guard<std::mutex> alone(loading);
     if (!driver().is_complete()) return "libcuda.so.1 is missing or older than CUDA 12.0";
     if (device < 0 || device >= kMaxDevices) return "devices have numbers from 0 to 63";
-    if (g_kernels[device] != nullptr) return "";
+    if (g_devices[device] != nullptr) return "";
     std::map<const void*, void*> libraries;
-    Kernels kernels;
+    Device loaded;
+    if (const int code = driver().device_attribute(&loaded.multiprocessors, kMultiprocessorsAttribute, device))
+        return driver().error("cuDeviceGetAttribute", code);
     for (const KernelImage* image = images; image != images + count; ++image) {
         if (image->arguments + image->scratch > kMaxParameters) return std::string(image->variant) + " has too many parameters";
-        const std::string error = load_kernel(device, *image, &libraries, &kernels[image->variant]);
+        const std::string error = load_kernel(device, *image, &libraries, &loaded.kernels[image->variant]);
         if (!error.empty()) return error;
     }
-    g_kernels[device] = new Kernels(std::move(kernels));
+    g_devices[device] = new Device(std::move(loaded));
     return "";
 }
 
 const Kernel* find_kernel(const std::string& variant) {
-    int device = 0;
-    if (!driver().is_complete() || driver().current_device(&device) || device < 0 || device >= kMaxDevices) return nullptr;
-    const Kernels* kernels = g_kernels[device];
-    if (kernels == nullptr) return nullptr;
-    const auto found = kernels->find(variant);
-    return found == kernels->end() ? nullptr : &found->second;
+    const Device* loaded = current();
+    if (loaded == nullptr) return nullptr;
+    const auto found = loaded->kernels.find(variant);
+    return found == loaded->kernels.end() ? nullptr : &found->second;
+}
+
+int multiprocessors() {
+    const Device* loaded = current();
+    return loaded == nullptr ? 0 : loaded->multiprocessors;
 }
 
 std::string launch_kernel(const Kernel& kernel, Grid grid, void* stream, void* const* arguments, int count) {

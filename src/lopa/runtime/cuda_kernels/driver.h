@@ -6,7 +6,7 @@
 
 namespace lopa {
 
-// What lopa_cuda_load takes for each kernel (kernel_library.py has the same structure).
+// What lopa_cuda_load takes for each kernel (cuda_library.py has the same structure).
 struct KernelImage {
     const char* variant;   // name of the kernel with its type and constants
     const char* entry;     // name in the image
@@ -39,6 +39,9 @@ std::string load_kernels(int device, const KernelImage* images, size_t count);
 
 // Return a kernel of the current device, or null if it has none of this name.
 const Kernel* find_kernel(const std::string& variant);
+
+// Return the number of multiprocessors of the current device, or 0 if it has no kernels.
+int multiprocessors();
 
 // Enqueue a kernel. `arguments` are pointers to its `count` arguments. Returns what went wrong, or an empty text.
 std::string launch_kernel(const Kernel& kernel, Grid grid, void* stream, void* const* arguments, int count);

@@ -1,17 +1,17 @@
 // Operators of ONNX Runtime's CUDA provider that launch the kernels of lopa.plugins.kernels. T is float32, float16 or
-// bfloat16. N rows are those of R requests, B branches and W window rows, in this order.
+// bfloat16. N are the packed rows of all windows, and Q of them are sampled. Axes [..] have N rows, as [1, N] or [N].
 //
 // lopa.cuda::RmsNorm(x T [.., H], weight T [H]) -> T [.., H]
 // lopa.cuda::SkipRmsNorm(x, delta T [.., H], weight T [H]) -> normed, total T [.., H]
-// lopa.cuda::SplitRotary(query T [.., (Hq + 2 Hkv) D] without key and value, or query T [.., Hq D], window_mask bool [R, B,
-//     W, W], cos, sin T [R B, W, rotated / 2], key, value T [.., Hkv D], bias T [(Hq + 2 Hkv) D], query_norm, key_norm T [D])
-//     -> query T [R B, W, Hq D], key, value T [R, B, Hkv, W, D]. The last five inputs are optional.
-// lopa.cuda::BranchAttention(query T [R B, W, Hq D], key, value T [R, B, Hkv, W, D], past_key, past_value T [R, Hkv, P, D],
-//     prefix_mask bool [R, P], window_mask bool [R, B, W, W], attention_rows, attention_tasks, attention_merges int32,
-//     attention_chunks int64) -> T [R B, W, Hq D] and a workspace. attention_tasks.py describes the lists.
+// lopa.cuda::SplitRotary(query T [.., (Hq + 2 Hkv) D] without key and value, or query T [.., Hq D], cos, sin T [N, rotated / 2],
+//     key, value T [.., Hkv D], bias T [(Hq + 2 Hkv) D], query_norm, key_norm T [D])
+//     -> query T [.., Hq D], key, value T [N, Hkv, D]. The last five inputs are optional.
+// lopa.cuda::BranchAttention(query T [.., Hq D], key, value T [N, Hkv, D], cache T [C], work int32 [A], scratch float [S])
+//     -> T [.., Hq D]. attention_tasks.py makes the lists in `work`, which lie in device memory: their counts are not known
+//     here, so the grid has as many programs as the device runs at once. `scratch` is overwritten.
 // lopa.cuda::SwiGlu(gate T [.., 2 I] without up, or gate T [.., I], up T [.., I]) -> T [.., I]
-// lopa.cuda::TokenStatistics(logits T [R, B, Q, V], temperature float [R]) -> topk_ids int64, topk_logprobs float [R, B, Q, K],
-//     entropy float [R, B, Q] and a workspace.
+// lopa.cuda::TokenStatistics(logits T [Q, V], temperature float [Q]) -> topk_ids int64, topk_logprobs float [Q, K], entropy
+//     float [Q] and a workspace.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,8 +26,9 @@
 namespace lopa {
 namespace {
 
-constexpr int64_t kAttentionPairs = 64;      // rows x query heads of a group that a program of the attention has
-constexpr int64_t kMergePrograms = 4;      // that share the pairs of a merge
+constexpr int64_t kMergePrograms = 4;        // that share the pairs of a merge
+constexpr int64_t kProgramsOfProcessor = 2;  // of the attention, that a multiprocessor runs at once
+constexpr int64_t kHeaderWords = 8;          // of the attention's work
 constexpr int64_t kSwiGluColumns = 1024;     // numbers of a row that a program of SwiGlu has
 constexpr int64_t kNormBlocks[] = {1024, 4096};
 constexpr int64_t kChannels[] = {64, 128, 256};
@@ -43,6 +44,7 @@ struct Operator {
         api.release_status(api.int_attribute(info, "heads", &heads));
         api.release_status(api.int_attribute(info, "kv_heads", &kv_heads));
         api.release_status(api.int_attribute(info, "head_size", &size));
+        api.release_status(api.int_attribute(info, "layer", &layer));
         api.release_status(api.int_attribute(info, "candidates", &candidates));
         api.release_status(api.float_attribute(info, "epsilon", &epsilon));
     }
@@ -52,7 +54,7 @@ struct Operator {
     const Api api;
     void (*const run)(Call&);
     const std::string type;  // as in the names of kernels
-    int64_t heads = 0, kv_heads = 0, size = 0, candidates = 0;
+    int64_t heads = 0, kv_heads = 0, size = 0, layer = 0, candidates = 0;
     float epsilon = 0;
 };
 
@@ -137,16 +139,20 @@ void normalize(Call& call, bool skip) {
                 normed, total, narrow(size), call.op.epsilon);
 }
 
+bool has(const Input& input, std::initializer_list<int64_t> dimensions) {
+    return input.shape.count == dimensions.size() && std::equal(dimensions.begin(), dimensions.end(), input.shape.dimensions);
+}
+
 void split_rotary(Call& call) {
-    const Input query = call.input(0), mask = call.input(1), cos = call.input(2), sin = call.input(3), key = call.input(4), value = call.input(5),
-                bias = call.input(6), query_norm = call.input(7), key_norm = call.input(8);
+    const Input query = call.input(0), cos = call.input(1), sin = call.input(2), key = call.input(3), value = call.input(4), bias = call.input(5),
+                query_norm = call.input(6), key_norm = call.input(7);
     const int64_t heads = call.op.heads, kv_heads = call.op.kv_heads, size = call.op.size, all = (heads + 2 * kv_heads) * size;
     if (call.status != nullptr) return;
-    call.require(mask.shape.count == 4, "a window mask with 4 dimensions");
-    const int64_t requests = mask.shape.dimensions[0], branches = mask.shape.dimensions[1], width = mask.shape.dimensions[2];
     const bool fused = key.data == nullptr;
-    const int64_t stride = fused ? all : heads * size, kv_stride = fused ? all : kv_heads * size, rows = requests * branches * width;
-    call.require(query.shape.count > 0 && query.shape.last() == stride && query.shape.rows() == rows, "a query of all rows and heads");
+    const int64_t stride = fused ? all : heads * size, kv_stride = fused ? all : kv_heads * size;
+    call.require(query.shape.count > 0 && query.shape.last() == stride, "a query of all heads");
+    if (call.status != nullptr) return;
+    const int64_t rows = query.shape.rows();
     call.require((value.data == nullptr) == fused && (fused || (key.shape.last() == kv_stride && key.shape.rows() == rows && value.shape.last() == kv_stride &&
                                                                value.shape.rows() == rows)),
                  "keys and values of all rows and heads");
@@ -162,44 +168,34 @@ void split_rotary(Call& call) {
     const void* key_rows = fused ? behind(heads * size) : key.data;
     const void* value_rows = fused ? behind((heads + kv_heads) * size) : value.data;
     const bool norm = query_norm.data != nullptr;
-    void* rotated = call.output(0, {requests * branches, width, heads * size});
-    void* new_key = call.output(1, {requests, branches, kv_heads, width, size});
-    void* new_value = call.output(2, {requests, branches, kv_heads, width, size});
+    Shape shape = query.shape;
+    shape.dimensions[shape.count - 1] = heads * size;
+    void* rotated = call.output(0, shape);
+    void* new_key = call.output(1, {rows, kv_heads, size});
+    void* new_value = call.output(2, {rows, kv_heads, size});
     call.launch("split_rotary." + call.op.type + (norm ? ".norm." : ".") + fitting(kChannels, size), {rows, heads + 2 * kv_heads}, query.data, key_rows,
                 value_rows, narrow(stride), narrow(kv_stride), bias.data, bias.data == nullptr ? 0 : 1, query_norm.data, key_norm.data, cos.data, sin.data,
-                rotated, new_key, new_value, narrow(heads), narrow(kv_heads), narrow(size), narrow(2 * cos.shape.last()), narrow(width), call.op.epsilon);
+                rotated, new_key, new_value, narrow(heads), narrow(kv_heads), narrow(size), narrow(2 * cos.shape.last()), call.op.epsilon);
 }
 
 void attend(Call& call) {
-    const Input query = call.input(0), key = call.input(1), value = call.input(2), past_key = call.input(3), past_value = call.input(4),
-                prefix_mask = call.input(5), window_mask = call.input(6), rows = call.input(7), tasks = call.input(8), merges = call.input(9),
-                chunks = call.input(10);
+    const Input query = call.input(0), key = call.input(1), value = call.input(2), cache = call.input(3), work = call.input(4), scratch = call.input(5);
     const int64_t heads = call.op.heads, kv_heads = call.op.kv_heads, size = call.op.size;
     if (call.status != nullptr) return;
-    call.require(window_mask.shape.count == 4 && past_key.shape.count == 4, "a window mask and past keys with 4 dimensions");
-    const int64_t requests = window_mask.shape.dimensions[0], branches = window_mask.shape.dimensions[1], width = window_mask.shape.dimensions[2],
-                  prefix = past_key.shape.dimensions[2], all = requests * branches * width;
-    const auto has = [](const Input& input, std::initializer_list<int64_t> dimensions) {
-        return input.shape.count == dimensions.size() && std::equal(dimensions.begin(), dimensions.end(), input.shape.dimensions);
-    };
-    call.require(query.shape.count > 0 && query.shape.rows() == all && query.shape.last() == heads * size, "a query of all rows and heads");
-    call.require(has(key, {requests, branches, kv_heads, width, size}) && has(value, {requests, branches, kv_heads, width, size}), "a window's keys");
-    call.require(has(past_key, {requests, kv_heads, prefix, size}) && has(past_value, {requests, kv_heads, prefix, size}), "a prefix's keys");
-    call.require(has(prefix_mask, {requests, prefix}), "a mask of the prefix");
-    call.require(has(rows, {all, 3}) && tasks.shape.count == 2 && tasks.shape.last() == 8 && merges.shape.count == 2 && merges.shape.last() == 4 &&
-                     has(chunks, {requests}),
-                 "lists of the attention's work");
+    call.require(query.shape.count > 0 && query.shape.last() == heads * size, "a query of all heads");
     if (call.status != nullptr) return;
-    const int64_t count = tasks.shape.dimensions[0], merged = merges.shape.dimensions[0];
-    void* attended = call.output(0, {requests * branches, width, heads * size});
-    void* scratch = call.output(1, {merged == 0 ? 0 : count, kv_heads, kAttentionPairs, size + 2});  // only merges read it
-    const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+    const int64_t rows = query.shape.rows();
+    call.require(has(key, {rows, kv_heads, size}) && has(value, {rows, kv_heads, size}), "keys and values of all rows and heads");
+    call.require(cache.shape.count == 1 && scratch.shape.count == 1 && work.shape.count == 1 && work.shape.last() >= kHeaderWords,
+                 "a cache, the attention's work and its scratch memory");
+    if (call.status != nullptr) return;
+    void* attended = call.output(0, query.shape);
+    const int64_t programs = rows == 0 ? 0 : std::max<int64_t>(1, kProgramsOfProcessor * multiprocessors() / kv_heads);
     const std::string name = "." + call.op.type + "." + fitting(kChannels, size);
-    call.launch("branch_attention" + name, {count, kv_heads}, query.data, key.data, value.data, past_key.data, past_value.data, window_mask.data,
-                prefix_mask.data, rows.data, tasks.data, chunks.data, narrow(count), attended, scratch, narrow(heads), narrow(kv_heads), narrow(size),
-                narrow(width), narrow(prefix), narrow(prefix * size), scale);
-    call.launch("attention_merge" + name, {merged, kv_heads, kMergePrograms}, static_cast<const void*>(scratch), merges.data, attended, narrow(heads),
-                narrow(kv_heads), narrow(size));
+    call.launch("branch_attention" + name, {programs, kv_heads}, query.data, key.data, value.data, cache.data, work.data, attended, scratch.data,
+                narrow(heads), narrow(kv_heads), narrow(size), narrow(call.op.layer), 1.0f / std::sqrt(static_cast<float>(size)));
+    call.launch("attention_merge" + name, {programs, kv_heads, kMergePrograms}, scratch.data, work.data, attended, narrow(heads), narrow(kv_heads),
+                narrow(size));
 }
 
 void multiply_gate(Call& call) {
@@ -222,22 +218,18 @@ void find_statistics(Call& call) {
     const Input logits = call.input(0), temperature = call.input(1);
     if (call.status != nullptr) return;
     const int64_t top = call.op.candidates;
-    call.require(logits.shape.count == 4 && logits.shape.last() >= top && temperature.shape.count == 1 &&
-                     temperature.shape.dimensions[0] == logits.shape.dimensions[0],
-                 "logits with 4 dimensions and a temperature of each request");
+    call.require(logits.shape.count == 2 && logits.shape.last() >= top && has(temperature, {logits.shape.rows()}), "logits of rows, and a temperature of each");
     if (call.status != nullptr) return;
-    const int64_t* of = logits.shape.dimensions;
-    const int64_t vocabulary = of[3], rows = of[0] * of[1] * of[2];
+    const int64_t vocabulary = logits.shape.last(), rows = logits.shape.rows();
     const int64_t splits = std::min(kMaxSplits, (vocabulary + kSplitColumns - 1) / kSplitColumns), each = (vocabulary + splits - 1) / splits;
-    void* ids = call.output(0, {of[0], of[1], of[2], top});
-    void* logprobs = call.output(1, {of[0], of[1], of[2], top});
-    void* entropy = call.output(2, {of[0], of[1], of[2]});
+    void* ids = call.output(0, {rows, top});
+    void* logprobs = call.output(1, {rows, top});
+    void* entropy = call.output(2, {rows});
     const int64_t parts = (rows * splits + 3) / 4 * 4;  // kernels take arrays at multiples of 16 bytes
     float* scratch = static_cast<float*>(call.output(3, {parts * (3 + 2 * top)}));
     if (call.status != nullptr) return;
     float *greatest = scratch, *total = greatest + parts, *weighted = total + parts, *numbers = weighted + parts, *values = numbers + parts * top;
-    call.launch("statistics_partials." + call.op.type + "." + std::to_string(top), {rows, splits}, logits.data, temperature.data, narrow(of[1] * of[2]),
-                narrow(vocabulary), narrow(each), greatest, total, weighted, numbers, values);
+    call.launch("statistics_partials." + call.op.type + "." + std::to_string(top), {rows, splits}, logits.data, temperature.data, 1, narrow(vocabulary), narrow(each), greatest, total, weighted, numbers, values);
     call.launch("statistics_merge." + std::to_string(top), {rows}, greatest, total, weighted, numbers, values, narrow(splits), ids, logprobs, entropy);
 }
 
@@ -254,8 +246,8 @@ constexpr int kT = -1;
 const Description kDescriptions[] = {
     {"RmsNorm", [](Call& call) { normalize(call, false); }, {kT, kT}, 2, {kT}},
     {"SkipRmsNorm", [](Call& call) { normalize(call, true); }, {kT, kT, kT}, 3, {kT, kT}},
-    {"SplitRotary", split_rotary, {kT, kBool, kT, kT, kT, kT, kT, kT, kT}, 4, {kT, kT, kT}},
-    {"BranchAttention", attend, {kT, kT, kT, kT, kT, kBool, kBool, kInt32, kInt32, kInt32, kInt64}, 11, {kT, kFloat}},
+    {"SplitRotary", split_rotary, {kT, kT, kT, kT, kT, kT, kT, kT}, 3, {kT, kT, kT}},
+    {"BranchAttention", attend, {kT, kT, kT, kT, kInt32, kFloat}, 6, {kT}},
     {"SwiGlu", multiply_gate, {kT, kT}, 1, {kT}},
     {"TokenStatistics", find_statistics, {kT, kFloat}, 2, {kInt64, kFloat, kFloat, kFloat}},
 };
