@@ -15,9 +15,9 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class View(NamedTuple):
-    """Argument that points into the array of an earlier argument."""
+    """Argument that points into an array, or into that of an earlier argument."""
 
-    argument: int
+    source: int | Array
     offset: int
     """Elements from the start of that array."""
 
@@ -86,34 +86,35 @@ def run(kernel: str, grid: tuple[int, ...], arguments: list[Any], constants: dic
     from lopa.plugins.kernels.variants import KERNELS
 
     given = [_tensor(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
-    given = [
-        given[argument.argument].view(-1)[argument.offset :] if isinstance(argument, View) else argument
-        for argument in given
-    ]
+    for n, argument in enumerate(given):
+        if isinstance(argument, View):
+            tensor = given[argument.source] if isinstance(argument.source, int) else _tensor(argument.source)
+            given[n] = tensor.view(-1)[argument.offset :]
     if "WORD" in constants:
         constants = constants | {"WORD": getattr(tl, constants["WORD"])}
     KERNELS[kernel][0][grid](*given, **constants)
     return [_array(given[n]) for n, argument in enumerate(arguments) if isinstance(argument, np.ndarray)]
 
 
-def run_commit(windows: list[Array], caches: list[Array], numbers: tuple[int, ...], word: int) -> list[Array]:
-    """Copy rows of windows [R, B, Hkv, W, D] to the caches [slots, Hkv, P, D] as words of some bytes.
+def run_commit(slabs: list[Array], pieces: list[tuple[int, ...]], numbers: list[int], word: int) -> list[Array]:
+    """Copy rows between slabs [rows, size], as words of some bytes, and return the slabs.
 
-    `numbers` are window, slot, offset and count. The result has the caches.
+    A piece is a slab and its first row to read, a slab and its first row to write, and the number of rows. Numbers are
+    arrays, heads, and three distances between rows of the source and of the target.
     """
     import torch
 
-    sources, targets = [_tensor(each) for each in windows], [_tensor(each) for each in caches]
-    pairs = [[rows.data_ptr(), target.data_ptr()] for rows, target in zip(sources, targets, strict=True)]
-    addresses = torch.tensor(pairs, dtype=torch.int64).numpy()
-    _, _, kv_heads, width, size = windows[0].shape
-    words = size * windows[0].dtype.itemsize // word
-    window, slot, offset, count = numbers
-    arguments = [addresses, window, slot, width, caches[0].shape[2], offset, count, kv_heads, words]
+    tensors = [_tensor(slab) for slab in slabs]
+    size = slabs[0].shape[1] * slabs[0].itemsize
+    table = [
+        [tensors[a].data_ptr() + from_row * size, tensors[b].data_ptr() + to_row * size, count]
+        for a, from_row, b, to_row, count in pieces
+    ]
+    arrays, heads, *strides = numbers
     constants = {"WORD": f"int{8 * word}", "WORDS": 8, "ROWS": 8}
-    if count:
-        run("commit", (len(windows), kv_heads, -(-count // 8)), arguments, constants)
-    return [_array(target) for target in targets]
+    grid = (len(pieces), arrays * heads, -(-max(piece[-1] for piece in pieces) // 8))
+    run("commit", grid, [torch.tensor(table).numpy(), heads, *strides, size // word], constants)
+    return [_array(tensor) for tensor in tensors]
 
 
 def write_archive(path: Path, target: str, names: tuple[str, ...]) -> None:

@@ -16,15 +16,14 @@ def split_rotary_reference(
     cos: Array,
     sin: Array,
     *,
-    width: int,
     epsilon: float,
 ) -> tuple[Array, Array, Array]:
-    """Return queries [rows, Hq, D], and keys and values [rows / width, Hkv, width, D].
+    """Return queries [rows, Hq, D], and keys and values [rows, Hkv, D].
 
     Inputs are [rows, heads, D], and bias is [Hq + 2 Hkv, D]. Norms have the weights [D] of queries and of keys. cos and
     sin are [rows, rotated / 2]. Each step is rounded to the type of the inputs.
     """
-    heads, kv_heads, size = query.shape[1], key.shape[1], query.shape[2]
+    heads, kv_heads = query.shape[1], key.shape[1]
     half = cos.shape[1]
     c, s = (angles.astype(np.float64)[:, None] for angles in (cos, sin))
     if bias is not None:
@@ -38,9 +37,7 @@ def split_rotary_reference(
     for x in (query, key):
         a, b, rest = np.split(x.astype(np.float64), [half, 2 * half], axis=-1)
         turned.append(np.concatenate([a * c - b * s, b * c + a * s, rest], axis=-1).astype(x.dtype))
-    query, key = turned
-    key, value = (x.reshape(-1, width, kv_heads, size).transpose(0, 2, 1, 3) for x in (key, value))
-    return query, key, value
+    return turned[0], turned[1], value
 
 
 def _normed(x: Array, weight: Array, epsilon: float) -> Array:

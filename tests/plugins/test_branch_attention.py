@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins import kernel_calls
-from tests.plugins.attention_case import Problem, random_problem
-from tests.plugins.branch_attention_reference import attention_merge_reference, branch_attention_reference
+from tests.plugins.attention_case import LAYERS, Problem, arguments, random_problem
 from tests.plugins.conftest import Kernels
 from tests.plugins.kernel_inputs import FEW, MANY, TYPES, Array
+from tests.runtime.cuda_kernels import launched_kernels
+from tests.runtime.cuda_kernels.launched_kernels import Launch
 
 TOLERANCES = {"fp32": 2e-6, "fp16": 2e-3, "bf16": 2e-2}
 """Largest differences from float64 for normally distributed values: a few roundings of the type."""
 TILES = {"COLUMNS": 32, "OWN": 16, "TILE": 64}
 REQUESTS = st.lists(
-    st.tuples(st.sampled_from([0, 1, 16, 31, 64, 65, 150]), st.lists(st.integers(1, 20), min_size=1, max_size=3)),
+    st.tuples(st.sampled_from([0, 1, 63, 64, 65, 150, 320]), st.lists(st.integers(1, 20), min_size=1, max_size=3)),
     min_size=1,
     max_size=3,
 )
@@ -24,24 +25,23 @@ CASES = (
     REQUESTS,
     st.tuples(st.sampled_from([1, 2, 4, 7, 8]), st.integers(1, 2), st.sampled_from([32, 48, 64, 96, 128, 256])),
     st.sampled_from([(16, 16, 16), (32, 16, 64), (64, 32, 32)]),
-    st.tuples(st.sampled_from([None, 64, 128]), st.booleans(), st.sampled_from([0.2, 0.9])),
+    st.tuples(st.integers(0, 70), st.sampled_from([0.2, 0.9])),
     st.sampled_from(list(TYPES)),
     st.integers(0, 1 << 30),
 )
 
 
 def _attended(kernels: Kernels, problem: Problem, tiles: dict[str, int], *, programs: int, slices: int = 2) -> Array:
-    n = problem.numbers
-    channels = next(channels for channels in (64, 128, 256) if channels >= n["size"])
+    _, kv_heads, size = problem.sizes
+    channels = next(channels for channels in (64, 128, 256) if channels >= size)
     output, scratch = problem.results()
-    arguments = problem.arguments(output, scratch)
-    constants = {"CHANNELS": channels, **tiles}
-    *_, output, scratch = kernels(kernel_calls.run, "branch_attention", (programs, n["kv_heads"]), arguments, constants)
-    if len(problem.merges):
-        arguments = [scratch, problem.merges, output, n["heads"], n["kv_heads"], n["size"]]
-        grid = (len(problem.merges), n["kv_heads"], slices)
-        output = kernels(kernel_calls.run, "attention_merge", grid, arguments, {"CHANNELS": channels})[-1]
-    return np.asarray(output)
+    cache = kernel_calls.View(problem.slab, problem.origin * problem.slab[0].size)
+    given = arguments(problem, cache, output, scratch)
+    constants = {"CHANNELS": channels, "CHUNK_ROWS": 64, **tiles}
+    *_, output, scratch = kernels(kernel_calls.run, "branch_attention", (programs, kv_heads), given, constants)
+    given, constants = [scratch, problem.work, output, *problem.sizes], {"CHANNELS": channels}
+    grid = (programs, kv_heads, slices)
+    return np.asarray(kernels(kernel_calls.run, "attention_merge", grid, given, constants)[-1])
 
 
 def _assert_attended(found: Array, problem: Problem, tolerance: float) -> None:
@@ -51,7 +51,7 @@ def _assert_attended(found: Array, problem: Problem, tolerance: float) -> None:
 
 
 def _check_any(kernels: Kernels, *case: Any) -> None:
-    requests, (group, kv_heads, size), (columns, own, tile), (chunk_rows, padded, seen), floats, seed = case
+    requests, (group, kv_heads, size), (columns, own, tile), (padding, seen), floats, seed = case
     problem = random_problem(
         seed,
         group=group,
@@ -60,8 +60,7 @@ def _check_any(kernels: Kernels, *case: Any) -> None:
         floats=floats,
         requests=requests,
         columns=64,
-        chunk_rows=chunk_rows,
-        padded=20 if padded else 0,
+        padding=padding,
         seen=seen,
     )
     tiles = {"COLUMNS": columns, "OWN": own, "TILE": tile}
@@ -90,40 +89,37 @@ def test_many_tasks(
         ("fp32", 7, 48, [(70, [9, 3]), (0, [5])]),  # a request without a prefix
         ("fp16", 8, 128, [(150, [20, 1, 4])]),
         ("bf16", 1, 64, [(33, [70]), (129, [2])]),  # more rows than a task holds
-        ("bf16", 4, 256, [(65, [1])]),  # one row
+        ("bf16", 4, 256, [(320, [1])]),  # one row
     ],
 )
 def test_types_and_groups(
     kernels: Kernels, floats: str, group: int, size: int, requests: list[tuple[int, list[int]]]
 ) -> None:
-    problem = random_problem(
-        size, group=group, kv_heads=2, size=size, floats=floats, requests=requests, columns=32, chunk_rows=64
-    )
+    problem = random_problem(size, group=group, kv_heads=2, size=size, floats=floats, requests=requests, columns=64)
     assert len(problem.merges)
     _assert_attended(_attended(kernels, problem, TILES, programs=2), problem, TOLERANCES[floats])
 
 
 def _small(**changed: Any) -> Problem:
-    choices: dict[str, Any] = {"group": 2, "kv_heads": 2, "size": 32, "floats": "fp32", "columns": 32}
-    choices |= {"requests": [(160, [9, 9])], "chunk_rows": None}
+    choices: dict[str, Any] = {"group": 2, "kv_heads": 2, "size": 32, "floats": "fp32", "columns": 64}
+    choices |= {"requests": [(320, [9, 4])]}
     return random_problem(6, **(choices | changed))
 
 
 def test_rows_that_see_nothing_are_zero(kernels: Kernels) -> None:
-    for whole in (True, False):
-        problem = _small(seen=0.0, whole=whole)
-        assert (len(problem.merges) == 0) == whole
-        found = _attended(kernels, problem, TILES, programs=3)
-        assert problem.touched.all()
-        assert not found.any()
+    problem = _small(seen=0.0, requests=[(0, [9, 4])], padding=40)
+    found = _attended(kernels, problem, TILES, programs=3)
+    assert not found[problem.touched].any()
 
 
-def test_large_values_in_masked_columns(kernels: Kernels) -> None:
+def test_columns_that_are_not_seen_change_nothing(kernels: Kernels) -> None:
+    """Change the keys and values of the other layer, and of the row that no window has."""
     problem = _small()
-    hidden = ~problem.prefix_mask[:160]
-    problem.past_key[:, :, hidden] *= 1e4
-    problem.past_value[:, :, hidden] *= 1e4
-    _assert_attended(_attended(kernels, problem, TILES, programs=2), problem, TOLERANCES["fp32"])
+    before = _attended(kernels, problem, TILES, programs=2)
+    layers = problem.slab.reshape(len(problem.slab), LAYERS, -1)
+    layers[:, 1 - problem.layer] = np.nan
+    problem.key[-1] = problem.value[-1] = np.nan
+    np.testing.assert_array_equal(_attended(kernels, problem, TILES, programs=2), before)
 
 
 def test_large_scores(kernels: Kernels) -> None:
@@ -142,31 +138,34 @@ def test_the_number_of_programs_changes_no_bits(kernels: Kernels) -> None:
 def test_parts_differ_from_the_whole_by_roundings(kernels: Kernels) -> None:
     """Compute the same rows in parts and at once."""
     parts, whole = _small(), _small(whole=True)
-    for name in ("query", "past_key", "wanted"):
+    assert len(parts.merges)
+    assert not len(whole.merges)
+    for name in ("query", "slab", "wanted"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
     found = [_attended(kernels, problem, TILES, programs=2) for problem in (parts, whole)]
     np.testing.assert_allclose(*found, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_references_are_attention_row_by_row(seed: int) -> None:
+def test_the_references_of_launches_are_attention_row_by_row(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(launched_kernels, "programs", lambda _: 5)
     problem = random_problem(
         seed,
         group=3,
         kv_heads=2,
         size=16,
         floats="fp32",
-        requests=[(40, [5, 2]), (0, [3]), (17, [1])],
-        columns=16,
-        chunk_rows=[None, 16, 32][seed],
-        padded=[0, 6, 0][seed],
+        requests=[(140, [5, 2]), (0, [3]), (317, [1])],
+        columns=64,
+        padding=[0, 1, 40][seed],
         seen=[0.5, 0.1, 0.9][seed],
     )
-    output, scratch = (result.astype(np.float64) for result in problem.results())
-    flat = [each.reshape(-1) if isinstance(each, np.ndarray) else each for each in problem.arguments(output, scratch)]
-    branch_attention_reference(*flat)
-    n = problem.numbers
-    attention_merge_reference(
-        scratch.reshape(-1), problem.merges, output.reshape(-1), n["heads"], n["kv_heads"], n["size"]
-    )
-    _assert_attended(output, problem, 1e-12)
+    output, scratch = problem.results()
+    cache = problem.slab[problem.origin :]
+    for reference, values in (
+        (launched_kernels.branch_attention, arguments(problem, cache, output, scratch)),
+        (launched_kernels.attention_merge, [scratch, problem.work, output, *problem.sizes]),
+    ):
+        addresses = [each.ctypes.data if isinstance(each, np.ndarray) else each for each in values]
+        reference(Launch(5, 2, 4, ("fp32", "64"), tuple(addresses)))
+    _assert_attended(output, problem, 2e-6)

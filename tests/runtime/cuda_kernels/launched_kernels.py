@@ -16,7 +16,9 @@ import numpy as np
 
 FLOATS: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16}
 """numpy types by the names of kernels. numpy has no bfloat16, and ONNX Runtime's CPU provider multiplies none."""
-ROWS_PER_TILE = 64
+ROWS_PER_TILE, CHUNK_ROWS = 64, 64
+MULTIPROCESSORS = 7
+"""Multiprocessors of a device of the stand-in driver."""
 _TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int32, "f": ctypes.c_float}
 
 
@@ -50,6 +52,11 @@ def strided_rows(address: int, dtype: Any, rows: int, stride: int, size: int) ->
     return np.lib.stride_tricks.as_strided(flat, (rows, size), (stride * flat.itemsize, flat.itemsize))
 
 
+def programs(kv_heads: int) -> int:
+    """Return how many programs share the tasks of a key-value head."""
+    return max(1, 2 * MULTIPROCESSORS // kv_heads)
+
+
 def rms_norm(launch: Launch) -> None:
     x, delta, weight, normed, total, size, epsilon = launch.arguments
     dtype = FLOATS[launch.constants[0]]
@@ -69,10 +76,9 @@ def split_rotary(launch: Launch) -> None:
     (query_in, key_in, value_in, query_stride, key_stride, bias, has_bias, query_norm, key_norm, cos, sin) = (
         launch.arguments[:11]
     )
-    query, key, value, heads, kv_heads, size, rotated, width, epsilon = launch.arguments[11:]
+    query, key, value, heads, kv_heads, size, rotated, epsilon = launch.arguments[11:]
     dtype, rows = FLOATS[launch.constants[0]], launch.x
     assert launch.y == heads + 2 * kv_heads
-    assert rows % width == 0
     assert rotated % 2 == 0
     assert int(launch.constants[-1]) >= size
     assert size % 16 == 0
@@ -100,91 +106,97 @@ def split_rotary(launch: Launch) -> None:
         [one * cosines - other * sines, other * cosines + one * sines], -1
     ).astype(dtype)
     array(query, dtype, rows, heads, size)[:] = every[:, :heads]
-    for target, first in ((key, heads), (value, heads + kv_heads)):
-        found = every[:, first : first + kv_heads].reshape(rows // width, width, kv_heads, size)
-        array(target, dtype, rows // width, kv_heads, width, size)[:] = found.transpose(0, 2, 1, 3)
+    array(key, dtype, rows, kv_heads, size)[:] = every[:, heads : heads + kv_heads]
+    array(value, dtype, rows, kv_heads, size)[:] = every[:, heads + kv_heads :]
+
+
+def words(work: int, number: int, *shape: int) -> Any:
+    """Return list `number` of the attention's work: rows, tasks, merges, chunks or mask."""
+    place, size = int(array(work, np.int32, 8)[2 + number]), int(np.prod(shape))
+    return array(work, np.int32, place + size)[place:].reshape(shape)
 
 
 def branch_attention(launch: Launch) -> None:
-    query, key, value, past_key, past_value, window_mask, prefix_mask, rows, tasks, chunks, count, output, scratch = (
-        launch.arguments[:13]
-    )
-    heads, kv_heads, size, width, chunk_rows, past_head_stride, scale = launch.arguments[13:]
+    query, key, value, cache, work, output, scratch, heads, kv_heads, size, layer, scale = launch.arguments
     dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
     assert launch.y == kv_heads
-    assert 1 <= launch.x <= count
+    assert launch.x == programs(kv_heads)
     assert group <= ROWS_PER_TILE
     assert int(launch.constants[-1]) >= size
     assert size % 16 == 0
-    work = array(tasks, np.int32, count, 8)
-    work = work[work[:, 1] != 0]
-    end = int((work[:, 0] + abs(work[:, 1])).max(initial=0))
-    lines = array(rows, np.int32, end, 3)
-    cache = array(chunks, np.int64, int(work[:, 6].max(initial=-1)) + 1)
-    windows = -(-end // width)
-    new_keys, new_values = (array(each, dtype, windows, kv_heads, width, size) for each in (key, value))
+    tasks = words(work, 1, int(array(work, np.int32, 8)[0]), 8)
+    end = int((tasks[:, 0] + abs(tasks[:, 1])).max(initial=0))
+    last_chunks = tasks[:, 6] + -(-tasks[:, 3] // CHUNK_ROWS)
+    chunks = words(work, 3, int(last_chunks.max(initial=0)), 2).reshape(-1).view(np.int64)
+    rows = words(work, 0, end, 3)
+    mask = words(work, 4, -(-int((rows[:, 1] + rows[:, 2]).max(initial=0)) // 4)).view(np.bool_)
     queries = array(query, dtype, end, heads, size).astype(np.float32)
+    new = [array(each, dtype, end, kv_heads, size).astype(np.float32) for each in (key, value)]
     answers = array(output, dtype, end, heads, size)
-    parts = array(scratch, np.float32, count if (work[:, 1] < 0).any() else 0, kv_heads, ROWS_PER_TILE, size + 2)
-    for number, (first, given, begin, stop, own_begin, own_end, chunk, mask) in enumerate(
-        array(tasks, np.int32, count, 8).tolist()
-    ):
+    parts = array(
+        scratch, np.float32, int((tasks[tasks[:, 1] < 0, 7]).max(initial=-1)) + 1, kv_heads, ROWS_PER_TILE, size + 2
+    )
+    shape = (2, kv_heads, CHUNK_ROWS, size)
+    for first, given, begin, stop, own_begin, own_end, chunk, place in tasks.tolist():
         tile = abs(given)
-        if tile == 0:
-            continue
-        assert tile * group <= ROWS_PER_TILE
-        assert begin % 16 == 0
-        assert stop <= chunk_rows
-        of_tile = lines[first : first + tile]
-        seen = np.broadcast_to(array(prefix_mask, np.bool_, mask + stop)[mask + begin :], (tile, stop - begin))
-        own = np.zeros((tile, own_end - own_begin), np.bool_)
-        for index, (window, length, offset) in enumerate(of_tile.tolist()):
-            line = array(window_mask, np.bool_, offset + length)[offset:]
+        assert 0 < tile * group <= ROWS_PER_TILE
+        assert begin % CHUNK_ROWS == 0
+        seen = np.zeros((tile, stop - begin + own_end - own_begin), np.bool_)
+        seen[:, : stop - begin] = True
+        for index, (window, length, line) in enumerate(rows[first : first + tile].tolist()):
             low, high = max(own_begin, window), min(own_end, window + length)
             if low < high:
-                own[index, low - own_begin : high - own_begin] = line[low - window : high - window]
-        visible = np.concatenate([seen, own], 1)
-        packed = np.arange(own_begin, own_end)
-        for head in range(kv_heads):
-            past = [
-                array(address, dtype, int(cache[chunk]) + (head * past_head_stride + stop * size))[
-                    int(cache[chunk]) + head * past_head_stride + begin * size :
-                ].reshape(-1, size)
-                for address in (past_key, past_value)
-            ]
-            keys, values = (
-                np.concatenate([old, new[packed // width, head, packed % width]]).astype(np.float32)
-                for old, new in zip(past, (new_keys, new_values), strict=True)
-            )
-            pairs = queries[first : first + tile, head * group : (head + 1) * group].reshape(tile * group, size)
-            scores = np.where(np.repeat(visible, group, 0), pairs @ keys.T * np.float32(scale), -np.inf)
-            largest = scores.max(-1, keepdims=True, initial=-np.inf)
-            weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
-            total = weights.sum(-1, keepdims=True)
-            mixed = weights @ values
-            if given < 0:
-                parts[number, head, : tile * group] = np.concatenate([mixed, largest, total], 1)
-                continue
-            attended = (mixed / np.where(total > 0, total, 1)).astype(dtype)
-            answers[first : first + tile, head * group : (head + 1) * group] = attended.reshape(tile, group, size)
+                columns = slice(stop - begin + low - own_begin, stop - begin + high - own_begin)
+                seen[index, columns] = mask[line + low - window : line + high - window]
+        numbers = range(chunk + begin // CHUNK_ROWS, chunk - (-stop // CHUNK_ROWS) if stop > begin else 0)
+        element = np.dtype(dtype).itemsize
+        past = [array(cache + element * (int(chunks[n]) + layer * int(np.prod(shape))), dtype, *shape) for n in numbers]
+        own = [each[own_begin:own_end].swapaxes(0, 1) for each in new]
+        keys, values = (
+            np.concatenate([*(each[part].astype(np.float32) for each in past)], 1)[:, : stop - begin]
+            if past
+            else own[part][:, :0]
+            for part in range(2)
+        )
+        keys, values = np.concatenate([keys, own[0]], 1), np.concatenate([values, own[1]], 1)
+        pairs = (
+            queries[first : first + tile]
+            .reshape(tile, kv_heads, group, size)
+            .swapaxes(0, 1)
+            .reshape(kv_heads, -1, size)
+        )
+        scores = np.where(seen.repeat(group, 0), pairs @ keys.swapaxes(1, 2) * np.float32(scale), -np.inf)
+        largest = scores.max(-1, keepdims=True, initial=-np.inf)
+        weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+        total = weights.sum(-1, keepdims=True)
+        mixed = weights @ values
+        if given < 0:
+            parts[place, :, : tile * group] = np.concatenate([mixed, largest, total], -1)
+        else:
+            attended = (mixed / np.where(total > 0, total, 1)).astype(dtype).reshape(kv_heads, tile, group, size)
+            answers[first : first + tile] = attended.swapaxes(0, 1).reshape(tile, heads, size)
 
 
 def attention_merge(launch: Launch) -> None:
-    scratch, merges, output, heads, kv_heads, size = launch.arguments
+    scratch, work, output, heads, kv_heads, size = launch.arguments
     dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
     assert launch.y == kv_heads
-    assert launch.z <= ROWS_PER_TILE // 16
-    work = array(merges, np.int32, launch.x, 4)
-    parts = array(scratch, np.float32, int((work[:, 2] + work[:, 3]).max()), kv_heads, ROWS_PER_TILE, size + 2)
-    answers = array(output, dtype, int((work[:, 0] + work[:, 1]).max()), heads, size)
-    for first, tile, task, count in work.tolist():
-        found = parts[task : task + count, :, : tile * group]
+    assert launch.x == programs(kv_heads)
+    assert launch.z == ROWS_PER_TILE // 16
+    merges = words(work, 2, int(array(work, np.int32, 8)[1]), 4)
+    parts = array(
+        scratch, np.float32, int((merges[:, 2] + merges[:, 3]).max(initial=0)), kv_heads, ROWS_PER_TILE, size + 2
+    )
+    answers = array(output, dtype, int((merges[:, 0] + merges[:, 1]).max(initial=0)), heads, size)
+    for first, tile, place, count in merges.tolist():
+        found = parts[place : place + count, :, : tile * group]
         largest = found[..., size].max(0, initial=-np.inf)
         factors = np.exp(found[..., size] - np.where(np.isinf(largest), 0, largest))
         total = (found[..., size + 1] * factors).sum(0)
         mixed = (found[..., :size] * factors[..., None]).sum(0) / np.where(total > 0, total, 1)[..., None]
-        for head in range(kv_heads if count else 0):
-            answers[first : first + tile, head * group : (head + 1) * group] = mixed[head].reshape(tile, group, size)
+        answers[first : first + tile] = (
+            mixed.reshape(kv_heads, tile, group, size).swapaxes(0, 1).reshape(tile, heads, size)
+        )
 
 
 def swiglu(launch: Launch) -> None:
@@ -255,8 +267,8 @@ def commit(launch: Launch) -> None:
 
 KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
     "rms_norm": ("pppppif", rms_norm),
-    "split_rotary": ("pppiipippppppp" + "iiiiif", split_rotary),
-    "branch_attention": ("pppppppppp" + "i" + "pp" + "iiiiii" + "f", branch_attention),
+    "split_rotary": ("pppiipippppppp" + "iiiif", split_rotary),
+    "branch_attention": ("ppppppp" + "iiii" + "f", branch_attention),
     "attention_merge": ("pppiii", attention_merge),
     "swiglu": ("pppii", swiglu),
     "statistics_partials": ("ppiii" + "ppppp", statistics_partials),

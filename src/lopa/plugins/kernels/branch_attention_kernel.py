@@ -24,7 +24,6 @@ PAIRS = tl.constexpr(64)
 """Maximum number of pairs of a task."""
 MERGE_PAIRS = tl.constexpr(16)
 """Pairs that a program of attention_merge_kernel merges at once."""
-CHUNK_ROWS = tl.constexpr(64)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -44,6 +43,7 @@ def branch_attention_kernel(
     scale,  # factor of the scores
     CHANNELS: tl.constexpr,  # a power of two, at least `size`
     COLUMNS: tl.constexpr,  # prefix columns per step: divides past begin and CHUNK_ROWS
+    CHUNK_ROWS: tl.constexpr,
     OWN: tl.constexpr,  # packed rows per step
     TILE: tl.constexpr,  # pairs per step
 ):

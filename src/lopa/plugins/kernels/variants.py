@@ -33,6 +33,8 @@ HEAD_CHANNELS = (64, 128, 256)
 """Channels of a head, rounded up."""
 CANDIDATES = (8, 16, 32, 64)
 """Numbers of candidates of the token statistics."""
+CHUNK_ROWS = 64
+"""Rows of a chunk of a cache."""
 MAX_SPLITS = 32
 """Maximum number of splits of the vocabulary."""
 MAX_SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
@@ -82,6 +84,7 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
                 yield f"{name}.{channels}", KernelVariant("split_rotary", floats, constants, 1)
             tiles = attention_tiles(target, floats, channels)
             constants = {"CHANNELS": channels, "COLUMNS": tiles.columns, "OWN": tiles.own, "TILE": tiles.pairs}
+            constants |= {"CHUNK_ROWS": CHUNK_ROWS}
             yield (
                 f"branch_attention.{floats}.{channels}",
                 KernelVariant("branch_attention", floats, constants, 4, tiles.stages),

@@ -122,7 +122,8 @@ def _lists(requests: tuple[tuple[tuple[int, ...], int, int], ...], padding: int,
         (len(each.rows), each.mask, chunks, each.parts, 0)
         for each, chunks in zip(works, (*(chunks for _, _, chunks in requests), 0), strict=True)
     ]
-    firsts = np.array(sizes).cumsum(axis=0) - sizes
+    table = np.array(sizes)
+    firsts = table.cumsum(axis=0) - table
     lists = [
         _moved([each.rows for each in works], firsts[:, [_ROW, _NONE, _MASK]]),
         _moved([each.tasks for each in works], firsts[:, [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART]]),

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from lopa.runtime.cuda_kernels.attention_tasks import CHUNK_ROWS
 from lopa.runtime.cuda_kernels.cuda_library import LaunchableKernel
 from lopa.runtime.errors import raise_if_from_handler
 
@@ -29,8 +30,15 @@ TARGETS = (80, 86, 89, 90, 100, 103, 120, 121)
 """Compute capabilities with images of their own. Others above the first use PTX, which their driver compiles."""
 COMMIT_ROWS = 8
 """Rows per program of the commit kernel."""
-_HOST_CONSTANTS = {"commit": ("ROWS", COMMIT_ROWS), "swiglu": ("BLOCK", 1024), "statistics_merge": ("PLACES", 32)}
-"""Constants on which grids of the host depend (row_kernel.py, operators.cpp). With others, rows would be left out."""
+_HOST_CONSTANTS = {
+    "branch_attention": ("CHUNK_ROWS", CHUNK_ROWS),
+    "commit": ("ROWS", COMMIT_ROWS),
+    "swiglu": ("BLOCK", 1024),
+    "statistics_merge": ("PLACES", 32),
+}
+"""Constants on which lists and grids of the host depend (attention_tasks.py, row_kernel.py, operators.cpp). With others,
+rows would be left out.
+"""
 _FOLDER = Path(__file__).with_name("archives")
 _COMPILER = "lopa.plugins.kernels.archive"
 """Program that compiles archives with Triton."""
