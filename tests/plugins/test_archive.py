@@ -63,7 +63,8 @@ def test_index(archives: dict[str, Path]) -> None:
     assert swiglu["parameters"] == [8, 8, 8, 4, 4, 8, 8]  # three pointers, two sizes, and two null pointers
     assert swiglu["constants"] == {"BLOCK": 1024}
     assert kernels["commit.2"]["parameters"] == [8, *[4] * 8, 8, 8]
-    assert 64 % kernels["branch_attention.bf16.64"]["constants"]["COLUMNS"] == 0
+    constants = kernels["branch_attention.bf16.64"]["constants"]
+    assert constants["CHUNK_ROWS"] % constants["COLUMNS"] == 0
     assert kernels["rms_norm.bf16.skip.4096"]["threads"] == 256
 
 

@@ -42,13 +42,13 @@ class HostBlocks(dict[int, Block]):
         """Add a block filled with set bits, which are NaN in every float type. Reads of unwritten memory thus show."""
         self[address] = Block(np.full(size, 0xFF, np.uint8), owner)
 
-    def add_pinned(self, size: int, alignment: int) -> int:
+    def add_pinned(self, size: int, alignment: int, owner: Any = None) -> int:
         """Add a block at a real address, so that code outside this class can use it."""
         raw = ctypes.create_string_buffer(size + alignment)
         address = -(-ctypes.addressof(raw) // alignment) * alignment
         data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         data[:] = 0xFF
-        self[address] = Block(data, None, keep=raw)
+        self[address] = Block(data, owner, keep=raw)
         return address
 
     def holding(self, address: int, size: int) -> Block:

@@ -69,8 +69,11 @@ class StandInCudart:
     cudaMemcpyKind = cudaMemcpyKind
     cudaStreamNonBlocking = 1
 
-    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34) -> None:
-        self.devices, self.capacity = devices, capacity
+    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34, addressable: bool = False) -> None:
+        """Create a machine. The memory of devices is at real addresses if it is `addressable`, for kernels that compute
+        addresses.
+        """
+        self.devices, self.capacity, self._addressable = devices, capacity, addressable
         self.violations: list[str] = []
         self.calls: dict[str, int] = defaultdict(int)
         self.codes: dict[str, list[cudaError_t | None]] = {}
@@ -146,6 +149,8 @@ class StandInCudart:
         self._require(type(size) is int and size > 0, f"{size!r} bytes requested")
         if self.allocated(device) + size > self.capacity:
             return cudaError_t.cudaErrorMemoryAllocation, None
+        if self._addressable:
+            return SUCCESS, self._blocks.add_pinned(size, ALIGNED, device)
         # An odd multiple of the guaranteed alignment.
         address = self._next[device] + ALIGNED
         self._next[device] += -(-size // (2 * ALIGNED)) * 2 * ALIGNED + 2 * ALIGNED

@@ -19,7 +19,7 @@ from lopa.runtime.cuda import cuda_operators
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_operators import CudaOperators, loaded_library, unsupported_size
 from lopa.runtime.cuda.driver import CudaDevice
-from lopa.runtime.cuda.row_kernel import RowKernel
+from lopa.runtime.cuda.row_kernel import RowKernel, RowStrides
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
 from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target
 from lopa.runtime.errors import BadInputError, EngineFailedError
@@ -142,9 +142,10 @@ def test_rows_of_any_size_are_copied_whole(size: int, dtype: type, variant: str,
     calls = []
     library = SimpleNamespace(launch=lambda *arguments: calls.append(arguments))
     kernel = RowKernel(library, CacheShape(arrays=4, kv_heads=2, head_size=size, dtype=np.dtype(dtype)))  # type: ignore[arg-type]
-    kernel.launch(7, 512, 16, 64, 3)
+    kernel.launch(7, 512, 3, 17, 4, RowStrides(10, 1, 2), RowStrides(20, 3, 4))
     ((name, grid, _, _, *numbers),) = calls
-    assert (name, grid, numbers[-1].value) == (variant, (4, 2, 1), words)
+    assert (name, grid) == (variant, (3, 8, 3))
+    assert [number.value for number in numbers] == [2, 10, 1, 2, 20, 3, 4, words]
 
 
 def test_old_gpus_have_no_kernels() -> None:

@@ -32,6 +32,8 @@ class Launch:
     constants: tuple[str, ...]
     """Type and constants of the variant, e.g. ("fp32", "128")."""
     arguments: tuple[Any, ...]
+    check: Callable[[int, int], Any] = lambda *_: None
+    """Function of an address and a size that raises unless this memory is allocated."""
 
 
 def array(address: int | None, dtype: Any, *shape: int) -> Any:
@@ -130,41 +132,35 @@ def branch_attention(launch: Launch) -> None:
     chunks = words(work, 3, int(last_chunks.max(initial=0)), 2).reshape(-1).view(np.int64)
     rows = words(work, 0, end, 3)
     mask = words(work, 4, -(-int((rows[:, 1] + rows[:, 2]).max(initial=0)) // 4)).view(np.bool_)
-    queries = array(query, dtype, end, heads, size).astype(np.float32)
+    queries = array(query, dtype, end, kv_heads, group, size).astype(np.float32)
     new = [array(each, dtype, end, kv_heads, size).astype(np.float32) for each in (key, value)]
-    answers = array(output, dtype, end, heads, size)
-    parts = array(
-        scratch, np.float32, int((tasks[tasks[:, 1] < 0, 7]).max(initial=-1)) + 1, kv_heads, ROWS_PER_TILE, size + 2
-    )
-    shape = (2, kv_heads, CHUNK_ROWS, size)
+    answers = array(output, dtype, end, kv_heads, group, size)
+    count = int(tasks[tasks[:, 1] < 0, 7].max(initial=-1)) + 1
+    parts = array(scratch, np.float32, count, kv_heads, ROWS_PER_TILE, size + 2)
+    elements = 2 * kv_heads * CHUNK_ROWS * size
     for first, given, begin, stop, own_begin, own_end, chunk, place in tasks.tolist():
-        tile = abs(given)
+        tile, cached = abs(given), stop - begin
         assert 0 < tile * group <= ROWS_PER_TILE
         assert begin % CHUNK_ROWS == 0
-        seen = np.zeros((tile, stop - begin + own_end - own_begin), np.bool_)
-        seen[:, : stop - begin] = True
+        seen = np.zeros((tile, cached + own_end - own_begin), np.bool_)
+        seen[:, :cached] = True
         for index, (window, length, line) in enumerate(rows[first : first + tile].tolist()):
             low, high = max(own_begin, window), min(own_end, window + length)
             if low < high:
-                columns = slice(stop - begin + low - own_begin, stop - begin + high - own_begin)
-                seen[index, columns] = mask[line + low - window : line + high - window]
-        numbers = range(chunk + begin // CHUNK_ROWS, chunk - (-stop // CHUNK_ROWS) if stop > begin else 0)
-        element = np.dtype(dtype).itemsize
-        past = [array(cache + element * (int(chunks[n]) + layer * int(np.prod(shape))), dtype, *shape) for n in numbers]
-        own = [each[own_begin:own_end].swapaxes(0, 1) for each in new]
+                seen[index, cached + low - own_begin : cached + high - own_begin] = mask[line:][
+                    low - window : high - window
+                ]
+        blocks = [np.empty((2, kv_heads, 0, size), dtype)]
+        for number in range(begin // CHUNK_ROWS, -(-stop // CHUNK_ROWS)):
+            address = cache + np.dtype(dtype).itemsize * (int(chunks[chunk + number]) + layer * elements)
+            launch.check(address, np.dtype(dtype).itemsize * elements)
+            blocks.append(array(address, dtype, 2, kv_heads, CHUNK_ROWS, size))
+        past = np.concatenate(blocks, 2, dtype=np.float32)[:, :, :cached]
         keys, values = (
-            np.concatenate([*(each[part].astype(np.float32) for each in past)], 1)[:, : stop - begin]
-            if past
-            else own[part][:, :0]
-            for part in range(2)
+            np.concatenate([old, rows_of_window[own_begin:own_end].swapaxes(0, 1)], 1)
+            for old, rows_of_window in zip(past, new, strict=True)
         )
-        keys, values = np.concatenate([keys, own[0]], 1), np.concatenate([values, own[1]], 1)
-        pairs = (
-            queries[first : first + tile]
-            .reshape(tile, kv_heads, group, size)
-            .swapaxes(0, 1)
-            .reshape(kv_heads, -1, size)
-        )
+        pairs = queries[first : first + tile].swapaxes(0, 1).reshape(kv_heads, tile * group, size)
         scores = np.where(seen.repeat(group, 0), pairs @ keys.swapaxes(1, 2) * np.float32(scale), -np.inf)
         largest = scores.max(-1, keepdims=True, initial=-np.inf)
         weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
@@ -173,8 +169,8 @@ def branch_attention(launch: Launch) -> None:
         if given < 0:
             parts[place, :, : tile * group] = np.concatenate([mixed, largest, total], -1)
         else:
-            attended = (mixed / np.where(total > 0, total, 1)).astype(dtype).reshape(kv_heads, tile, group, size)
-            answers[first : first + tile] = attended.swapaxes(0, 1).reshape(tile, heads, size)
+            attended = (mixed / np.where(total > 0, total, 1)).astype(dtype)
+            answers[first : first + tile] = attended.reshape(kv_heads, tile, group, size).swapaxes(0, 1)
 
 
 def attention_merge(launch: Launch) -> None:
@@ -187,16 +183,14 @@ def attention_merge(launch: Launch) -> None:
     parts = array(
         scratch, np.float32, int((merges[:, 2] + merges[:, 3]).max(initial=0)), kv_heads, ROWS_PER_TILE, size + 2
     )
-    answers = array(output, dtype, int((merges[:, 0] + merges[:, 1]).max(initial=0)), heads, size)
+    answers = array(output, dtype, int((merges[:, 0] + merges[:, 1]).max(initial=0)), kv_heads, group, size)
     for first, tile, place, count in merges.tolist():
         found = parts[place : place + count, :, : tile * group]
-        largest = found[..., size].max(0, initial=-np.inf)
+        largest = found[..., size].max(0)
         factors = np.exp(found[..., size] - np.where(np.isinf(largest), 0, largest))
         total = (found[..., size + 1] * factors).sum(0)
         mixed = (found[..., :size] * factors[..., None]).sum(0) / np.where(total > 0, total, 1)[..., None]
-        answers[first : first + tile] = (
-            mixed.reshape(kv_heads, tile, group, size).swapaxes(0, 1).reshape(tile, heads, size)
-        )
+        answers[first : first + tile] = mixed.reshape(kv_heads, tile, group, size).swapaxes(0, 1)
 
 
 def swiglu(launch: Launch) -> None:
@@ -278,7 +272,9 @@ KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
 """Types of each kernel's arguments (pointer, int32, float32), and its reference."""
 
 
-def launch_of_addresses(variant: str, grid: tuple[int, int, int], addresses: Any) -> Launch:
+def launch_of_addresses(
+    variant: str, grid: tuple[int, int, int], addresses: Any, check: Callable[[int, int], Any]
+) -> Launch:
     """Return the launch of a variant whose arguments are at `addresses`."""
     name, *constants = variant.split(".")
     types = KERNELS[name][0]
@@ -286,7 +282,7 @@ def launch_of_addresses(variant: str, grid: tuple[int, int, int], addresses: Any
     arguments = tuple(
         _TYPES[kind].from_address(address).value for kind, address in zip(types, addresses[: len(types)], strict=True)
     )
-    return Launch(*grid, tuple(constants), arguments)
+    return Launch(*grid, tuple(constants), arguments, check)
 
 
 def unpacked_names(reference: Callable[..., None], kernel: str) -> list[str]:

@@ -74,7 +74,7 @@ class StandInDriver:
         try:
             variant = self._variants[image]
             self.launches[variant] += 1
-            launch = launch_of_addresses(variant, (x, y, z), arguments)
+            launch = launch_of_addresses(variant, (x, y, z), arguments, self._cudart.view)
             if variant.startswith("commit."):
                 self.commit(stream, launch)
             else:
@@ -86,21 +86,27 @@ class StandInDriver:
 
     def commit(self, stream: int | None, launch: Launch) -> None:
         """Enqueue the copies of commit_kernel on the stand-in runtime, in whose memory caches are."""
-        addresses, window, slot, width, prefix, offset, count, kv_heads, size = launch.arguments
+        table, heads, source_array, source_head, source_row, target_array, target_head, target_row, size = (
+            launch.arguments
+        )
         cudart, row = self._cudart, int(launch.constants[0]) * size
         assert stream is not None
-        assert launch.y == kv_heads
-        assert 0 < count <= 8 * launch.z < count + 8
+        assert launch.y % heads == 0
         device = cudart.stream_device(stream)
 
-        def work() -> None:
-            pairs = cudart.view(addresses, 16 * launch.x).view(np.int64).reshape(launch.x, 2)
-            for source, target in pairs.tolist():
-                for head in range(kv_heads):
-                    start = source + (window * kv_heads + head) * width * row
-                    to = target + ((slot * kv_heads + head) * prefix + offset) * row
-                    for address in (start, to):
-                        assert cudart.device_of(address, count * row) == device, "memory of another device"
-                    cudart.view(to, count * row)[:] = cudart.view(start, count * row)
+        def rows(address: int, count: int, *strides: int) -> Any:
+            """Return the rows [arrays, heads, count, bytes] from an address on."""
+            shape = (launch.y // heads, heads, count)
+            length = row * (1 + sum((number - 1) * stride for number, stride in zip(shape, strides, strict=True)))
+            assert cudart.device_of(address, length) == device, "memory of another device"
+            steps = (*(row * stride for stride in strides), 1)
+            return np.lib.stride_tricks.as_strided(cudart.view(address, length), (*shape, row), steps)
 
-        cudart.enqueue(stream, work, (addresses,))
+        def work() -> None:
+            pieces = cudart.view(table, 24 * launch.x).view(np.int64).reshape(launch.x, 3)
+            assert 0 < pieces[:, 2].max() <= 8 * launch.z
+            for source, target, count in pieces[pieces[:, 2] > 0].tolist():
+                read = rows(source, count, source_array, source_head, source_row)
+                rows(target, count, target_array, target_head, target_row)[:] = read
+
+        cudart.enqueue(stream, work, (table,))

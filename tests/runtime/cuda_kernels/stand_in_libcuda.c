@@ -89,11 +89,11 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
     return launch_kernel(kernel->image, x, y, z, stream, arguments);
 }
 
-// Devices: eight of the compute capability 9.0, with 80 GiB.
+// Devices: eight of the compute capability 9.0, with 7 multiprocessors and 80 GiB.
 int cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
 int cuDeviceGetCount(int* count) { return *count = 8, SUCCESS; }
 int cuDeviceGet(int* device, int number) { return *device = number, SUCCESS; }
 int cuDeviceGetName(char* name, int size, int device) { return (void)device, strncpy(name, "stand-in", size), SUCCESS; }
-int cuDeviceGetAttribute(int* value, int attribute, int device) { return (void)device, *value = attribute == 75 ? 9 : 0, SUCCESS; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) { return (void)device, *value = attribute == 75 ? 9 : attribute == 16 ? 7 : 0, SUCCESS; }
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { return (void)device, *bytes = (size_t)80 << 30, SUCCESS; }
 int cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }

@@ -26,7 +26,7 @@ from lopa.runtime.cuda_kernels.kernel_archive import archive_of_file
 def stand_in_machine() -> Iterator[StandInDriver]:
     """Install the stand-ins for the whole run. At the end, no reference may have refused a launch."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        cudart = StandInCudart(devices=8)
+        cudart = StandInCudart(devices=8, addressable=True)
         driver = StandInDriver(Path(folder), cudart)
         archive = archive_of_file(compiled_sample(Path(folder)))
         driver.watch(archive.kernels)

@@ -13,7 +13,7 @@ from tests.plugins.rms_norm_reference import rms_norm_reference
 from tests.plugins.split_rotary_reference import split_rotary_reference
 from tests.plugins.swiglu_reference import swiglu_reference
 from tests.plugins.token_statistics_reference import token_statistics_reference
-from tests.runtime.cuda_kernels.operator_calls import CALLS, RIGHT
+from tests.runtime.cuda_kernels.operator_calls import BATCH, CALLS, CHUNKS, LENGTHS, PADDED, PREFIXES, RIGHT
 
 pytest.importorskip("triton", reason="needs Triton to compile the kernels that the stand-in loads")
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,36 +53,36 @@ def expected(name: str) -> tuple[Any, ...]:
     if operator == "SwiGlu":
         return (swiglu_reference(*(np.split(inputs[0], 2, -1) if len(inputs) == 1 else inputs)),)
     if operator == "SplitRotary":
-        return rotated(*inputs, *[None] * (9 - len(inputs)), epsilon=attributes.get("epsilon", 0.0))
+        return rotated(*inputs, *[None] * (8 - len(inputs)), epsilon=attributes.get("epsilon", 0.0))
     if operator == "BranchAttention":
-        return (attended(*inputs[:7]),)
-    logits, temperature = inputs
-    flat = token_statistics_reference(logits.reshape(-1, logits.shape[-1]), np.repeat(temperature, 6), 8)
-    return tuple(each.reshape(*logits.shape[:3], *each.shape[1:]) for each in flat)
+        return (attended(*inputs, attributes["layer"]),)
+    return token_statistics_reference(*inputs, 8)
 
 
-def rotated(
-    query: Any, mask: Any, cos: Any, sin: Any, key: Any, value: Any, bias: Any, *norms: Any, epsilon: float
-) -> Any:
+def rotated(query: Any, cos: Any, sin: Any, key: Any, value: Any, bias: Any, *norms: Any, epsilon: float) -> Any:
     if key is None:
         query, key, value = np.split(query, [64, 96], -1)
     heads = [each.reshape(20, -1, 16) for each in (query, key, value)]
     bias, norms = None if bias is None else bias.reshape(8, 16), None if norms[0] is None else norms
-    angles = [each.reshape(20, 4) for each in (cos, sin)]
-    queries, *others = split_rotary_reference(*heads, bias, norms, *angles, width=5, epsilon=epsilon)
-    return queries.reshape((*query.shape[:2], 64)), *(each.reshape(*mask.shape[:2], *each.shape[1:]) for each in others)
+    queries, *others = split_rotary_reference(*heads, bias, norms, cos, sin, epsilon=epsilon)
+    return queries.reshape(1, 20, 64), *others
 
 
-def attended(query: Any, key: Any, value: Any, past_key: Any, past_value: Any, cached: Any, windows: Any) -> Any:
+def attended(query: Any, key: Any, value: Any, layer: int) -> Any:
     """Return dense attention, one row and head after another. A row that sees nothing gives zeros."""
-    wanted = np.zeros((2, 2, 5, 4, 16))
-    rows = query.reshape(2, 2, 5, 4, 16).astype(np.float64)
-    for request, branch, row, head in np.ndindex(2, 2, 5, 4):
-        group, own = head // 2, windows[request, branch, row]
-        keys = np.concatenate([past_key[request, group, cached[request]], key[request, branch, group, own]])
-        values = np.concatenate([past_value[request, group, cached[request]], value[request, branch, group, own]])
-        weights = np.exp(keys @ rows[request, branch, row, head] / 4.0)
-        wanted[request, branch, row, head] = weights @ values / weights.sum()
+    wanted = np.zeros((1, PADDED, 4, 16))
+    rows = query.reshape(PADDED, 4, 16).astype(np.float64)
+    first_chunk = [0, *np.cumsum([-(-prefix // 64) for prefix in PREFIXES])]
+    masks = np.split(BATCH.mask, np.cumsum(LENGTHS**2))
+    for window, (slot, length, start) in enumerate(zip(BATCH.slots, LENGTHS, BATCH.starts, strict=True)):
+        past = CHUNKS[first_chunk[slot] : first_chunk[slot + 1], 2 * layer : 2 * layer + 2].transpose(1, 2, 0, 3, 4)
+        keys, values = past.reshape(2, 2, -1, 16)[:, :, : PREFIXES[slot]]
+        for row, head in np.ndindex(length, 4):
+            own = start + np.flatnonzero(masks[window].reshape(length, length)[row])
+            seen = np.concatenate([keys[head // 2], key[own, head // 2]])
+            weights = np.exp(seen @ rows[start + row, head] / 4.0)
+            mixed = weights @ np.concatenate([values[head // 2], value[own, head // 2]])
+            wanted[0, start + row, head] = mixed / (weights.sum() or 1.0)
     return wanted.reshape(query.shape)
 
 
