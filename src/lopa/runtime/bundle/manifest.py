@@ -257,8 +257,8 @@ TwinForm = Literal["packed", "mapped"]
 class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Graph with the function of another, in the operators that are fastest with one provider of ONNX Runtime.
 
-    It has the same inputs and outputs, and may use operators that only this provider has. A twin for CUDA has more
-    inputs (lopa.runtime.bundle.graph_signature).
+    It has the same inputs and outputs, and may use operators that only this provider has. A twin for CUDA has those of
+    packed rows (lopa.runtime.bundle.graph_signature).
     """
 
     graph: Name

@@ -50,7 +50,7 @@ class CudaForward(AnyShapes):
 
         Raises MissingBackendError if the provider does not start, and BadInputError if the graph cannot be opened.
         """
-        super().__init__(bundle.manifest, buckets, _WINDOW_STEP, None if operators is None else operators.twin)
+        super().__init__(bundle.manifest, buckets, _WINDOW_STEP)
         self.memory = memory
         self.form: GraphForm = _form_of_graph(bundle, operators)
         self._session: Any = _session_of_bundle(bundle, device, memory, operators, with_graphs=bool(buckets))
