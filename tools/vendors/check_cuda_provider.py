@@ -128,32 +128,34 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     import onnxruntime
 
     from lopa.runtime.accelerator.device_forward import GraphArrays
-    from lopa.runtime.accelerator.device_memory import Buffer
     from lopa.runtime.bundle.buckets import ShapeBucket
     from lopa.runtime.cuda.cuda_calls import CudaCalls
-    from lopa.runtime.cuda.cuda_forward import CudaForward
     from lopa.runtime.cuda.cuda_memory import CudaMemory
+    from lopa.runtime.cuda.provider_session import ProviderSession
 
     bucket = ShapeBucket(**_BUCKET, seconds=1.0)
     other = ShapeBucket(**_BUCKET | {"branches": 3}, seconds=0.0)
     memory = CudaMemory(CudaCalls(cuda), 0)
-    engine = CudaForward(bundle, "cuda:0", memory, [bucket])
+    session = ProviderSession(bundle, "cuda:0", memory, None, with_graphs=True)
     print(f"onnxruntime-gpu {onnxruntime.__version__}: {bundle.path.name} opens for CUDA graphs")
 
-    def calls_of_forward(shape: ShapeBucket) -> list[str]:
+    def bound(shape: ShapeBucket, *, captures: bool) -> Any:
         forms = GraphArrays(bundle.manifest)
-        arrays = forms.inputs(shape) | forms.outputs(shape)
-        buffers = addresses.setdefault(
-            shape, {name: Buffer(memory.allocate(array.size), array.size) for name, array in arrays.items()}
+        inputs, outputs = (
+            {name: (form, memory.allocate(form.size)) for name, form in arrays.items()}
+            for arrays in (forms.inputs(shape), forms.outputs(shape))
         )
+        return session.bound(inputs, outputs, captures=captures)
+
+    def calls_of_run(forward: Any, *, captures: bool = False) -> list[str]:
         before = len(cuda.calls())
-        engine.enqueue(shape, buffers)
+        session.run(forward, captures=captures)
         return cuda.calls()[before:]
 
-    addresses: dict[ShapeBucket, dict[str, Buffer]] = {}
-    first, again, without = (calls_of_forward(each) for each in (bucket, bucket, other))
-    engine.close()
-    for title, calls in (("first forward of a bucket", first), ("second forward", again), ("other shape", without)):
+    graph, plain = bound(bucket, captures=True), bound(other, captures=False)
+    first, again, without = calls_of_run(graph, captures=True), calls_of_run(graph), calls_of_run(plain)
+    session.close()
+    for title, calls in (("first forward of a graph", first), ("second forward", again), ("other shape", without)):
         print(f"{title}: {', '.join(f'{count} {name}' for name, count in Counter(calls).items())}")
     yield from failures_of_calls(first, again, without)
 

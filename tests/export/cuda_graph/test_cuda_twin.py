@@ -189,7 +189,7 @@ def test_a_product_of_unquantized_matrices_alone_is_fused(tmp_path: Path) -> Non
 
 
 def test_few_operators(tiny_bfloat16: Path, tiny_half: Path) -> None:
-    """28 layers take 292 launches in bfloat16, of which attention and statistics take two each. Three views take none."""
+    """28 layers take 292 launches in bfloat16, of which attention and statistics take two each. Views take none."""
     bundle, half = Bundle.open(tiny_bfloat16), Bundle.open(tiny_half)
     found = operators(bundle.path / twin_of(bundle).graph)
     views = found["Constant"] + found["Reshape"] + found["Unsqueeze"]

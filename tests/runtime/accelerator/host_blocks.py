@@ -1,4 +1,4 @@
-"""Memory of device stand-ins: host memory at fake addresses, with checked access."""
+"""Memory of device stand-ins: host memory at fake or real addresses, with checked access."""
 
 import ctypes
 from collections.abc import Callable, Iterable
@@ -42,10 +42,11 @@ class HostBlocks(dict[int, Block]):
         """Add a block filled with set bits, which are NaN in every float type. Reads of unwritten memory thus show."""
         self[address] = Block(np.full(size, 0xFF, np.uint8), owner)
 
-    def add_pinned(self, size: int, alignment: int, owner: Any = None) -> int:
-        """Add a block at a real address, so that code outside this class can use it."""
-        raw = ctypes.create_string_buffer(size + alignment)
-        address = -(-ctypes.addressof(raw) // alignment) * alignment
+    def add_real(self, size: int, alignment: int, owner: Any) -> int:
+        """Add a block like `add` at a real address, so that code outside this class can use it: an odd multiple of the
+        alignment."""
+        raw = ctypes.create_string_buffer(size + 3 * alignment)
+        address = (-(-ctypes.addressof(raw) // alignment) | 1) * alignment
         data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         data[:] = 0xFF
         self[address] = Block(data, owner, keep=raw)

@@ -200,7 +200,7 @@ class StandInAcl:
 
     def rt__malloc_host(self, size: int) -> tuple[int, int]:
         self._own_context()
-        return self._memory.add_pinned(size, 64), 0
+        return self._memory.add_real(size, 64, None), 0
 
     def rt__free_host(self, address: int) -> int:
         return self._free(address, "host")

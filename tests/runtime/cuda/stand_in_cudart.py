@@ -22,7 +22,6 @@ from tests.runtime.accelerator.host_blocks import HostBlocks
 ALIGNED = 256
 """Alignment of cudaMalloc, in bytes. Addresses here are never aligned to more."""
 MAX_PITCH = (1 << 31) - 1
-_DEVICE_SPACE = 1 << 44
 
 
 class cudaError_t(IntEnum):
@@ -55,9 +54,15 @@ class cudaStream_t:
         return self._number
 
 
-@dataclass
+class cudaEvent_t:
+    """An event."""
+
+
+@dataclass(eq=False)
 class Stream:
     device: int
+    done: int = 0
+    """Number of pieces of work that ran."""
     queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
     """Queued work and the addresses that it uses."""
 
@@ -68,12 +73,10 @@ class StandInCudart:
     cudaError_t = cudaError_t
     cudaMemcpyKind = cudaMemcpyKind
     cudaStreamNonBlocking = 1
+    cudaEventDisableTiming = 2
 
-    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34, addressable: bool = False) -> None:
-        """Create a machine. The memory of devices is at real addresses if it is `addressable`, for kernels that compute
-        addresses.
-        """
-        self.devices, self.capacity, self._addressable = devices, capacity, addressable
+    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34) -> None:
+        self.devices, self.capacity = devices, capacity
         self.violations: list[str] = []
         self.calls: dict[str, int] = defaultdict(int)
         self.codes: dict[str, list[cudaError_t | None]] = {}
@@ -84,8 +87,9 @@ class StandInCudart:
         self._taken: dict[int, int] = defaultdict(int)
         self._current: dict[int, int] = {}
         self._streams: dict[int, Stream] = {}
+        self._events: dict[cudaEvent_t, tuple[Stream, int] | None] = {}
+        """Stream of each recorded event, and the number of pieces of its work before the record."""
         self._blocks = HostBlocks(self.violations)
-        self._next = [(number + 1) * _DEVICE_SPACE for number in range(devices)]
         for name in dir(self):
             if name.startswith("cuda") and callable(getattr(self, name)) and not isinstance(getattr(self, name), type):
                 setattr(self, name, self._guarded(name, getattr(self, name)))
@@ -133,10 +137,37 @@ class StandInCudart:
         return (SUCCESS,)
 
     def cudaStreamSynchronize(self, stream: Any) -> tuple[Any, ...]:
+        self._run(self._stream(stream))
+        return (SUCCESS,)
+
+    # -- events
+
+    def cudaEventCreateWithFlags(self, flags: int) -> tuple[Any, ...]:
+        self._device()
+        if flags != self.cudaEventDisableTiming:
+            return cudaError_t.cudaErrorInvalidValue, None
+        event = cudaEvent_t()
+        self._events[event] = None
+        return SUCCESS, event
+
+    def cudaEventRecord(self, event: Any, stream: Any) -> tuple[Any, ...]:
+        self._require(event in self._events, "an unknown event")
         found = self._stream(stream)
-        queue, found.queue = found.queue, []
-        for work, _ in queue:
-            work()
+        self._events[event] = found, found.done + len(found.queue)
+        return (SUCCESS,)
+
+    def cudaEventSynchronize(self, event: Any) -> tuple[Any, ...]:
+        """Run the work before the last record, on any thread. An event that was not recorded counts as done."""
+        self._require(event in self._events, "an unknown event")
+        recorded = self._events[event]
+        if recorded is not None:
+            stream, number = recorded
+            self._run(stream, number - stream.done)
+        return (SUCCESS,)
+
+    def cudaEventDestroy(self, event: Any) -> tuple[Any, ...]:
+        self._require(event in self._events, "an unknown event")
+        del self._events[event]
         return (SUCCESS,)
 
     # -- memory
@@ -149,20 +180,14 @@ class StandInCudart:
         self._require(type(size) is int and size > 0, f"{size!r} bytes requested")
         if self.allocated(device) + size > self.capacity:
             return cudaError_t.cudaErrorMemoryAllocation, None
-        if self._addressable:
-            return SUCCESS, self._blocks.add_pinned(size, ALIGNED, device)
-        # An odd multiple of the guaranteed alignment.
-        address = self._next[device] + ALIGNED
-        self._next[device] += -(-size // (2 * ALIGNED)) * 2 * ALIGNED + 2 * ALIGNED
-        self._blocks.add(address, size, device)
-        return SUCCESS, address
+        return SUCCESS, self._blocks.add_real(size, ALIGNED, device)
 
     def cudaFree(self, devPtr: int) -> tuple[Any, ...]:
         return self._free(devPtr, on_host=False)
 
     def cudaMallocHost(self, size: int) -> tuple[Any, ...]:
         self._device()
-        return SUCCESS, self._blocks.add_pinned(size, ALIGNED)
+        return SUCCESS, self._blocks.add_real(size, ALIGNED, None)
 
     def cudaFreeHost(self, ptr: int) -> tuple[Any, ...]:
         return self._free(ptr, on_host=True)
@@ -225,7 +250,8 @@ class StandInCudart:
     @property
     def left(self) -> list[str]:
         """Names of resources that were not freed."""
-        return [*(f"stream {number}" for number in self._streams), *(f"memory {each}" for each in self._blocks)]
+        streams = [f"stream {number}" for number in self._streams]
+        return [*streams, *(f"event {each}" for each in self._events), *(f"memory {each}" for each in self._blocks)]
 
     def allocated(self, device: int) -> int:
         """Return the bytes currently allocated on a device."""
@@ -245,6 +271,13 @@ class StandInCudart:
 
     def _require(self, condition: bool, rule: str) -> None:
         self._blocks.require(condition, rule)
+
+    def _run(self, stream: Stream, count: int | None = None) -> None:
+        """Run the first pieces of a stream's work, or all."""
+        for work, _ in stream.queue[:count] if count is None or count > 0 else ():
+            stream.queue.pop(0)
+            stream.done += 1
+            work()
 
     def _device(self) -> int:
         device = self._current.get(threading.get_ident())

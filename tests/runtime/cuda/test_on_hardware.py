@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runtime.cuda.hardware import cuda_or_skip, devices_or_skip
-from tests.runtime.cuda.test_session import BUCKETS, with_buckets
 from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.cuda.cuda_memory import CudaMemory
+from lopa.runtime.cuda.cuda_operators import VARIABLE
+from lopa.runtime.cuda.packed_session import PackedSession
 from lopa.runtime.sessions.session import Session, open_session
 
 pytestmark = pytest.mark.cuda
@@ -39,12 +39,11 @@ class TestContract(DeviceContract):
     test_missing_library_raises = None  # type: ignore[assignment]
     absent = "cudaErrorInvalidDevice"
 
-    @pytest.fixture(params=["no graphs", "graphs"])
-    def devices(self, request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) -> Devices:
+    @pytest.fixture(params=["auto", "off"])
+    def devices(self, request: pytest.FixtureRequest, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Devices:
         devices_or_skip()
-        planned = request.param == "graphs"
-        bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
-        return Devices(bundle, "cuda:{}")
+        monkeypatch.setenv(VARIABLE, request.param)
+        return Devices(Bundle.open(tiny_bundle), "cuda:{}")
 
     def opened(self, devices: Devices, count: int = 1) -> Session:
         if devices_or_skip() < count:
@@ -52,20 +51,20 @@ class TestContract(DeviceContract):
         return super().opened(devices, count)
 
 
-def test_graphs_do_not_change_results(tiny_bfloat16: Path, tmp_path: Path) -> None:
-    """Compare captured and uncaptured runs of the same shape buckets in bfloat16."""
+def test_operators_agree_with_the_plain_graph(tiny_bfloat16: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare packed rows in captured graphs with padded windows in bfloat16."""
     devices_or_skip()
-    bundle = with_buckets(tiny_bfloat16, tmp_path / "b", BUCKETS)
-    with_graphs = open_session(bundle, "cuda:0")
-    (bundle.path / BUCKETS_NAME).unlink()
-    without = open_session(bundle, "cuda:0")
+    sessions = []
+    for value in ("auto", "off"):
+        monkeypatch.setenv(VARIABLE, value)
+        sessions.append(open_session(Bundle.open(tiny_bfloat16), "cuda:0"))
+    assert isinstance(sessions[0], PackedSession)
     rng = np.random.default_rng(0)
     for turn in range(6):
         batch = random_batch(rng, [1], 3, 30, 8, starts=30 * turn)
-        assert_same_statistics(
-            sequential(with_graphs).forward(batch), sequential(without).forward(batch), tolerance=0.01
-        )
-        for each in (with_graphs, without):
+        found, expected = (sequential(session).forward(batch) for session in sessions)
+        assert_same_statistics(found, expected, tolerance=0.01)
+        for each in sessions:
             sequential(each).commit(1, 1, 30)
-    with_graphs.close()
-    without.close()
+    for each in sessions:
+        each.close()

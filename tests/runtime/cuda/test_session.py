@@ -1,12 +1,9 @@
 """The whole decoder on "cuda:N", on stand-ins for the CUDA runtime and ONNX Runtime's CUDA provider."""
 
 import inspect
-import shutil
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +12,7 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.buckets import bucket, params_of
+from tests.buckets import bucket
 from tests.runtime.check_cases import assert_growth_agrees
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
@@ -26,31 +23,18 @@ from tests.runtime.sequential import sequential
 from lopa.cli.start.doctor import command as doctor
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
-from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, load_cuda
 from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.errors import BadInputError, EngineFailedError
+from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.sessions.session import Session, open_session
-
-BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
+from lopa.runtime.sessions.session import open_session
 
 
-def with_buckets(source: Path, target: Path, buckets: Sequence[ShapeBucket] = BUCKETS) -> Bundle:
-    """Return a copy of the bundle with a plan."""
-    shutil.copytree(source, target)
-    bundle = Bundle.open(target)
-    (target / BUCKETS_NAME).write_bytes(json_from_record(params_of(bundle, buckets=list(buckets))))
-    return bundle
-
-
-@pytest.fixture(params=["buckets", "portable graph without buckets"])
-def bundle(request: pytest.FixtureRequest, tiny_bundle_logits: Path, tiny_portable: Path, tmp_path: Path) -> Bundle:
-    with_plan = request.param == "buckets"
-    return with_buckets(tiny_bundle_logits, tmp_path / "b") if with_plan else Bundle.open(tiny_portable)
+@pytest.fixture(params=["tiny_bundle_logits", "tiny_portable"])
+def bundle(request: pytest.FixtureRequest) -> Bundle:
+    return Bundle.open(request.getfixturevalue(request.param))
 
 
 class TestContract(DeviceContract):
@@ -65,46 +49,17 @@ class TestContract(DeviceContract):
 
         def used() -> None:
             assert machine.waits == 0
-            if (bundle.path / BUCKETS_NAME).exists():
-                assert machine.replays > len(machine.captures) > 2
-            else:
-                assert machine.captures == []
-                assert machine.plain_runs > 15
+            assert machine.captures == []
+            assert machine.plain_runs > 15
 
         return Devices(bundle, "cuda:{}", fail, used)
 
 
 def test_prefixes_grow_and_requests_are_released(bundle: Bundle, machine: StandInOrt) -> None:
-    """Requests run together and alone, over several tiles and beyond the largest shape bucket. A released number is
-    reused.
-    """
+    """Requests run together and alone, over several tiles. A released number is reused."""
     session = open_session(bundle, "cuda:2")
     lengths = assert_growth_agrees(bundle, session, rounds=2, most_branches=5, width=40, ends=(6, 13))
     assert lengths[1] > 256
-    session.close()
-
-
-def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    """Further requests use the same graphs at the same addresses."""
-    session = open_session(with_buckets(tiny_bundle, tmp_path / "b"), "cuda:0")
-    rng = np.random.default_rng(5)
-
-    def decode(number: int) -> tuple[int, int]:
-        for turn in range(3):
-            sequential(session).forward(random_batch(rng, (number, number + 1), 2, 40, 8, starts=40 * turn))
-            sequential(session).commit(number, 0, 40)
-            sequential(session).commit(number + 1, 1, 20)
-            sequential(session).forward(random_batch(rng, (number,), 5, 40, 8, starts=40 * turn + 40))
-        session.free(number)
-        session.free(number + 1)
-        return len(machine.captures), machine.cudart.allocated(0)
-
-    first = decode(0)
-    assert first[0] >= 2
-    binds = machine.binds
-    assert [decode(number) for number in range(2, 8)] == [first] * 6
-    assert machine.binds == binds
-    session.close()
     session.close()
 
 
@@ -169,12 +124,15 @@ def test_bfloat16_rows_are_bound_as_bfloat16(
         kinds[name] = kind
 
     fake = SimpleNamespace(
-        io_binding=lambda: SimpleNamespace(bind_input=bind, bind_output=bind), run_with_iobinding=lambda *_: None
+        io_binding=lambda: SimpleNamespace(bind_input=bind, bind_output=bind),
+        run_with_iobinding=lambda *_: None,
+        get_providers=lambda: ["CUDAExecutionProvider"],
     )
-    monkeypatch.setattr("lopa.runtime.cuda.cuda_forward._session_of_bundle", lambda *_, **__: fake)
+    monkeypatch.setattr("lopa.runtime.cuda.provider_session.session_on_providers", lambda *_: fake)
+    monkeypatch.setattr("lopa.runtime.cuda.provider_session.check_contract", lambda *_: None)
     bundle = replace(opened, manifest=msgspec.structs.replace(opened.manifest, dtype="bfloat16"))
     memory, shape = CudaMemory(CudaCalls(machine.cudart), 0), bucket(1, 2, 30, 64)
-    CudaForward(bundle, "cuda:0", memory, []).enqueue(shape, defaultdict(lambda: Buffer(512, 512)))
+    CudaForward(bundle, "cuda:0", memory).enqueue(shape, defaultdict(lambda: Buffer(512, 512)))
     memory.close()
     rows = {kind for name, kind in kinds.items() if "key_values" in name}
     others = {name: kind for name, kind in kinds.items() if "key_values" not in name}
@@ -199,19 +157,6 @@ def test_tf32_is_off_unless_the_device_names_it(
     session.close()
 
 
-def test_graph_that_cannot_be_captured_raises(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    """The error tells how to run without graphs, which then works."""
-    machine.unsupported = True
-    bundle = with_buckets(tiny_bundle, tmp_path / "b")
-    with pytest.raises(BadInputError, match="not been partitioned") as caught:
-        open_session(bundle, "cuda:0")
-    assert f"remove {BUCKETS_NAME}" in caught.value.remedy
-    (bundle.path / BUCKETS_NAME).unlink()
-    session = open_session(bundle, "cuda:0")
-    sequential(session).forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
-    session.close()
-
-
 def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> None:
     """The calling thread does not matter, although graphs belong to the thread that captured them."""
     session = open_session(bundle, "cuda:0")
@@ -221,24 +166,6 @@ def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> 
         thread.join()
     assert machine.replays + machine.plain_runs >= 2
     session.close()
-
-
-def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    """While one device captures, the others make no calls. The stand-in would raise."""
-    bundle = with_buckets(tiny_bundle, tmp_path / "b", [bucket(1, 1, 20 * n, 64) for n in (1, 2, 3, 4)])
-    sessions = [open_session(bundle, f"cuda:{number}") for number in range(3)]
-    rng = np.random.default_rng(3)
-    batches = [random_batch(rng, (0,), 1, width, 8) for width in (20, 40, 60, 80)]
-
-    def run(session: Session) -> None:
-        for batch in batches * 2:
-            sequential(session).forward(batch)
-
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(run, sessions))
-    assert len(machine.captures) == 12
-    for session in sessions:
-        session.close()
 
 
 def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,12 +194,12 @@ def test_stand_in_matches_the_real_onnx_runtime() -> None:
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
 
 
-@pytest.mark.parametrize(("window", "expected", "with_buckets"), [(97, 100, True), (100, 100, True), (101, 104, False)])
+@pytest.mark.parametrize(("window", "expected"), [(97, 100), (100, 100), (101, 104)])
 def test_windows_are_rounded_up_for_fused_attention(
-    window: int, expected: int, with_buckets: bool, tiny_bundle: Path, machine: StandInOrt
+    window: int, expected: int, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
     memory = CudaMemory(load_cuda(), 0)
-    engine = CudaForward(Bundle.open(tiny_bundle), "cuda:0", memory, BUCKETS if with_buckets else [])
+    engine = CudaForward(Bundle.open(tiny_bundle), "cuda:0", memory)
     shape = engine.bucket_for(Sizes(2, 3, window, 128, 5))
     engine.close()
     memory.close()

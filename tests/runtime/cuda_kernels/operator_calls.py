@@ -186,7 +186,7 @@ def error_of(driver: StandInDriver, *call: Any) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         archive = archive_of_file(compiled_sample(Path(folder)))
-        cudart = StandInCudart(addressable=True)
+        cudart = StandInCudart()
         driver = StandInDriver(Path(folder), cudart)
         kernels = dict(archive.kernels)
         some = kernels["swiglu.fp32"]

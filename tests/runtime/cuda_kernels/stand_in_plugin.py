@@ -23,17 +23,18 @@ from lopa.runtime.cuda_kernels.kernel_archive import archive_of_file
 
 
 @pytest.fixture(scope="session", autouse=True)
-def stand_in_machine() -> Iterator[StandInDriver]:
+def stand_in_machine() -> Iterator[StandInOrt]:
     """Install the stand-ins for the whole run. At the end, no reference may have refused a launch."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        cudart = StandInCudart(devices=8, addressable=True)
+        cudart = StandInCudart(devices=8)
         driver = StandInDriver(Path(folder), cudart)
         archive = archive_of_file(compiled_sample(Path(folder)))
         driver.watch(archive.kernels)
         patch.setattr(cuda_operators, "kernels_for_target", lambda _: archive)
         patch.setitem(sys.modules, MODULE, cudart)
-        StandInOrt(cudart, driver).install(patch)
-        yield driver
+        machine = StandInOrt(cudart, driver)
+        machine.install(patch)
+        yield machine
         assert cudart.violations == []
         assert driver.errors == []
         print(f"launches: {dict(sorted(driver.launches.items()))}")

@@ -10,17 +10,15 @@ from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.bundle.graph_signature import (
     ArrayForm,
-    ValueForm,
     arrays_of_values,
     inputs_of_graph,
     outputs_of_graph,
 )
-from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import past_names
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads
 
 
 class DeviceForward(Protocol):
@@ -84,16 +82,11 @@ class HostBoundForward(DeviceForward, Protocol):
         """
 
 
-def heads_of_model(dimensions: ModelDimensions) -> AttentionHeads:
-    """Return the sizes of a layer's attention."""
-    return AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
-
-
 class GraphArrays:
     """Arrays of the whole model's graph, for any shape."""
 
     def __init__(self, manifest: Manifest) -> None:
-        """Read the arrays of the graph from the manifest."""
+        """Read the arrays from the manifest."""
         whole = whole_model(manifest.dimensions.layers)
         self._inputs = inputs_of_graph(manifest, whole)
         self._outputs = outputs_of_graph(manifest, whole)
@@ -103,11 +96,11 @@ class GraphArrays:
 
     def inputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
         """Return all inputs, in order."""
-        return self._arrays(self._inputs, bucket)
+        return arrays_of_values(self._inputs, bucket)
 
     def outputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
         """Return all outputs, in order."""
-        return self._arrays(self._outputs, bucket)
+        return arrays_of_values(self._outputs, bucket)
 
     def input_shapes(self, bucket: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all inputs, in order."""
@@ -115,15 +108,12 @@ class GraphArrays:
 
     def bytes_without_prefix(self, *buckets: Sizes) -> dict[str, int]:
         """Return the bytes of every input and output except the prefix, enough for each of `buckets` (at least one)."""
-        each = [self._arrays(self._without_prefix, bucket) for bucket in buckets]
+        each = [arrays_of_values(self._without_prefix, bucket) for bucket in buckets]
         return {name: max(arrays[name].size for arrays in each) for name in self._without_prefix}
 
     def prefix_bytes(self, bucket: Sizes) -> int:
         """Return the bytes of all prefix arrays."""
-        return sum(array.size for array in self._arrays(self._prefix, bucket).values())
-
-    def _arrays(self, forms: Mapping[str, ValueForm], bucket: Sizes) -> dict[str, ArrayForm]:
-        return arrays_of_values(forms, bucket)
+        return sum(array.size for array in arrays_of_values(self._prefix, bucket).values())
 
 
 _NO_SIZES = Sizes(0, 0, 0, 0, 0)

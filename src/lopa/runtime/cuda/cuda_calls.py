@@ -18,8 +18,7 @@ from lopa.runtime.install_hint import pip_install
 
 MODULE = "cuda.bindings.runtime"
 _REMEDIES = {
-    "cudaErrorMemoryAllocation": "stop other programs on the device, decode fewer requests at once, or plan smaller "
-    "shape buckets",
+    "cudaErrorMemoryAllocation": "stop other programs on the device, or decode fewer requests at once",
     "cudaErrorInvalidDevice": "check nvidia-smi and CUDA_VISIBLE_DEVICES",
     "cudaErrorNoDevice": "check nvidia-smi and CUDA_VISIBLE_DEVICES",
     "cudaErrorInsufficientDriver": "install an NVIDIA driver for CUDA 13",
@@ -40,6 +39,10 @@ class CudaError(EngineFailedError):
             ),
         )
         self.code = code
+
+
+class CudaMemoryError(CudaError, MemoryError):
+    """The device has no memory left."""
 
 
 class CaptureLock:
@@ -105,7 +108,8 @@ class CudaCalls:
             code, *values = getattr(self.runtime, name)(*arguments)
             if code != self.runtime.cudaError_t.cudaSuccess and code.name not in allowed:
                 _, meaning = self.runtime.cudaGetErrorString(code)
-                raise CudaError(name, code.name, meaning.decode())
+                kind = CudaMemoryError if code.name == "cudaErrorMemoryAllocation" else CudaError
+                raise kind(name, code.name, meaning.decode())
         return values[0] if values else None
 
     def all(self, steps: Iterable[tuple[Any, ...]]) -> None:

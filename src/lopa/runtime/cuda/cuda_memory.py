@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, PinnedMemory, RowPlace
 from lopa.runtime.cuda.cuda_calls import CudaCalls
@@ -28,6 +29,8 @@ class CudaMemory:
         self._device = device
         self._allocated: dict[int, int] = {}
         """Addresses from cudaMalloc, by aligned address."""
+        self._pinned: set[int] = set()
+        self._events: list[Any] = []
         self._staging = PinnedMemory(lambda size: int(cuda("cudaMallocHost", size)))
         self._row_kernel: RowKernel | None = None
         self._table = 0
@@ -64,9 +67,42 @@ class CudaMemory:
         """Free memory from `allocate`."""
         self._cuda("cudaFree", self._allocated.pop(address))
 
+    def pinned_block(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return pinned host memory, which `copy` reads and writes asynchronously."""
+        address = int(self._cuda("cudaMallocHost", size))
+        self._pinned.add(address)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def free_pinned_block(self, block: npt.NDArray[np.uint8]) -> None:
+        """Free memory from `pinned_block`."""
+        self._pinned.remove(block.ctypes.data)
+        self._cuda("cudaFreeHost", block.ctypes.data)
+
+    def event(self) -> Any:
+        """Return a new event. `close` destroys it."""
+        self._events.append(self._cuda("cudaEventCreateWithFlags", self._cuda.runtime.cudaEventDisableTiming))
+        return self._events[-1]
+
+    def record(self, event: Any) -> None:
+        """Let `wait_for` wait for the work that is enqueued so far."""
+        self._cuda("cudaEventRecord", event, self._stream)
+
+    def wait_for(self, event: Any) -> None:
+        """Wait until the work before the last `record` is done. Any thread may call this."""
+        self._cuda("cudaEventSynchronize", event)
+
+    def free_event(self, event: Any) -> None:
+        """Destroy an event."""
+        self._events.remove(event)
+        self._cuda("cudaEventDestroy", event)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Copy bytes between device and pinned host memory, in either direction."""
+        self._cuda("cudaMemcpyAsync", target, source, size, self._default, self._stream)
+
     def upload(self, target: int, source: Array) -> None:
         """Copy a host array to the device through pinned memory."""
-        self._copy(target, self._staging.staged_copy(source), source.nbytes)
+        self.copy(target, self._staging.staged_copy(source), source.nbytes)
 
     def upload_side_by_side(self, target: int, parts: Sequence[Array]) -> None:
         """Fill memory with matrices side by side, [rows, columns] each, through little pinned memory. Waits for it."""
@@ -78,17 +114,17 @@ class CudaMemory:
             piece = self._staging.take(size)
             staged = (ctypes.c_char * size).from_address(piece)
             np.concatenate(rows, axis=1, out=np.frombuffer(staged, rows[0].dtype).reshape(len(rows[0]), -1))
-            self._copy(target + first * row, piece, size)
+            self.copy(target + first * row, piece, size)
             self.synchronize()
 
     def download(self, target: Array, source: int) -> None:
         """Fill a host array through pinned memory. It is valid after `synchronize`."""
-        self._copy(self._staging.piece_for(target), source, target.nbytes)
+        self.copy(self._staging.piece_for(target), source, target.nbytes)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
         """Copy pieces at fixed distances with one call."""
         if count == 1:
-            self._copy(target, source, size)
+            self.copy(target, source, size)
             return
         self._cuda(
             "cudaMemcpy2DAsync", target, target_step, source, source_step, size, count, self._default, self._stream
@@ -127,11 +163,9 @@ class CudaMemory:
             return
         steps: list[tuple[Any, ...]] = [("cudaStreamSynchronize", self._stream)]
         steps += [("cudaFree", raw) for raw in self._allocated.values()]
-        steps += [("cudaFreeHost", address) for address in self._staging.addresses]
+        steps += [("cudaFreeHost", address) for address in (*self._staging.addresses, *self._pinned)]
+        steps += [("cudaEventDestroy", event) for event in self._events]
         steps += [("cudaStreamDestroy", self._stream)]
         self._allocated.clear()
         self._stream = None
         self._cuda.all(steps)
-
-    def _copy(self, target: int, source: int, size: int) -> None:
-        self._cuda("cudaMemcpyAsync", target, source, size, self._default, self._stream)

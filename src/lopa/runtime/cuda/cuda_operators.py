@@ -5,19 +5,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from lopa.runtime.accelerator.device_forward import heads_of_model
-from lopa.runtime.accelerator.graph_form import Array, ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import GraphTwin, ModelDimensions
 from lopa.runtime.checked_values import shown
-from lopa.runtime.contract import Bool, WindowBatch
-from lopa.runtime.contract.rotary import RotaryAngles
-from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.driver import cuda_device
-from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, attention_work
+from lopa.runtime.cuda_kernels.attention_tasks import PAIRS
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
 from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
 from lopa.runtime.errors import BadInputError, EngineFailedError
@@ -104,24 +97,3 @@ def unsupported_size(dimensions: ModelDimensions) -> str | None:
     sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size, shared)
     odd = next((size for size in sizes if size % _MULTIPLE), None)
     return None if odd is None else f"rows of {odd} numbers, only multiples of {_MULTIPLE}"
-
-
-class TaskForm(ContractForm):
-    """Form of the twin: the contract's, with the lists of the attention's work."""
-
-    def __init__(self, dimensions: ModelDimensions, rotary: RotaryAngles | None) -> None:
-        super().__init__(rotary)
-        self._heads = heads_of_model(dimensions)
-
-    def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-        """Return all inputs except the prefix rows and the fused matrices."""
-        requests, branches, window = batch.input_ids.shape
-        sizes = Sizes(requests, branches, window, prefix_mask.shape[1], wanted=1)
-        work = attention_work(np.count_nonzero(prefix_mask, axis=1).tolist(), sizes, self._heads)
-        return {
-            **super().inputs(batch, prefix_mask),
-            "attention_rows": work.rows,
-            "attention_tasks": work.tasks,
-            "attention_merges": work.merges,
-            "attention_chunks": work.chunks,
-        }

@@ -52,12 +52,13 @@ class AttentionWork:
     words: Int32
     """Number of tasks, number of merges, then the first word of each list: rows, tasks, merges, chunks and mask.
 
-    - rows [N, 3]: first packed row of the row's window, length of the window, offset of the row's line in the mask
-    - tasks [tasks, 8]: first row and rows; first and end column of the prefix; first and end packed row of the windows;
-      first chunk; place in the scratch memory. Rows are negative in parts: tasks of the same rows, side by side
-    - merges [merges, 4]: first row, rows, first part, number of parts; one for every tile with parts
-    - chunks, int64 at an even word: offset of each chunk of the requests' caches
-    - mask, bytes: PackedBatch.mask, at least two words
+    - Rows [N, 3]: first packed row of the row's window, length of the window, offset of the row's line in the mask.
+    - Tasks [tasks, 8]: first row and rows; first and end column of the prefix. Then first and end packed row of the
+      windows, first chunk, place in the scratch memory. Tasks of the same rows are parts, with a negative number of
+      rows, side by side.
+    - Merges [merges, 4]: first row, rows, first part, number of parts. There is one for every tile with parts.
+    - Chunks, int64 at an even word: offset of each chunk of the requests' caches.
+    - Mask, bytes: PackedBatch.mask, at least two words.
     """
     scratch: int
     """Numbers, float32, of scratch memory that the parts need."""

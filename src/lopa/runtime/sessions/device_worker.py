@@ -67,9 +67,9 @@ def _run(queue: SimpleQueue[Callable[[], None] | None]) -> None:
 class ThreadedSession(WrappedSession):
     """Session whose calls run on its own thread. `open_inner` opens the inner session there."""
 
-    def __init__(self, device: str, open_inner: Callable[[], Session]) -> None:
-        """Open the inner session. Raises any exception of `open_inner`."""
-        self._worker = DeviceWorker(f"lopa {device}")
+    def __init__(self, device: str, open_inner: Callable[[], Session], worker: DeviceWorker | None = None) -> None:
+        """Open the inner session on a new thread, or on that of `worker`. Raises any exception of `open_inner`."""
+        self._worker = worker or DeviceWorker(f"lopa {device}")
         self._device, self._closed = device, False
         try:
             super().__init__(self._worker.submit(open_inner).result())

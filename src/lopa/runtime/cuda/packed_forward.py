@@ -1,0 +1,242 @@
+"""Forwards over packed rows by ONNX Runtime's CUDA provider, and their memory, on the thread that opened it.
+
+The rows and the sampled rows of a forward are padded to a few numbers. For two such numbers and a slot, the first
+forward is captured as a CUDA graph, and later ones replay it. Lengths, masks and addresses of caches are data.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime.accelerator.device_memory import BufferSet
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import ArrayForm, ValueForm, inputs_of_twin, outputs_of_twin
+from lopa.runtime.contract import ATTENTION_SCRATCH, ATTENTION_WORK, CACHE, stored_dtype, window_names
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.cuda.cuda_memory import CudaMemory
+from lopa.runtime.cuda.cuda_operators import CudaOperators
+from lopa.runtime.cuda.fused_weights import fused_weights
+from lopa.runtime.cuda.provider_session import opened_for_graphs
+from lopa.runtime.cuda.row_kernel import RowKernel, RowStrides
+from lopa.runtime.cuda_kernels.attention_tasks import CHUNK_ROWS
+from lopa.runtime.sessions.prefix_cache import CacheShape
+
+ROWS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Numbers of rows, and of sampled rows, that forwards are padded to. A product takes about the same time for all
+numbers up to a multiple of its tile of 64 to 256 rows (docs/measurements/gpu.md)."""
+MAX_ROWS = ROWS[-1]
+"""Most rows of a forward that is captured. One with more is not padded and runs node by node."""
+_ALIGNMENT = 256
+"""Alignment of arrays in a block, in bytes."""
+_LIST_BYTES = 1 << 21
+"""Bytes of a usual slot for the attention's lists and a table of copies. MAX_ROWS rows in one window need 1.1 MB."""
+_OUTPUT_BYTES = 1 << 26
+"""Bytes of a usual slot for outputs, more than all but logits need."""
+
+_MIN_SCRATCH = 1 << 22
+"""Numbers in the attention's scratch memory at first, 16 MB."""
+
+
+def padded_count(count: int) -> int:
+    """Return the number of rows that are computed for `count` rows."""
+    return next((rows for rows in ROWS if rows >= count), count)
+
+
+@dataclass(frozen=True)
+class ForwardSize:
+    """Padded numbers of rows and of sampled rows, and the numbers in the attention's lists and scratch memory."""
+
+    rows: int
+    sampled: int
+    words: int = 0
+    scratch: int = 0
+
+    def arrays(self, forms: Mapping[str, ValueForm]) -> dict[str, ArrayForm]:
+        """Return the arrays of `forms` in a forward of this size."""
+        lengths = {"N": self.rows, "Q": self.sampled, "A": self.words, "S": self.scratch, "C": 1}
+        return {
+            name: ArrayForm(tuple(lengths[axis] if isinstance(axis, str) else axis for axis in form.axes), dtype)
+            for name, form in forms.items()
+            for dtype in [stored_dtype(form.type)]
+        }
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places of arrays in a block of memory."""
+
+    forms: Mapping[str, ArrayForm]
+    starts: Mapping[str, int]
+    size: int
+
+    def views(self, block: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays in a block of host memory."""
+        return {
+            name: block[self.starts[name] :][: form.size].view(form.dtype).reshape(form.shape)
+            for name, form in self.forms.items()
+        }
+
+    def at(self, address: int) -> dict[str, tuple[ArrayForm, int]]:
+        """Return the arrays with their addresses in a block of device memory."""
+        return {name: (form, address + self.starts[name]) for name, form in self.forms.items()}
+
+
+def _placed(forms: Mapping[str, ArrayForm], alignment: int = _ALIGNMENT) -> Places:
+    starts, end = {}, 0
+    for name, form in forms.items():
+        starts[name] = end
+        end += -(-form.size // alignment) * alignment
+    return Places(forms, starts, end)
+
+
+@dataclass(frozen=True)
+class RowCopies:
+    """Copies of rows of all arrays into chunks, for one launch."""
+
+    source: RowStrides
+    pieces: list[tuple[int, int, int]]
+    """Addresses of the first array's first row to read and to write, and number of rows."""
+
+
+class Slot:
+    """Memory of one forward in flight, and of its new rows until they are released."""
+
+    def __init__(self, memory: CudaMemory, inputs: int, outputs: int, rows: int, *, is_usual: bool) -> None:
+        """Allocate bytes for all inputs, for all outputs but new rows, and for new rows.
+
+        A usual slot is used again, and its forwards are captured.
+        """
+        self.is_usual, self.sizes = is_usual, (inputs, outputs, rows)
+        self._on_device = BufferSet(memory, self.sizes)
+        self.inputs, self.outputs, self.rows = (buffer.address for buffer in self._on_device.buffers)
+        self.upload, self.download = memory.pinned_block(inputs), memory.pinned_block(outputs)
+        self.arrived = memory.event()
+        """Recorded behind the download."""
+        self.enqueued: Future[None] | None = None
+        """The last forward, which has recorded the event once this is done."""
+
+    def holds(self, inputs: int, outputs: int, rows: int) -> bool:
+        """Return True if the slot has at least these bytes."""
+        return all(has >= needed for has, needed in zip(self.sizes, (inputs, outputs, rows), strict=True))
+
+    def free(self, memory: CudaMemory) -> None:
+        """Free the memory after waiting for all work."""
+        self._on_device.free()
+        for block in (self.upload, self.download):
+            memory.free_pinned_block(block)
+        memory.free_event(self.arrived)
+
+
+class PackedForward:
+    """The twin for CUDA in ONNX Runtime, and the memory that its forwards share."""
+
+    def __init__(
+        self, bundle: Bundle, device: str, memory: CudaMemory, operators: CudaOperators, shape: CacheShape
+    ) -> None:
+        """Open the twin. Raises BadInputError and MissingBackendError like ProviderSession."""
+        self.memory, self._kernel = memory, RowKernel(operators.library, shape)
+        manifest, twin = bundle.manifest, operators.twin
+        whole = whole_model(manifest.dimensions.layers)
+        fused = {each.name for each in twin.fused}
+        forms = {name: form for name, form in inputs_of_twin(manifest, whole, twin).items() if name not in fused}
+        self._shared = {name: forms.pop(name) for name in (CACHE, ATTENTION_SCRATCH)}
+        lists = forms.pop(ATTENTION_WORK)
+        self._inputs = forms | {ATTENTION_WORK: lists}  # at the end, since their length varies
+        self._outputs = outputs_of_twin(manifest, whole, twin)
+        self._new_rows = {name: self._outputs.pop(name) for name in window_names(manifest.dimensions.layers)}
+        self._arrays = shape.arrays
+        self._chunk = RowStrides(array=shape.kv_heads * CHUNK_ROWS, head=CHUNK_ROWS, row=1)
+        self._session, self._with_graphs = opened_for_graphs(bundle, device, memory, operators)
+        weights = fused_weights(bundle, twin, memory)
+        self._weights = {name: (each.form, each.address) for name, each in weights.items()}
+        self._scratch = self._scratch_floats = 0
+        self._captured: dict[tuple[Slot, int, int], Any] = {}
+        self.places = lru_cache(maxsize=256)(self._places)
+        self.usual = self._usual_sizes()
+        """Bytes of a usual slot."""
+
+    def _places(self, size: ForwardSize) -> tuple[Places, Places]:
+        """Return the places of the inputs that are uploaded, the lists last, and of the outputs that are downloaded."""
+        return _placed(size.arrays(self._inputs)), _placed(size.arrays(self._outputs))
+
+    def bytes_of(self, size: ForwardSize) -> tuple[int, int, int]:
+        """Return the bytes of all inputs, of all outputs but new rows, and of new rows."""
+        inputs, outputs = self.places(size)
+        return inputs.size, outputs.size, _placed(size.arrays(self._new_rows), 1).size
+
+    def _usual_sizes(self) -> tuple[int, int, int]:
+        inputs, outputs, rows = self.bytes_of(ForwardSize(MAX_ROWS, MAX_ROWS, _LIST_BYTES // 4))
+        return inputs, min(outputs, _OUTPUT_BYTES), rows
+
+    def run(self, slot: Slot, size: ForwardSize, cache: int, copies: Sequence[RowCopies], uploaded: int) -> None:
+        """Enqueue a forward: the upload, `copies`, the graph and the download.
+
+        `cache` is the address of the first slab of chunks. The table of the copies is at the end of the upload.
+        """
+        memory, (inputs, outputs) = self.memory, self.places(size)
+        memory.copy(slot.inputs, slot.upload.ctypes.data, uploaded)
+        self._launch(copies, slot.inputs + uploaded - table_bytes(copies))
+        self._grow_scratch(size.scratch)
+        key = (slot, size.rows, size.sampled)
+        bound, captures = self._captured.get(key), False
+        if bound is None:
+            captures = self._with_graphs and slot.is_usual
+            forms = ForwardSize(0, 0, scratch=self._scratch_floats).arrays(self._shared)
+            shared = {CACHE: (forms[CACHE], cache), ATTENTION_SCRATCH: (forms[ATTENTION_SCRATCH], self._scratch)}
+            new_rows = _placed(size.arrays(self._new_rows), 1).at(slot.rows)
+            inputs = self.places(replace(size, words=(slot.sizes[0] - inputs.starts[ATTENTION_WORK]) // 4))[0]
+            taken, given = inputs.at(slot.inputs) | shared | self._weights, outputs.at(slot.outputs) | new_rows
+            bound = self._session.bound(taken, given, captures=captures)
+        self._session.run(bound, captures=captures)
+        if captures:
+            self._captured[key] = bound
+        memory.copy(slot.download.ctypes.data, slot.outputs, outputs.size)
+        memory.record(slot.arrived)
+
+    def copy_rows(self, copies: Sequence[RowCopies]) -> None:
+        """Run copies outside a forward, and wait for them."""
+        table = table_of(copies)
+        address = self.memory.allocate(max(table.nbytes, 1))
+        self.memory.upload(address, table)
+        self._launch(copies, address)
+        self.memory.synchronize()
+        self.memory.free(address)
+
+    def close(self) -> None:
+        """Free the session. The memory frees itself."""
+        self._captured.clear()
+        self._session.close()
+
+    def _launch(self, copies: Sequence[RowCopies], table: int) -> None:
+        for each in copies:
+            most = max(count for _, _, count in each.pieces)
+            pieces = len(each.pieces)
+            self._kernel.launch(self.memory.stream, table, pieces, most, self._arrays, each.source, self._chunk)
+            table += table_bytes([each])
+
+    def _grow_scratch(self, floats: int) -> None:
+        """Make room in the attention's scratch memory, which all forwards use in turn."""
+        if self._scratch and floats <= self._scratch_floats:
+            return
+        self._captured.clear()  # the graphs have the old address
+        self.memory.synchronize()
+        floats, old = max(floats, _MIN_SCRATCH, 2 * self._scratch_floats), self._scratch
+        self._scratch = self._scratch_floats = 0
+        if old:
+            self.memory.free(old)
+        self._scratch, self._scratch_floats = self.memory.allocate(4 * floats), floats
+
+
+def table_of(copies: Sequence[RowCopies]) -> npt.NDArray[np.int64]:
+    """Return the table of copies for the kernel, [pieces, 3]."""
+    return np.array([piece for each in copies for piece in each.pieces], np.int64).reshape(-1, 3)
+
+
+def table_bytes(copies: Sequence[RowCopies]) -> int:
+    """Return the bytes of the table of copies."""
+    return 24 * sum(len(each.pieces) for each in copies)

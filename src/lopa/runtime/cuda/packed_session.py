@@ -1,0 +1,364 @@
+"""A Session over packed rows on one CUDA device: caches in shared chunks, and several forwards in flight.
+
+The lists of a forward are made on the caller's thread, which also owns the caches. A thread of the device enqueues the
+work, and nothing waits for it but `wait`. Commits only note copies: the next forward makes them, in one launch.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TypeVar, cast
+
+import numpy as np
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import (
+    ATTENTION_WORK,
+    INPUT_IDS,
+    SAMPLED_ROWS,
+    TEMPERATURE,
+    CacheRows,
+    Rows,
+    Statistics,
+    statistics_of_arrays,
+)
+from lopa.runtime.contract.packed_batch import PackedBatch
+from lopa.runtime.contract.rotary import position_inputs
+from lopa.runtime.cuda.cache_chunks import ChunkedCache, ChunkPool, ChunkRows
+from lopa.runtime.cuda.cuda_memory import CudaMemory
+from lopa.runtime.cuda.packed_forward import (
+    MAX_ROWS,
+    ForwardSize,
+    PackedForward,
+    RowCopies,
+    Slot,
+    padded_count,
+    table_bytes,
+    table_of,
+)
+from lopa.runtime.cuda.row_kernel import RowStrides
+from lopa.runtime.cuda_kernels.attention_tasks import CHUNK_ROWS, AttentionHeads, attention_work
+from lopa.runtime.errors import DeviceMemoryError, EngineFailedError, converted_device_errors
+from lopa.runtime.sessions.device_worker import DeviceWorker
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest, check_rows
+from lopa.runtime.sessions.session import KeptRows, check_kept_rows, check_prefix_count
+from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
+
+T = TypeVar("T")
+_RESERVE = 1 << 29
+"""Bytes of device memory that caches leave to ONNX Runtime, for forwards of other sizes."""
+
+
+class _Lease:
+    """Use of a slot by one ticket. The slot is returned when the object is deleted."""
+
+    def __init__(self, slot: Slot, returned: list[Slot]) -> None:
+        self.slot, self._returned = slot, returned
+
+    def __del__(self) -> None:
+        self._returned.append(self.slot)
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A forward from `start` to `wait`."""
+
+    rows: "_NewRows"
+    size: ForwardSize
+    enqueued: Future[None]
+
+
+@dataclass(frozen=True, eq=False)
+class _NewRows:
+    """New rows of a forward: dtype [arrays, rows, Hkv, D]."""
+
+    lease: _Lease
+    rows: int
+
+
+class PackedSession:
+    """Session on "cuda:N" with the operators of this project."""
+
+    rows_per_forward = MAX_ROWS
+
+    def __init__(self, bundle: Bundle, device: str, forward: PackedForward, worker: DeviceWorker) -> None:
+        """Create a session over a forward that was opened on the thread of `worker`. Raises DeviceMemoryError."""
+        dimensions = bundle.manifest.dimensions
+        self._device, self._rotary = device, bundle.manifest.rotary
+        self._shape = cache_shape_from_manifest(bundle.manifest)
+        self._heads = AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
+        self._row = self._shape.head_size * self._shape.dtype.itemsize
+        self._in_chunk = RowStrides(self._shape.kv_heads * CHUNK_ROWS, CHUNK_ROWS, 1)
+        self._caches: dict[int, ChunkedCache] = {}
+        self._copies: list[RowCopies] = []
+        """Copies into chunks that no forward has made yet, in order."""
+        self._are_apart = True
+        """True if the next copy may write what a noted one writes, and needs a launch of its own."""
+        self._tickets = Tickets[_NewRows]()
+        self._flights: weakref.WeakKeyDictionary[Ticket, _Flight] = weakref.WeakKeyDictionary()
+        self._returned: list[Slot] = []
+        """Slots that no ticket uses."""
+        self._worker = worker
+        self._forward: PackedForward | None = forward
+        memory = forward.memory
+        try:
+            self._chunks = ChunkPool(
+                self._shape.arrays * self._shape.kv_heads * CHUNK_ROWS * self._row,
+                lambda size: self._on_worker(partial(_allocated, memory, size)),
+                lambda address: self._on_worker(partial(_freed, memory, address)),
+                device,
+            )
+            self._returned += [self._on_worker(partial(Slot, memory, *forward.usual, is_usual=True)) for _ in range(2)]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def device(self) -> str:
+        """Device name as given by the user."""
+        return self._device
+
+    def start(self, batch: PackedBatch) -> Ticket:
+        """Enqueue a forward. Raises like Session.start."""
+        self._open_forward()
+        ticket = self._tickets.start(batch)
+        try:
+            flight = self._enqueued(batch, [self._cache(request) for request in batch.requests])
+        except BaseException:
+            self._tickets.release(ticket)
+            raise
+        self._flights[ticket] = flight
+        return ticket
+
+    def wait(self, ticket: Ticket) -> Statistics:
+        """Return the statistics of a forward. Raises like Session.wait, and EngineFailedError if the device fails.
+
+        After a failure of the device, the rows of all forwards are gone.
+        """
+        forward = self._open_forward()
+        batch, flight = self._tickets.take(ticket), self._flights.pop(ticket)
+        try:
+            with converted_device_errors(self._device):
+                flight.enqueued.result()
+                forward.memory.wait_for(flight.rows.lease.slot.arrived)
+        except EngineFailedError:
+            self._tickets.clear()
+            raise
+        arrays = forward.places(flight.size)[1].views(flight.rows.lease.slot.download)
+        self._tickets.keep(ticket, flight.rows)
+        return statistics_of_arrays(arrays).mapped(lambda array: array[: len(batch.sampled_rows)].copy())
+
+    def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
+        """Append rows of a forward to the request's prefix. Raises like Session.commit, and DeviceMemoryError."""
+        self._open_forward()
+        address, source = self._window(ticket, request, branch, count)
+        self._tickets.check_idle(request)
+        self._append(request, address, source, count)
+
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        """Return a host copy of rows of a forward. Raises like `commit`."""
+        forward = self._open_forward()
+        address, source = self._window(ticket, request, branch, count)
+        rows = np.empty((self._shape.arrays, count, self._shape.kv_heads, self._shape.head_size), self._shape.dtype)
+
+        def download() -> None:
+            for array, found in enumerate(rows):
+                forward.memory.download(found, address + array * source.array * self._row)
+            forward.memory.synchronize()
+
+        with converted_device_errors(self._device):
+            self._on_worker(download)
+        return CacheRows(tuple(np.ascontiguousarray(rows.transpose(0, 2, 1, 3))))
+
+    def release(self, ticket: Ticket) -> None:
+        """End the use of the forward's new rows."""
+        self._tickets.release(ticket)
+        self._flights.pop(ticket, None)
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        """Append rows that another session computed. Raises ValueError if they do not match this bundle."""
+        memory = self._open_forward().memory
+        self._tickets.check_idle(request)
+        check_rows(self._shape, rows.layers)
+        if not rows.count:
+            return
+        heads = self._shape.kv_heads
+        block = np.ascontiguousarray(np.stack(rows.layers).transpose(0, 2, 1, 3))
+        with converted_device_errors(self._device):
+            address = self._on_worker(partial(_uploaded, memory, block))
+            try:
+                self._append(request, address, RowStrides(rows.count * heads, 1, heads), rows.count)
+                self._make_copies()
+            finally:
+                self._on_worker(partial(memory.free, address))
+
+    def keep_rows(self, request: int, start: int, count: int) -> ChunkRows:
+        """Return references to committed rows. Raises like Session.keep_rows."""
+        self._open_forward()
+        check_kept_rows(self.prefix_length(request), start, count)
+        return self._caches[request].keep(start, count)
+
+    def append_kept(self, request: int, rows: Sequence[KeptRows]) -> None:
+        """Append kept rows by reference. Rows that no request had after these are copied."""
+        self._open_forward()
+        self._tickets.check_idle(request)
+        cache = self._cache(request)
+        for run in chain.from_iterable(cast("ChunkRows", each).runs for each in rows):
+            if not cache.share(run):
+                self._append(request, run.chunk.address + run.first * self._row, self._in_chunk, run.count)
+
+    def free_rows(self) -> int:
+        """Return the number of rows that free chunks and free device memory can hold."""
+        left = max(0, self._on_worker(self._open_forward().memory.free_bytes) - _RESERVE)
+        return (self._chunks.free + left // self._chunks.chunk_bytes) * CHUNK_ROWS
+
+    def shorten(self, request: int, count: int) -> None:
+        """Drop the request's committed rows after the first `count`."""
+        self._open_forward()
+        self._tickets.check_idle(request)
+        check_prefix_count(self.prefix_length(request), count)
+        if request in self._caches:
+            self._caches[request].shorten(count)
+            self._are_apart = True
+
+    def prefix_length(self, request: int) -> int:
+        """Return the number of committed rows of the request, or 0 if it is unknown."""
+        return self._caches[request].length if request in self._caches else 0
+
+    def free(self, request: int) -> None:
+        """Free the request's cache. An unknown request is ignored."""
+        self._tickets.free(request)
+        if self._caches.pop(request, None) is None:
+            return
+        self._are_apart = True
+        if self._chunks.can_shrink:
+            self._make_copies()
+            self._chunks.shrink()
+
+    def close(self) -> None:
+        """Free the forward and all memory. Closing twice is allowed."""
+        forward, self._forward = self._forward, None
+        if forward is None:
+            return
+        self._tickets.clear()
+        self._caches.clear()
+        closing = self._worker.submit(partial(_closed, forward))
+        self._worker.stop()
+        closing.result()
+
+    def _open_forward(self) -> PackedForward:
+        if self._forward is None:
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
+        return self._forward
+
+    def _on_worker(self, work: Callable[[], T]) -> T:
+        return self._worker.submit(work).result()
+
+    def _cache(self, request: int) -> ChunkedCache:
+        return self._caches.setdefault(request, ChunkedCache(request, self._chunks))
+
+    def _enqueued(self, batch: PackedBatch, caches: Sequence[ChunkedCache]) -> _Flight:
+        """Make a forward's inputs in pinned memory, and let the device's thread enqueue it."""
+        forward, item, base = self._open_forward(), self._shape.dtype.itemsize, self._chunks.base
+        rows, wanted = padded_count(batch.input_ids.size), len(batch.sampled_rows)
+        chunks = [[(chunk.address - base) // item for chunk in cache.chunks] for cache in caches]
+        work = attention_work(batch, rows, [cache.length for cache in caches], chunks, self._heads)
+        size = ForwardSize(rows, padded_count(wanted), work.words.size, work.scratch)
+        lease = _Lease(self._slot(size, batch.requests[-1]), self._returned)
+        copies, self._copies = self._copies, []
+        places, table = forward.places(size)[0], table_of(copies)
+        windows = batch.starts.searchsorted(batch.sampled_rows, "right") - 1
+        inputs = {
+            INPUT_IDS: batch.input_ids,
+            **position_inputs(batch.position_ids, self._rotary),
+            SAMPLED_ROWS: batch.sampled_rows,
+            TEMPERATURE: batch.temperature[batch.slots[windows]],
+            ATTENTION_WORK: work.words,
+        }
+        for name, array in places.views(lease.slot.upload).items():
+            array[: len(inputs[name])] = inputs[name]
+            array[len(inputs[name]) :] = name == TEMPERATURE  # 1 as temperature of padding, otherwise 0
+        uploaded = places.size + table.nbytes
+        lease.slot.upload[places.size : uploaded].view(np.int64)[:] = table.ravel()
+        lease.slot.enqueued = self._worker.submit(partial(forward.run, lease.slot, size, base, copies, uploaded))
+        return _Flight(_NewRows(lease, rows), size, lease.slot.enqueued)
+
+    def _slot(self, size: ForwardSize, request: int) -> Slot:
+        """Return a slot for a forward: one that was returned, or a new one. Raises DeviceMemoryError for `request`."""
+        forward = self._open_forward()
+        inputs, outputs, rows = forward.bytes_of(size)
+        needed = inputs + table_bytes(self._copies), outputs, rows
+        for slot in [slot for slot in self._returned if not slot.is_usual]:
+            self._make_copies()  # of its new rows
+            self._returned.remove(slot)
+            self._on_worker(partial(slot.free, forward.memory))
+        is_usual = all(has >= needs for has, needs in zip(forward.usual, needed, strict=True))
+        if is_usual and self._returned:
+            slot = self._returned.pop()
+            if slot.enqueued is not None and slot.enqueued.exception() is None:
+                forward.memory.wait_for(slot.arrived)  # of a forward that nobody waited for
+            return slot
+        sizes = forward.usual if is_usual else needed
+        try:
+            return self._on_worker(partial(Slot, forward.memory, *sizes, is_usual=is_usual))
+        except MemoryError as error:
+            raise DeviceMemoryError(self._device, request, size.rows) from error
+
+    def _window(self, ticket: Ticket, request: int, branch: int, count: int) -> tuple[int, RowStrides]:
+        """Return address and strides of a window's new rows. Raises like Tickets.window."""
+        found, index = self._tickets.window(ticket, request, branch, count)
+        first = int(ticket.batch.starts[window_of_branch(ticket.batch, index, branch)])
+        heads = self._shape.kv_heads
+        return found.lease.slot.rows + first * heads * self._row, RowStrides(found.rows * heads, 1, heads)
+
+    def _append(self, request: int, address: int, source: RowStrides, count: int) -> None:
+        """Note the copies that append rows to a cache. Raises DeviceMemoryError; nothing is then appended."""
+        runs, copied = self._cache(request).extend(count)
+        if copied is not None:
+            self._note(self._in_chunk, copied.chunk.address, runs[0].chunk.address, copied.count)
+        for run in runs:
+            self._note(source, address, run.chunk.address + run.first * self._row, run.count)
+            address += run.count * source.row * self._row
+
+    def _note(self, source: RowStrides, start: int, target: int, count: int) -> None:
+        """Note a copy. Copies of new rows in one forward are made by one launch. Copies of chunks are not, as one may
+        read what another writes."""
+        if self._are_apart or not self._copies or self._copies[-1].source != source or source == self._in_chunk:
+            self._copies.append(RowCopies(source, []))
+        self._copies[-1].pieces.append((start, target, count))
+        self._are_apart = False
+
+    def _make_copies(self) -> None:
+        """Make the noted copies at once."""
+        copies, self._copies = self._copies, []
+        if copies:
+            self._on_worker(partial(self._open_forward().copy_rows, copies))
+
+
+def _allocated(memory: CudaMemory, size: int) -> int:
+    """Return the address of new memory, all zeros."""
+    address = memory.allocate(size)
+    memory.fill_zero(address, size)
+    return address
+
+
+def _freed(memory: CudaMemory, address: int) -> None:
+    memory.synchronize()
+    memory.free(address)
+
+
+def _uploaded(memory: CudaMemory, block: Rows) -> int:
+    """Return the address of a copy of an array in device memory."""
+    address = memory.allocate(block.nbytes)
+    memory.upload(address, block)
+    return address
+
+
+def _closed(forward: PackedForward) -> None:
+    try:
+        forward.close()
+    finally:
+        forward.memory.close()
