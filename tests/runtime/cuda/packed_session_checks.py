@@ -5,7 +5,6 @@ What they cannot show: compiled kernels (their references run), and ONNX Runtime
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from tests.runtime.random_windows import assert_same_statistics
 from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight, random_rows
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics
+from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.cuda.cuda_calls import MODULE
 from lopa.runtime.cuda.packed_forward import MAX_ROWS, padded_count
@@ -194,16 +193,9 @@ def test_memory_of_many_requests(tiny_bundle: Path, session: Session, cudart: St
     """64 requests with 2,000 rows take what their rows take, and at most 10 % more. It is freed with them."""
     shape = cache_shape_from_manifest(Bundle.open(tiny_bundle).manifest)
     wanted = 64 * 2000 * shape.arrays * shape.kv_heads * shape.head_size * shape.dtype.itemsize
-    batch = random_rows(np.random.default_rng(1), {0: [MAX_ROWS]}, {})
-    _forward(session, batch)
-    empty = cudart.allocated(1)
+    empty, rows = cudart.allocated(1), np.ones((shape.kv_heads, 2000, shape.head_size), shape.dtype)
     for request in range(64):
-        ticket = session.start(replace(batch, requests=(request,)))
-        session.wait(ticket)
-        for _ in range(2):
-            session.commit(ticket, request, 0, 1000)
-        session.release(ticket)
-        del ticket
+        session.append_rows(request, CacheRows((rows,) * shape.arrays))
     assert wanted <= cudart.allocated(1) - empty <= 1.1 * wanted
     for request in range(64):
         session.free(request)

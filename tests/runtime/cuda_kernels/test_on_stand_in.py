@@ -15,11 +15,12 @@ pytest.importorskip("triton", reason="needs Triton to compile the kernels that t
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_recordings_are_decoded_by_the_operators() -> None:
+def test_sessions_and_recordings() -> None:
     """The launches show that the fused graph ran, with the prefix split into parts and rows committed by the kernel."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.runtime.cuda_kernels.stand_in_plugin", "-q", "-s", "-m", ""]
-    command += ["-p", "no:cacheprovider", "tests/conformance/test_conformance.py", "-k"]
-    command += ["(lopa_bf4_bs32_full or x_long_lopa_bf4_bs16) and 4"]
+    command += ["-p", "no:cacheprovider", "tests/runtime/cuda/packed_session_checks.py"]
+    recordings = "tests/conformance/test_conformance.py::test_published_traces_are_reproduced"
+    command += [f"{recordings}[{name}-4]" for name in ("lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"LOPA_TEST_DEVICE": "cuda:{}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
