@@ -6,7 +6,7 @@ forward is captured as a CUDA graph, and later ones replay it. Lengths, masks an
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -49,16 +49,14 @@ def padded_count(count: int) -> int:
 
 @dataclass(frozen=True)
 class ForwardSize:
-    """Padded numbers of rows and of sampled rows, and the numbers in the attention's lists and scratch memory."""
+    """Padded numbers of rows and of sampled rows."""
 
     rows: int
     sampled: int
-    words: int = 0
-    scratch: int = 0
 
     def arrays(self, forms: Mapping[str, ValueForm]) -> dict[str, ArrayForm]:
         """Return the arrays of `forms` in a forward of this size."""
-        lengths = {"N": self.rows, "Q": self.sampled, "A": self.words, "S": self.scratch, "C": 1}
+        lengths = {"N": self.rows, "Q": self.sampled}
         return {
             name: ArrayForm(tuple(lengths[axis] if isinstance(axis, str) else axis for axis in form.axes), dtype)
             for name, form in forms.items()
@@ -144,9 +142,8 @@ class PackedForward:
         whole = whole_model(manifest.dimensions.layers)
         fused = {each.name for each in twin.fused}
         forms = {name: form for name, form in inputs_of_twin(manifest, whole, twin).items() if name not in fused}
-        self._shared = {name: forms.pop(name) for name in (CACHE, ATTENTION_SCRATCH)}
-        lists = forms.pop(ATTENTION_WORK)
-        self._inputs = forms | {ATTENTION_WORK: lists}  # at the end, since their length varies
+        self._types = {name: stored_dtype(forms.pop(name).type) for name in (ATTENTION_WORK, ATTENTION_SCRATCH, CACHE)}
+        self._inputs = forms
         self._outputs = outputs_of_twin(manifest, whole, twin)
         self._new_rows = {name: self._outputs.pop(name) for name in window_names(manifest.dimensions.layers)}
         self._arrays = shape.arrays
@@ -161,36 +158,49 @@ class PackedForward:
         """Bytes of a usual slot."""
 
     def _places(self, size: ForwardSize) -> tuple[Places, Places]:
-        """Return the places of the inputs that are uploaded, the lists last, and of the outputs that are downloaded."""
+        """Return the places of the inputs that are uploaded before the attention's lists, and of the outputs that are
+        downloaded."""
         return _placed(size.arrays(self._inputs)), _placed(size.arrays(self._outputs))
 
     def bytes_of(self, size: ForwardSize) -> tuple[int, int, int]:
-        """Return the bytes of all inputs, of all outputs but new rows, and of new rows."""
+        """Return the bytes of all inputs without lists, of all outputs but new rows, and of new rows."""
         inputs, outputs = self.places(size)
         return inputs.size, outputs.size, _placed(size.arrays(self._new_rows), 1).size
 
     def _usual_sizes(self) -> tuple[int, int, int]:
-        inputs, outputs, rows = self.bytes_of(ForwardSize(MAX_ROWS, MAX_ROWS, _LIST_BYTES // 4))
-        return inputs, min(outputs, _OUTPUT_BYTES), rows
+        inputs, outputs, rows = self.bytes_of(ForwardSize(MAX_ROWS, MAX_ROWS))
+        return inputs + _LIST_BYTES, min(outputs, _OUTPUT_BYTES), rows
 
-    def run(self, slot: Slot, size: ForwardSize, cache: int, copies: Sequence[RowCopies], uploaded: int) -> None:
+    def run(
+        self,
+        slot: Slot,
+        size: ForwardSize,
+        uploaded: int,
+        scratch: int,
+        cache: int,
+        copies: Sequence[RowCopies],
+    ) -> None:
         """Enqueue a forward: the upload, `copies`, the graph and the download.
 
-        `cache` is the address of the first slab of chunks. The table of the copies is at the end of the upload.
+        The upload has the inputs, the attention's lists and the table of the copies. `scratch` is the size of the
+        attention's memory in numbers, and `cache` the address of the first slab of chunks.
         """
         memory, (inputs, outputs) = self.memory, self.places(size)
         memory.copy(slot.inputs, slot.upload.ctypes.data, uploaded)
         self._launch(copies, slot.inputs + uploaded - table_bytes(copies))
-        self._grow_scratch(size.scratch)
+        self._grow_scratch(scratch)
         key = (slot, size.rows, size.sampled)
         bound, captures = self._captured.get(key), False
         if bound is None:
             captures = self._with_graphs and slot.is_usual
-            forms = ForwardSize(0, 0, scratch=self._scratch_floats).arrays(self._shared)
-            shared = {CACHE: (forms[CACHE], cache), ATTENTION_SCRATCH: (forms[ATTENTION_SCRATCH], self._scratch)}
+            others = {
+                ATTENTION_WORK: ((slot.sizes[0] - inputs.size) // 4, slot.inputs + inputs.size),
+                ATTENTION_SCRATCH: (self._scratch_floats, self._scratch),
+                CACHE: (1, cache),
+            }
+            lists = {name: (ArrayForm((count,), self._types[name]), at) for name, (count, at) in others.items()}
             new_rows = _placed(size.arrays(self._new_rows), 1).at(slot.rows)
-            inputs = self.places(replace(size, words=(slot.sizes[0] - inputs.starts[ATTENTION_WORK]) // 4))[0]
-            taken, given = inputs.at(slot.inputs) | shared | self._weights, outputs.at(slot.outputs) | new_rows
+            taken, given = inputs.at(slot.inputs) | lists | self._weights, outputs.at(slot.outputs) | new_rows
             bound = self._session.bound(taken, given, captures=captures)
         self._session.run(bound, captures=captures)
         if captures:

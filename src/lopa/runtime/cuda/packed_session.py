@@ -16,7 +16,6 @@ import numpy as np
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import (
-    ATTENTION_WORK,
     INPUT_IDS,
     SAMPLED_ROWS,
     TEMPERATURE,
@@ -266,8 +265,8 @@ class PackedSession:
         rows, wanted = padded_count(batch.input_ids.size), len(batch.sampled_rows)
         chunks = [[(chunk.address - base) // item for chunk in cache.chunks] for cache in caches]
         work = attention_work(batch, rows, [cache.length for cache in caches], chunks, self._heads)
-        size = ForwardSize(rows, padded_count(wanted), work.words.size, work.scratch)
-        lease = _Lease(self._slot(size, batch.requests[-1]), self._returned)
+        size = ForwardSize(rows, padded_count(wanted))
+        lease = _Lease(self._slot(size, work.words.nbytes, batch.requests[-1]), self._returned)
         copies, self._copies = self._copies, []
         places, table = forward.places(size)[0], table_of(copies)
         windows = batch.starts.searchsorted(batch.sampled_rows, "right") - 1
@@ -276,21 +275,28 @@ class PackedSession:
             **position_inputs(batch.position_ids, self._rotary),
             SAMPLED_ROWS: batch.sampled_rows,
             TEMPERATURE: batch.temperature[batch.slots[windows]],
-            ATTENTION_WORK: work.words,
         }
         for name, array in places.views(lease.slot.upload).items():
             array[: len(inputs[name])] = inputs[name]
             array[len(inputs[name]) :] = name == TEMPERATURE  # 1 as temperature of padding, otherwise 0
-        uploaded = places.size + table.nbytes
-        lease.slot.upload[places.size : uploaded].view(np.int64)[:] = table.ravel()
-        lease.slot.enqueued = self._worker.submit(partial(forward.run, lease.slot, size, base, copies, uploaded))
+        uploaded = places.size
+        for array in (work.words, table):
+            begin = -(-uploaded // 8) * 8  # kernels read numbers of 8 bytes
+            uploaded = begin + array.nbytes
+            lease.slot.upload[begin:uploaded] = array.ravel().view(np.uint8)
+        lease.slot.enqueued = self._worker.submit(
+            partial(forward.run, lease.slot, size, uploaded, work.scratch, base, copies)
+        )
         return _Flight(_NewRows(lease, rows), size, lease.slot.enqueued)
 
-    def _slot(self, size: ForwardSize, request: int) -> Slot:
-        """Return a slot for a forward: one that was returned, or a new one. Raises DeviceMemoryError for `request`."""
+    def _slot(self, size: ForwardSize, lists: int, request: int) -> Slot:
+        """Return a slot for a forward with bytes for its lists: one that was returned, or a new one.
+
+        Raises DeviceMemoryError for `request`.
+        """
         forward = self._open_forward()
         inputs, outputs, rows = forward.bytes_of(size)
-        needed = inputs + table_bytes(self._copies), outputs, rows
+        needed = inputs + lists + 8 + table_bytes(self._copies), outputs, rows
         for slot in [slot for slot in self._returned if not slot.is_usual]:
             self._make_copies()  # of its new rows
             self._returned.remove(slot)
