@@ -12,21 +12,7 @@ from lopa.export.cuda_graph.nodes import DOMAIN, FusedInputs, OtherFormError, ex
 from lopa.export.cuda_graph.row_passes import FlatRowsPass, NormsPass, SwiGluPass, TokenStatisticsPass
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.runtime.bundle.manifest import FusedTensor, ModelDimensions
-from lopa.runtime.contract import (
-    ENTROPY,
-    LOGITS,
-    LOGITS_INDEX,
-    PREFIX_MASK,
-    SAMPLED_ROWS,
-    TEMPERATURE,
-    TOPK_IDS,
-    TOPK_LOGPROBS,
-    WINDOW_MASK,
-    past_names,
-)
-
-_OF_SAMPLED = {SAMPLED_ROWS, TEMPERATURE, TOPK_IDS, TOPK_LOGPROBS, ENTROPY, LOGITS}
-"""Inputs and outputs of sampled rows. The others are those of all rows."""
+from lopa.runtime.contract import LOGITS_INDEX, PREFIX_MASK, SAMPLED_ROWS, WINDOW_MASK, past_names
 
 
 def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Model, list[FusedTensor]] | None:
@@ -70,7 +56,7 @@ def _pack_signature(graph: ir.Graph, layers: int) -> None:
         if value.name == LOGITS_INDEX:
             value.name = SAMPLED_ROWS
         axes = list(value.shape or ())
-        if value.name in _OF_SAMPLED:
-            value.shape = ir.Shape(["sampled", *axes[3:]])
-        elif len(axes) > 1:  # not an input of the attention
+        if "window" in axes:
             value.shape = ir.Shape(["rows", *(axes[3:] if len(axes) < 5 else (axes[2], axes[4]))])
+        elif "requests" in axes:
+            value.shape = ir.Shape(["sampled", *axes[3:]])

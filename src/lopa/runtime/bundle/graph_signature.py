@@ -93,13 +93,13 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     return {name: forms[name] for name in part.input_names(with_rotary=with_rotary)}
 
 
-def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin) -> dict[str, ValueForm]:
-    """Return all inputs of a twin of the graph of `part`, in order.
+def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin | None) -> dict[str, ValueForm]:
+    """Return all inputs of a twin of the graph of `part`, or of the graph itself, in order.
 
     A twin for CUDA has N packed rows, Q sampled rows, C elements from which caches are found, A words of lists, and S
     numbers of scratch memory (docs/concepts/contract.md).
     """
-    if twin.provider != "cuda":
+    if twin is None or twin.provider != "cuda":
         return inputs_of_graph(manifest, part)
     positions = {contract.POSITION_IDS: ValueForm(_IDS, ("N",))}
     return {
@@ -114,9 +114,9 @@ def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin) -> dict
     }
 
 
-def outputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin) -> dict[str, ValueForm]:
-    """Return all outputs of a twin of the graph of `part`, in order."""
-    if twin.provider != "cuda":
+def outputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin | None) -> dict[str, ValueForm]:
+    """Return all outputs of a twin of the graph of `part`, or of the graph itself, in order."""
+    if twin is None or twin.provider != "cuda":
         return outputs_of_graph(manifest, part)
     sizes = manifest.dimensions
     new_rows = ValueForm(manifest.dtype, ("N", sizes.kv_heads, sizes.head_size))
@@ -178,16 +178,8 @@ def check_signature(
     does not contradict the graph.
     """
     for what, found, expected in (
-        (
-            "inputs",
-            inputs,
-            inputs_of_graph(manifest, part) if twin is None else inputs_of_twin(manifest, part, twin),
-        ),
-        (
-            "outputs",
-            outputs,
-            outputs_of_graph(manifest, part) if twin is None else outputs_of_twin(manifest, part, twin),
-        ),
+        ("inputs", inputs, inputs_of_twin(manifest, part, twin)),
+        ("outputs", outputs, outputs_of_twin(manifest, part, twin)),
     ):
         others = sorted({value.name for value in found} ^ set(expected))
         if others:

@@ -32,8 +32,14 @@ _CACHED_FORWARDS = 64
 _MAX_MASK = 2**31 - 1
 _ROW, _MASK, _CHUNK, _PART, _NONE = range(5)
 """Columns of the table of first places: packed row, byte of the mask, chunk, part, and zero."""
+_MOVED = ([_ROW, _NONE, _MASK], [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART], [_ROW, _NONE, _PART, _NONE])
+"""Where the entries of a request's lists (rows, tasks, merges) begin to count."""
 
 Int32 = npt.NDArray[np.int32]
+_Lists = tuple[Int32, Int32, Int32]
+"""Rows, tasks and merges."""
+_Request = tuple[tuple[int, ...], int, int]
+"""Lengths of a request's windows, its cached rows, and its chunks."""
 
 
 @dataclass(frozen=True)
@@ -64,28 +70,6 @@ class AttentionWork:
     """Numbers, float32, of scratch memory that the parts need."""
 
 
-@dataclass(frozen=True, eq=False)
-class _RequestWork:
-    """Lists of one request as if it were alone."""
-
-    rows: Int32
-    tasks: Int32
-    merges: Int32
-    mask: int
-    """Bytes of the mask."""
-    parts: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Lists:
-    """Lists of a forward without its mask, and with zeros in place of chunks."""
-
-    words: Int32
-    chunks: int
-    """First word of the chunks."""
-    scratch: int
-
-
 def attention_work(
     batch: PackedBatch, rows: int, prefixes: Sequence[int], chunks: Sequence[Sequence[int]], heads: AttentionHeads
 ) -> AttentionWork:
@@ -107,48 +91,38 @@ def attention_work(
         (tuple(lengths[first:end]), prefix, len(own))
         for (first, end), prefix, own in zip(pairwise(ends), prefixes, chunks, strict=True)
     )
-    lists = _lists(requests, rows - len(batch.input_ids), heads)
-    words = np.empty(len(lists.words) + max(2, -(-batch.mask.size // 4)), np.int32)
-    words[: len(lists.words)] = lists.words
-    words[lists.chunks : len(lists.words)].view(np.int64)[:] = [*chain.from_iterable(chunks)]
-    words[len(lists.words) :].view(np.bool_)[: batch.mask.size] = batch.mask
-    return AttentionWork(words, lists.scratch)
+    lists, parts = _lists(requests, rows - len(batch.input_ids), heads)
+    words = np.empty(len(lists) + max(2, -(-batch.mask.size // 4)), np.int32)
+    words[: len(lists)] = lists
+    words[lists[5] : len(lists)].view(np.int64)[:] = [*chain.from_iterable(chunks)]
+    words[len(lists) :].view(np.bool_)[: batch.mask.size] = batch.mask
+    return AttentionWork(words, parts * heads.kv_heads * PAIRS * (heads.size + 2))
 
 
 @lru_cache(maxsize=_CACHED_FORWARDS)
-def _lists(requests: tuple[tuple[tuple[int, ...], int, int], ...], padding: int, heads: AttentionHeads) -> _Lists:
-    """Return the lists of a forward. Each request has lengths of windows, cached rows and chunks."""
-    works = [_work_of_request(lengths, prefix, heads) for lengths, prefix, _ in requests] + [_padding(padding, heads)]
+def _lists(requests: tuple[_Request, ...], padding: int, heads: AttentionHeads) -> tuple[Int32, int]:
+    """Return the words of a forward before its mask, with zeros in place of chunks, and the number of parts."""
+    works = [_work_of_request(lengths, prefix, heads) for lengths, prefix, _ in requests]
     sizes = [
-        (len(each.rows), each.mask, chunks, each.parts, 0)
-        for each, chunks in zip(works, (*(chunks for _, _, chunks in requests), 0), strict=True)
+        (len(rows), sum(length**2 for length in lengths), chunks, len(tasks) if len(merges) else 0, 0)
+        for (rows, tasks, merges), (lengths, _, chunks) in zip(works, requests, strict=True)
     ]
-    table = np.array(sizes)
-    firsts = table.cumsum(axis=0) - table
+    firsts = np.array([(0,) * 5, *sizes]).cumsum(axis=0)
     lists = [
-        _moved([each.rows for each in works], firsts[:, [_ROW, _NONE, _MASK]]),
-        _moved([each.tasks for each in works], firsts[:, [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART]]),
-        _moved([each.merges for each in works], firsts[:, [_ROW, _NONE, _PART, _NONE]]),
+        np.concatenate(parts) + firsts[:, columns].repeat([*map(len, parts)], axis=0)
+        for parts, columns in zip(zip(*works, _padding(padding, heads), strict=True), _MOVED, strict=True)
     ]
     places = np.cumsum([_HEADER_WORDS, *(each.size for each in lists)])
-    chunks = int(places[-1] + places[-1] % 2)
-    end = chunks + 2 * sum(count for _, _, count in requests)
-    words = np.zeros(end, np.int32)
-    words[:7] = [len(lists[1]), len(lists[2]), *places[:-1], chunks, end]
+    chunks = places[-1] + places[-1] % 2
+    words = np.zeros(chunks + 2 * firsts[-1, _CHUNK], np.int32)
+    words[:7] = [len(lists[1]), len(lists[2]), *places[:-1], chunks, len(words)]
     words[_HEADER_WORDS : places[-1]] = np.concatenate([each.ravel() for each in lists])
-    parts = sum(each.parts for each in works)
-    return _Lists(words, chunks, parts * heads.kv_heads * PAIRS * (heads.size + 2))
-
-
-def _moved(lists: Sequence[Int32], firsts: npt.NDArray[np.int64]) -> Int32:
-    """Return the lists one after another, each moved by its row of `firsts`."""
-    moved: Int32 = np.concatenate(lists) + firsts.repeat([*map(len, lists)], axis=0).astype(np.int32)
-    return moved
+    return words, int(firsts[-1, _PART])
 
 
 @lru_cache(maxsize=_CACHED_REQUESTS)
-def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHeads) -> _RequestWork:
-    """Return the work of a request with windows of these lengths."""
+def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHeads) -> _Lists:
+    """Return the lists of a request with windows of these lengths, as if it were alone."""
     windows = np.array(lengths)
     ends, squares = windows.cumsum(), windows**2
     starts = ends - windows
@@ -167,21 +141,14 @@ def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHead
         for part in parts:
             count = end - first if len(parts) == 1 else first - end
             tasks.append((first, count, *part, *(own if part is parts[-1] else (0, 0)), 0, len(tasks)))
-    return _RequestWork(
-        np.stack([starts[window], windows[window], line], axis=1).astype(np.int32),
-        np.array(tasks, np.int32),
-        np.array(merges, np.int32).reshape(-1, 4),
-        int(squares.sum()),
-        len(tasks) if merges else 0,
-    )
+    rows = np.stack([starts[window], windows[window], line], axis=1)
+    return rows.astype(np.int32), np.array(tasks, np.int32), np.array(merges, np.int32).reshape(-1, 4)
 
 
-@lru_cache(maxsize=_CACHED_REQUESTS)
-def _padding(rows: int, heads: AttentionHeads) -> _RequestWork:
-    """Return the work of rows that see nothing."""
+def _padding(rows: int, heads: AttentionHeads) -> _Lists:
+    """Return the lists of rows that see nothing."""
     tasks = [(first, end - first, 0, 0, 0, 0, 0, 0) for first, end in _tiles_of_rows(rows, heads)]
-    none = np.zeros((0, 4), np.int32)
-    return _RequestWork(np.zeros((rows, 3), np.int32), np.array(tasks, np.int32).reshape(-1, 8), none, 0, 0)
+    return np.zeros((rows, 3), np.int32), np.array(tasks, np.int32).reshape(-1, 8), np.zeros((0, 4), np.int32)
 
 
 def _tiles_of_rows(rows: int, heads: AttentionHeads) -> list[tuple[int, int]]:

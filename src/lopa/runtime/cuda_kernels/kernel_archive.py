@@ -36,9 +36,8 @@ _HOST_CONSTANTS = {
     "swiglu": ("BLOCK", 1024),
     "statistics_merge": ("PLACES", 32),
 }
-"""Constants on which lists and grids of the host depend (attention_tasks.py, row_kernel.py, operators.cpp).
-
-Rows would be left out with others.
+"""Constants on which the host depends (attention_tasks.py, row_kernel.py, operators.cpp). With others, rows would be
+left out.
 """
 _FOLDER = Path(__file__).with_name("archives")
 _COMPILER = "lopa.plugins.kernels.archive"
