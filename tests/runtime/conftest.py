@@ -21,6 +21,14 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
         yield decoder
 
 
+@pytest.fixture
+def plain(decoder: Decoder) -> Iterator[Decoder]:
+    """Yield a decoder on a session of its own."""
+    session = open_session(decoder.bundle, "cpu", threads=1)
+    yield Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)
+    session.close()
+
+
 @pytest.fixture(scope="module")
 def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
     """Yield a decoder whose rows attend to both sides and predict their own positions."""

@@ -73,6 +73,9 @@ class FreeSession:
         """Return nothing but a number of rows."""
         return SimpleNamespace(count=count)
 
+    def free_rows(self) -> None:
+        """Return no limit."""
+
     def shorten(self, request: int, count: int) -> None:
         """Drop rows."""
         self._counts[request] = count

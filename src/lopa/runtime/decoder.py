@@ -90,7 +90,8 @@ class Decoder:
         self.bundle = bundle
         self.session = session
         self.tokenizer = tokenizer
-        self._preparation = RequestPreparation(bundle, tokenizer, session.device, threads, grammar_limits)
+        rows = TypedSession(session).free_rows()
+        self._preparation = RequestPreparation(bundle, tokenizer, session.device, threads, grammar_limits, rows)
         self._turns = SessionTurns()
         self._held: HeldFolder | None = None
         """The folder that was checked, which the session may read until its end."""
@@ -362,6 +363,7 @@ class Decoder:
         pool = self._pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
+        waiting: deque[Job] = deque()
         failure: Exception | None = None
         try:
             while True:
@@ -370,11 +372,13 @@ class Decoder:
                 if failure is not None:
                     raise failure
                 try:
-                    for number, prompt in islice(entries, max_num_seqs - len(pool)):
+                    for number, prompt in islice(entries, max_num_seqs - len(pool) - len(waiting)):
                         callback = None if on_step is None else partial(on_step, number)
-                        pending.append(self._join(pool, prompt, config, callback))
+                        pending.append(self._queue(waiting, prompt, config, callback))
                     if not pending:
                         return
+                    for _ in range(pool.number_fitting(waiting)):
+                        pool.add(waiting.popleft())
                     pool.step()
                 except Exception as error:  # raised after the available results
                     failure = error
@@ -441,7 +445,7 @@ class Decoder:
     def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""
         return RequestPool(
-            TypedSession(self.session),
+            self.session,
             self.bundle.manifest,
             self.tokenizer,
             PrefixTree(cache_tokens) if cache_tokens else None,
@@ -509,14 +513,14 @@ class Decoder:
             pool.close()
         handle.result()  # raises the request's error
 
-    def _join(
+    def _queue(
         self,
-        pool: RequestPool,
+        waiting: deque[Job],
         prompt: Prompt | Request | LopaError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
-        """Return the handle of a prompt that joined the pool, or that failed at once."""
+        """Return the handle of a prompt that joined the queue, or that failed at once."""
         try:
             if isinstance(prompt, LopaError):
                 raise prompt
@@ -529,7 +533,7 @@ class Decoder:
             handle = RequestHandle()
             handle.put_error(error)
             return handle
-        pool.add(job)
+        waiting.append(job)
         return job.handle
 
 

@@ -207,7 +207,8 @@ class Engine:
     def status(self) -> EngineStatus:
         """Current load, limits and failure. Reading it does not wait for a round."""
         waiting = set(self._waiting)  # read first, as requests move on from there
-        admitted = self._admitted
+        admitted, device_rows = self._admitted, self.decoder._preparation.device_rows
+        limit = self._max_num_seqs * self.decoder.bundle.manifest.dimensions.max_positions
         return EngineStatus(
             **vars(self._load),
             running=_unfinished(admitted),
@@ -215,7 +216,7 @@ class Engine:
             reserved=self._reserved_places(),
             max_num_seqs=self._max_num_seqs,
             queue_limit=self._queue_limit,
-            cache_rows_limit=self._max_num_seqs * self.decoder.bundle.manifest.dimensions.max_positions,
+            cache_rows_limit=min(limit, device_rows or limit),
             draining=self._draining,
             closed=self._closed,
             failure=self._failure,
@@ -436,12 +437,15 @@ class Engine:
         self._drains.notify()
 
     def _admit(self) -> None:
-        """Admit waiting requests in order, as slots and prompt rows allow, and end cancelled and late ones."""
+        """Admit waiting requests in order, as slots, the device's memory and prompt rows allow, and end cancelled and
+        late ones.
+        """
         waiting = list(self._waiting)
         leaving = [(job, each) for job in waiting if (each := ending_handles(job.unfinished, job.deadline))]
         gone = {job for job, each in leaving if len(each) == len(job.unfinished)}
         in_time = [job for job in waiting if job not in gone]
-        rows = [self._pool.prompt_rows_to_compute(job) for job in in_time[: self._max_num_seqs - len(self._pool)]]
+        first = in_time[: self._max_num_seqs - len(self._pool)]
+        rows = list(map(self._pool.prompt_rows_to_compute, first[: self._pool.number_fitting(first)]))
         joining = in_time[: self._admission.number_joining(rows, nothing_runs=not len(self._pool))]
         self._admitted = [job for job in self._admitted if not job.done] + joining
         self._ending = list(gone)
@@ -460,6 +464,7 @@ class Engine:
         self._pool.cancel_all()
         for job in self._ending:
             self._pool.end_unstarted(job, [(handle, "cancelled") for handle in job.unfinished])
+        self._pool.close()
 
     def _fail(self, error: BaseException) -> None:
         """Close the engine and end every request with the device's failure."""

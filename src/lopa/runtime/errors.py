@@ -162,7 +162,7 @@ class DeviceMemoryError(ResourceExhaustedError):
             remedy="retry later, or send a shorter prompt",
             operator="run fewer requests at once (--max-num-seqs)",
         )
-        self.request = request
+        self.request, self.rows = request, rows
 
 
 class StrategyFailedError(LopaError):

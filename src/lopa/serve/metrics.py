@@ -1,5 +1,6 @@
 """Prometheus metrics of a server: an engine observer, and counters of HTTP requests."""
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import product
 from types import SimpleNamespace
@@ -87,6 +88,11 @@ class ServeMetrics:
             "lopa_cache_used_ratio",
             "Cached rows divided by the capacity of the caches.",
             lambda newest, *_: newest.cache_rows / newest.cache_rows_limit,
+        )
+        self._gauge(
+            "lopa_cache_rows_free",
+            "Rows that the device still has memory for; NaN if its limit is unknown.",
+            lambda newest, *_: math.nan if newest.free_cache_rows is None else newest.free_cache_rows,
         )
         self._gauge("lopa_engine_failed", "1 once a device has failed.", lambda newest, *_: newest.failure is not None)
 

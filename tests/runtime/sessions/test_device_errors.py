@@ -94,6 +94,9 @@ def test_bad_input_errors_pass(decoder: Decoder) -> None:
     class TooSmall:
         device = "cpu"
 
+        def free_rows(self) -> None:
+            pass
+
         def start(self, _: object) -> object:
             raise BadInputError("too long", expected="shorter", remedy="shorten it")
 

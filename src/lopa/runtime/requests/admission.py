@@ -75,6 +75,8 @@ class PoolLoad:
     """Blocks dropped from the prefix cache, since the pool was made. A prompt that is stored whole is one block."""
     rounds: int = 0
     """Rounds since the pool was made."""
+    free_cache_rows: int | None = None
+    """Rows that the device still has memory for; None without a known limit, and before the first request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,8 @@ class EngineStatus(PoolLoad):
     queue_limit: int
     """Maximum number of waiting decodes."""
     cache_rows_limit: int
-    """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers."""
+    """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers, or those that the device has
+    memory for."""
     draining: bool
     """True if new requests are rejected because of drain()."""
     closed: bool

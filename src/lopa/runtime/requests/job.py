@@ -83,6 +83,12 @@ class Job:
         return self.resolved.params
 
     @property
+    def max_cache_rows(self) -> int:
+        """Number of rows that the request caches at most: those of its prompt and of its longest answer."""
+        within = self.choices is not None or self.holes is not None
+        return len(self.prompt_ids) + (0 if within else self.params.positions)
+
+    @property
     def unfinished(self) -> list[RequestHandle]:
         """Handles that have not ended."""
         return [handle for handle in (self.handle, *self.copies) if not handle.done]
@@ -173,11 +179,19 @@ class RequestPreparation:
     """Makes the requests for one bundle on its devices ready. Every front end's requests pass through `job`."""
 
     def __init__(
-        self, bundle: Bundle, tokenizer: Tokenizer, device: str, threads: int | None, limits: GrammarLimits | None
+        self,
+        bundle: Bundle,
+        tokenizer: Tokenizer,
+        device: str,
+        threads: int | None,
+        limits: GrammarLimits | None,
+        device_rows: int | None,
     ) -> None:
         self.bundle, self.tokenizer = bundle, tokenizer
         self.device = device
         """Names of the devices that share the branches, joined by commas."""
+        self.device_rows = device_rows
+        """Cache rows that the device had memory for when it was opened; None without a known limit."""
         self._threads = threads
         if limits is not None:
             self.grammars = RequestGrammars(bundle, tokenizer, limits)
@@ -220,7 +234,7 @@ class RequestPreparation:
         if params.has_grammar:
             with chat_grammar_errors(request.prompt, changed_config(request.config, {}), resolved.config.grammar):
                 grammar = self.grammars.state_in_time(resolved.config, params, ids, holes, is_wanted=is_wanted, due=due)
-        return Job(
+        job = Job(
             prompt_ids=ids,
             resolved=resolved,
             budget=self._budget(params),
@@ -235,6 +249,18 @@ class RequestPreparation:
             holes=holes,
             cache_salt=check_cache_salt(request.cache_salt),
         )
+        self._check_fits(job.max_cache_rows)
+        return job
+
+    def _check_fits(self, rows: int) -> None:
+        """Raise PromptTooLongError for a request whose `rows` the device could not hold even if it were alone."""
+        if self.device_rows is not None and rows > self.device_rows:
+            raise PromptTooLongError(
+                f"a prompt and an answer of up to {rows} tokens, and a device with memory for {self.device_rows}",
+                expected="a request whose cache rows fit into the device's memory",
+                remedy="shorten the prompt or reduce max_new_tokens",
+                operator="use a device with more memory",
+            )
 
     def _budget(self, params: DecodingParams) -> BranchBudget | None:
         """Return the choice of the number of branches step by step, or None for a fixed number."""
@@ -257,7 +283,8 @@ class RequestPreparation:
                 config.choices, self.tokenizer, self.bundle.manifest, special_tokens=params.special_tokens
             )
         ids = self._prompt_ids(prompt, replace(params, positions=1) if request.shortens else params, choices)
-        left = self.bundle.manifest.dimensions.max_positions - len(ids)
+        max_positions = self.bundle.manifest.dimensions.max_positions
+        left = min(max_positions, self.device_rows or max_positions) - len(ids)
         if request.shortens and left < params.positions:
             resolved = self.resolve(replace(resolved.config, max_new_tokens=left))
         return _Encoded(ids, resolved, choices, form=form)

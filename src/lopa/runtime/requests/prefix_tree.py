@@ -125,7 +125,8 @@ class PrefixTree:
         self._roots: dict[Hashable, dict[bytes, _Node]] = {}
         self._unused: OrderedDict[_Node, None] = OrderedDict()
         """Nodes without users, those to evict first in front. Children are in front of their parents."""
-        self._unused_tokens = 0
+        self.unused_tokens = 0
+        """Number of tokens of these nodes."""
         self.tokens = 0
         """Number of tokens in the tree."""
         self.hits = 0
@@ -135,9 +136,9 @@ class PrefixTree:
         self.evictions = 0
         """Number of evicted blocks."""
 
-    def count_tokens(self, key: Hashable, blocks: Iterable[bytes]) -> int:
-        """Return the number of tokens that `acquire` would find. This does not count as use."""
-        return sum(node.rows.count for node in self._match(key, blocks))
+    def count_tokens(self, key: Hashable, blocks: Iterable[bytes], *, in_use: bool = False) -> int:
+        """Return the number of tokens that `acquire` would find, or of those `in_use`. This does not count as use."""
+        return sum(node.rows.count for node in self._match(key, blocks) if node.users or not in_use)
 
     def acquire(self, key: Hashable, blocks: Iterable[bytes]) -> Path:
         """Return the longest path along `blocks`, the first blocks of a request's tokens. Its nodes are in use."""
@@ -160,18 +161,24 @@ class PrefixTree:
 
     def has_space(self, tokens: int) -> bool:
         """Return True if a block of `tokens` tokens fits beside the blocks in use."""
-        return self.tokens - self._unused_tokens + tokens <= self._max_tokens
+        return self.tokens - self.unused_tokens + tokens <= self._max_tokens
 
     def add(self, path: Path, ids: bytes, rows: KeptRows, last: RowStatistics | None = None) -> None:
         """Extend `path` by a new block, which the tree does not have. `has_space` has to be True for it."""
         tokens = rows.count
-        while self.tokens + tokens > self._max_tokens:
-            self._evict()
+        self.evict(self.tokens + tokens - self._max_tokens)
         node = _Node(path.key, path.nodes[-1] if path.nodes else None, ids, rows, last)
         children = self._roots.setdefault(path.key, {}) if node.parent is None else node.parent.children
         children[ids] = node
         self.tokens += tokens
         path.nodes.append(node)
+
+    def evict(self, tokens: int) -> bool:
+        """Drop unused blocks until `tokens` tokens are dropped or none is left. Return True if any was dropped."""
+        before = self.tokens
+        while self._unused and self.tokens > before - tokens:
+            self._evict()
+        return self.tokens < before
 
     def release(self, path: Path) -> None:
         """End the use of the path's nodes. They become the most recently used ones, and the path is empty."""
@@ -180,7 +187,7 @@ class PrefixTree:
             node.users -= 1
             if not node.users:
                 self._unused[node] = None
-                self._unused_tokens += node.rows.count
+                self.unused_tokens += node.rows.count
 
     def _match(self, key: Hashable, blocks: Iterable[bytes]) -> list[_Node]:
         found: list[_Node] = []
@@ -199,7 +206,7 @@ class PrefixTree:
     def _use(self, node: _Node) -> None:
         if not node.users:
             del self._unused[node]
-            self._unused_tokens -= node.rows.count
+            self.unused_tokens -= node.rows.count
         node.users += 1
 
     def _evict(self) -> None:
@@ -210,5 +217,5 @@ class PrefixTree:
         if node.parent is None and not siblings:
             del self._roots[node.key]
         self.tokens -= node.rows.count
-        self._unused_tokens -= node.rows.count
+        self.unused_tokens -= node.rows.count
         self.evictions += 1

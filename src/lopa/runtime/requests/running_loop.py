@@ -230,6 +230,22 @@ def groups_from_rows(requests: Sequence[PackedRows], max_padding: float) -> tupl
     return tuple(tuple(sorted(group)) for group in groups)
 
 
+def groups_by_rows(sizes: Sequence[int], max_rows: int, complete: float) -> tuple[tuple[int, ...], ...]:
+    """Return groups of requests with `sizes` rows, in order, that share a forward without padding.
+
+    A group has at most `max_rows` rows or one request, and ends once it has `complete` rows.
+    """
+    groups: list[list[int]] = []
+    rows = complete
+    for index, size in enumerate(sizes):
+        if rows >= complete or rows + size > max_rows:
+            groups.append([])
+            rows = 0
+        groups[-1].append(index)
+        rows += size
+    return tuple(map(tuple, groups))
+
+
 def _fits_padding(shapes: Sequence[tuple[int, int]], max_padding: float) -> bool:
     """Return True if the padding of requests of these `shapes`, windows and longest window, stays within the limit."""
     rows = len(shapes) * max(windows for windows, _ in shapes) * max(length for _, length in shapes)

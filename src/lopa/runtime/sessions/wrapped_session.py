@@ -1,11 +1,12 @@
 """A session whose calls are passed to another one in some way: on a thread, under a lock, or with typed errors only."""
 
+import weakref
 from collections.abc import Callable
 from operator import methodcaller
 from typing import Concatenate, ParamSpec, TypeVar
 
 from lopa.runtime.contract import ENTROPY, TOP_K, TOPK_IDS, TOPK_LOGPROBS, Statistics
-from lopa.runtime.errors import converted_device_errors
+from lopa.runtime.errors import DeviceMemoryError, converted_device_errors
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.tickets import Ticket
 
@@ -90,3 +91,20 @@ class TypedSession(WrappedSession):
         """Close the wrapped session."""
         with converted_device_errors(self.device, "closing"):
             self._inner.close()
+
+
+class RetryingSession(TypedSession):
+    """Session wrapper that repeats a call after a device had no memory for it, as long as `make_room` returns True."""
+
+    def __init__(self, inner: Session, make_room: Callable[[DeviceMemoryError], bool]) -> None:
+        super().__init__(inner)
+        self._make_room = weakref.WeakMethod(make_room)  # its owner has this session
+
+    def _run(self, work: Callable[[Session], T]) -> T:
+        while True:
+            try:
+                return super()._run(work)
+            except DeviceMemoryError as error:
+                make_room = self._make_room()
+                if make_room is None or not make_room(error):
+                    raise
