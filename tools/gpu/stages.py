@@ -34,15 +34,10 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.json_file import json_object_from_file
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
-from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
-from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
-from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
-from tools.gpu.buckets import bucket_plan_of_shapes
 from tools.gpu.programs import programs_for_device, run_program
 from tools.gpu.run import GpuRun, Settings
 from tools.gpu.sides import EAGER, Sides, forward_of_shape, open_sides
@@ -141,16 +136,12 @@ def _checkpoint(run: GpuRun) -> None:
 
 
 def _export(run: GpuRun, dtype: Dtype) -> None:
-    """Export the bundle with a plan of the report's shapes, so that engines run them as CUDA graphs."""
+    """Export the bundle, or use the one that is there."""
     settings, began = run.settings, time.perf_counter()
     path = settings.bundle(dtype)
     there = path.exists()
     if not there:
         bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
-    bundle, buckets = Bundle.open(path), path / BUCKETS_NAME
-    plan = bucket_plan_of_shapes(bundle, settings.shapes, settings.device)
-    if not buckets.exists() or bucket_plan_from_file(buckets, bundle).buckets != plan.buckets:
-        write_atomically(buckets, json_from_record(plan))
     run.end_stage("export", dtype, began, _REUSED if there else _MADE)
 
 
