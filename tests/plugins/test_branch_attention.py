@@ -31,7 +31,7 @@ CASES = (
 )
 
 
-def _attended(kernels: Kernels, problem: Problem, tiles: dict[str, int], *, programs: int, slices: int = 2) -> Array:
+def _attended(kernels: Kernels, problem: Problem, tiles: dict[str, int], *, programs: int) -> Array:
     _, kv_heads, size = problem.sizes
     channels = next(channels for channels in (64, 128, 256) if channels >= size)
     output, scratch = problem.results()
@@ -40,7 +40,7 @@ def _attended(kernels: Kernels, problem: Problem, tiles: dict[str, int], *, prog
     constants = {"CHANNELS": channels, "CHUNK_ROWS": 64, **tiles}
     *_, output, scratch = kernels(kernel_calls.run, "branch_attention", (programs, kv_heads), given, constants)
     given, constants = [scratch, problem.work, output, *problem.sizes], {"CHANNELS": channels}
-    grid = (programs, kv_heads, slices)
+    grid = (programs, kv_heads, 4)
     return np.asarray(kernels(kernel_calls.run, "attention_merge", grid, given, constants)[-1])
 
 
@@ -64,7 +64,7 @@ def _check_any(kernels: Kernels, *case: Any) -> None:
         seen=seen,
     )
     tiles = {"COLUMNS": columns, "OWN": own, "TILE": tile}
-    found = _attended(kernels, problem, tiles, programs=1 + seed % len(problem.tasks), slices=1 + seed % 4)
+    found = _attended(kernels, problem, tiles, programs=1 + seed % len(problem.tasks))
     _assert_attended(found, problem, TOLERANCES[floats])
 
 
@@ -130,7 +130,7 @@ def test_large_scores(kernels: Kernels) -> None:
 
 def test_the_number_of_programs_changes_no_bits(kernels: Kernels) -> None:
     problem = _small()
-    found = [_attended(kernels, problem, TILES, programs=n, slices=s) for n, s in ((1, 1), (2, 4), (40, 2))]
+    found = [_attended(kernels, problem, TILES, programs=n) for n in (1, 2, 40)]
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
 

@@ -5,16 +5,7 @@ a task is query head i % G of the key-value head for row i // G of the task, whe
 softmax merges the prefix and the windows. No prefix is copied and no head is expanded. The prefix of the same rows may
 be split over several tasks. Their sums then go to scratch memory, and the second kernel merges them in a fixed order.
 
-Both kernels read one array `work`, int32, in device memory. Its first words are the number of tasks, the number of
-merges, and the first word of each of these lists:
-
-- rows [N, 3]: first row of the row's window, its length, offset of the row's line in the mask
-- tasks [count, 8]: first row, rows (negative: part of several), past begin, past end, own begin, own end, number of the
-  first chunk, place in the scratch memory of a part
-- merges [count, 4]: first row, rows, place of the first part, number of parts
-- chunks, int64 at an even word: offsets of chunks from `cache`, multiples of 16. A chunk has CHUNK_ROWS rows of all
-  layers: keys of the first layer [kv_heads, CHUNK_ROWS, size], then its values, then the next layer
-- mask, bytes: the masks of all windows
+Both kernels read lists from one array in device memory. docs/concepts/contract.md describes them, and chunks of caches.
 """
 
 import triton
@@ -23,7 +14,7 @@ import triton.language as tl
 PAIRS = tl.constexpr(64)
 """Maximum number of pairs of a task."""
 MERGE_PAIRS = tl.constexpr(16)
-"""Pairs that a program of attention_merge_kernel merges at once."""
+"""Pairs of a program of attention_merge_kernel."""
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -32,8 +23,8 @@ def branch_attention_kernel(
     query,  # [rows, heads, size]
     key,  # [rows, kv_heads, size]
     value,
-    cache,
-    work,
+    cache,  # element from which chunks are counted
+    work,  # int32: counts of tasks and merges, first words of rows, tasks, merges, chunks and mask, then these lists
     output,  # [rows, heads, size]
     scratch,  # float32 [parts, kv_heads]: sums [PAIRS, size], then PAIRS maxima (of scores times log2(e)), then totals
     heads,
@@ -140,38 +131,34 @@ def attention_merge_kernel(
 ):
     """Merge the parts of entries p, p + programs, ... of one key-value head, in the order of the parts.
 
-    The launch grid is (programs, kv_heads, any number up to PAIRS / MERGE_PAIRS). Programs along z share the pairs.
+    The launch grid is (programs, kv_heads, PAIRS / MERGE_PAIRS).
     """
     head = tl.program_id(1)
     group = heads // kv_heads
     channel = tl.arange(0, CHANNELS)
+    pair = tl.program_id(2) * MERGE_PAIRS + tl.arange(0, MERGE_PAIRS)
     for merge in range(tl.program_id(0), tl.load(work + 1), tl.num_programs(0)):
         entry = work + tl.load(work + 4) + merge * 4
-        first_row = tl.load(entry)
-        pairs = tl.load(entry + 1) * group
+        real = pair < tl.load(entry + 1) * group
+        inside = real[:, None] & (channel < size)[None, :]
+        greatest = tl.full([MERGE_PAIRS], float("-inf"), tl.float32)
+        total = tl.zeros([MERGE_PAIRS], tl.float32)
+        mixed = tl.zeros([MERGE_PAIRS, CHANNELS], tl.float32)
         first_part = tl.load(entry + 2)
-        parts = tl.load(entry + 3)
-        for first in range(tl.program_id(2) * MERGE_PAIRS, pairs, tl.num_programs(2) * MERGE_PAIRS):
-            pair = first + tl.arange(0, MERGE_PAIRS)
-            real = pair < pairs
-            inside = real[:, None] & (channel < size)[None, :]
-            greatest = tl.full([MERGE_PAIRS], float("-inf"), tl.float32)
-            total = tl.zeros([MERGE_PAIRS], tl.float32)
-            mixed = tl.zeros([MERGE_PAIRS, CHANNELS], tl.float32)
-            for number in range(first_part, first_part + parts):
-                part = _scratch(scratch, number, kv_heads, head, size)
-                peak = tl.load(part + PAIRS * size + pair, mask=real, other=float("-inf"))
-                now = tl.maximum(greatest, peak)
-                base = tl.where(now == float("-inf"), 0.0, now)
-                shrink = tl.exp2(greatest - base)
-                weight = tl.exp2(peak - base)
-                total = total * shrink + tl.load(part + PAIRS * (size + 1) + pair, mask=real, other=0.0) * weight
-                added = tl.load(part + (pair * size)[:, None] + channel[None, :], mask=inside, other=0.0)
-                mixed = mixed * shrink[:, None] + added * weight[:, None]
-                greatest = now
-            attended = mixed * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
-            row = (first_row + pair // group) * heads + head * group + pair % group
-            tl.store(output + row[:, None] * size + channel[None, :], attended.to(output.dtype.element_ty), mask=inside)
+        for number in range(first_part, first_part + tl.load(entry + 3)):
+            part = _scratch(scratch, number, kv_heads, head, size)
+            peak = tl.load(part + PAIRS * size + pair, mask=real, other=float("-inf"))
+            now = tl.maximum(greatest, peak)
+            base = tl.where(now == float("-inf"), 0.0, now)
+            shrink = tl.exp2(greatest - base)
+            weight = tl.exp2(peak - base)
+            total = total * shrink + tl.load(part + PAIRS * (size + 1) + pair, mask=real, other=0.0) * weight
+            added = tl.load(part + (pair * size)[:, None] + channel[None, :], mask=inside, other=0.0)
+            mixed = mixed * shrink[:, None] + added * weight[:, None]
+            greatest = now
+        attended = mixed * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
+        row = (tl.load(entry) + pair // group) * heads + head * group + pair % group
+        tl.store(output + row[:, None] * size + channel[None, :], attended.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit

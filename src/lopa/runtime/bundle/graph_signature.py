@@ -96,8 +96,7 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
 def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin | None) -> dict[str, ValueForm]:
     """Return all inputs of a twin of the graph of `part`, or of the graph itself, in order.
 
-    A twin for CUDA has N packed rows, Q sampled rows, C elements from which caches are found, A words of lists, and S
-    numbers of scratch memory (docs/concepts/contract.md).
+    A twin for CUDA has N packed rows, of which Q are sampled. C, A and S are any sizes (docs/concepts/contract.md).
     """
     if twin is None or twin.provider != "cuda":
         return inputs_of_graph(manifest, part)

@@ -38,8 +38,8 @@ class RowKernel:
     ) -> None:
         """Enqueue copies of pieces of at most `rows` rows of every array and head.
 
-        `table` is the address of int64 [pieces, 3] in device memory. A piece has the addresses of the first row to read
-        and of the first row to write, in the first array, and the number of rows.
+        `table` is the address of int64 [pieces, 3] in device memory. A piece has the address of its first row to read
+        and to write, for the first array and head, and its number of rows.
         """
         grid = (pieces, arrays * self._heads, -(-rows // COMMIT_ROWS))
         strides = [stride for each in (source, target) for stride in (each.array, each.head, each.row)]

@@ -33,7 +33,7 @@ _MAX_MASK = 2**31 - 1
 _ROW, _MASK, _CHUNK, _PART, _NONE = range(5)
 """Columns of the table of first places: packed row, byte of the mask, chunk, part, and zero."""
 _MOVED = ([_ROW, _NONE, _MASK], [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART], [_ROW, _NONE, _PART, _NONE])
-"""Where the entries of a request's lists (rows, tasks, merges) begin to count."""
+"""Columns that move the entries of a request's rows, tasks and merges."""
 
 Int32 = npt.NDArray[np.int32]
 _Lists = tuple[Int32, Int32, Int32]
@@ -56,16 +56,7 @@ class AttentionWork:
     """Lists of one forward, which depend on no layer."""
 
     words: Int32
-    """Number of tasks, number of merges, then the first word of each list: rows, tasks, merges, chunks and mask.
-
-    - Rows [N, 3]: first packed row of the row's window, length of the window, offset of the row's line in the mask.
-    - Tasks [tasks, 8]: first row and rows; first and end column of the prefix. Then first and end packed row of the
-      windows, first chunk, place in the scratch memory. Tasks of the same rows are parts, with a negative number of
-      rows, side by side.
-    - Merges [merges, 4]: first row, rows, first part, number of parts. There is one for every tile with parts.
-    - Chunks, int64 at an even word: offset of each chunk of the requests' caches.
-    - Mask, bytes: PackedBatch.mask, at least two words.
-    """
+    """All lists in one array, as docs/concepts/contract.md describes it. At least two words follow the chunks."""
     scratch: int
     """Numbers, float32, of scratch memory that the parts need."""
 
