@@ -15,13 +15,10 @@ from lopa.runtime.contract.packed_batch import packed_batch
 from lopa.runtime.mpi.mpi_messages import (
     FIRST_CAPACITY,
     HELLO_SIZE,
-    AppendKept,
     Capacity,
     Commit,
-    Drop,
     ForwardMessage,
     Free,
-    Keep,
     Message,
     Read,
     Release,
@@ -59,9 +56,6 @@ def test_forward_message_round_trips(requests: int, branches: int, width: int, q
 @given(
     st.builds(Commit, numbers, numbers, numbers, numbers, numbers, st.booleans())
     | st.builds(Read, numbers, numbers, numbers, numbers)
-    | st.builds(Keep, numbers, numbers, numbers, numbers)
-    | st.builds(AppendKept, numbers, numbers)
-    | st.builds(Drop, numbers)
     | st.builds(Shorten, numbers, numbers)
     | st.builds(Release, numbers)
     | st.builds(Free, numbers)

@@ -1,5 +1,6 @@
 """Two groups of requests that alternate: equal answers in any mix, and host work while a forward is in flight."""
 
+import dataclasses
 import time
 from collections import Counter
 from typing import Any
@@ -9,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.runtime.requests.batch_mates import WAIT, alone, result_of, with_stored_prompt
-from tests.runtime.requests.overlapping_session import overlapping
+from tests.runtime.requests.overlapping_session import OverlappingSession, overlapping
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import Decoder, Engine, EngineFailedError
-from lopa.runtime.requests import pool
+from lopa.runtime.requests import pool, prompt_pieces
 from lopa.runtime.requests.running_loop import groups_by_rows
 
 OPTIONS: dict[str, Any] = {"attention": "block_causal", "block_size": 8, "stop_at_eos": False}
@@ -153,3 +154,43 @@ def test_several_pools_share_a_session_between_the_groups_of_one(plain: Decoder)
         each.token_ids for each in expected
     ]
     held.close()
+
+
+@pytest.mark.parametrize("kind", ["absolute", "sliding", "sub_block", "prompt", "full"])
+@pytest.mark.parametrize("cached", [0, 4000])
+def test_pieces_of_a_long_prompt_share_forwards(
+    plain: Decoder, llada: Decoder, kind: str, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests go on, and steps and answers are those of a prompt in one forward."""
+    monkeypatch.setattr(prompt_pieces, "MAX_PIECE", 24)
+    options: dict[str, Any] = {
+        "absolute": {"attention": "block_causal", "alignment": "absolute", "block_size": 8},
+        "sliding": {"attention": "causal", "alignment": "sliding", "strategy": "threshold", "cache": "block"},
+        "sub_block": {
+            **{"attention": "block_causal", "alignment": "absolute", "block_size": 8, "strategy": "threshold"},
+            **{"sub_block": 4, "cache": "sub_block"},
+        },
+        "prompt": {"attention": "block_causal"},
+        "full": {"attention": "full"},
+    }[kind]
+    decoder = llada if kind == "sliding" else plain
+    session = OverlappingSession(decoder.session)
+    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    rng = np.random.default_rng(3)
+    short, *long = (rng.integers(3, 900, length).tolist() for length in (5, 150, 151, 163, 73, 24, 25))
+    config = decoder.config(**options, max_new_tokens=20, stop_at_eos=False)
+    slow = decoder.config(**options, max_new_tokens=60, stop_at_eos=False)
+    expected = [alone(decoder, short, slow), *(alone(decoder, each, config) for each in long)]
+    with Engine(held, prefix_cache_tokens=cached) as engine:
+        for _ in range(2):  # the second time, prompts are stored
+            handles = [engine.submit(short, slow), *engine.submit_many(long, config)]
+            for handle, each in zip(handles, expected, strict=True):
+                found = result_of(handle)
+                assert dataclasses.replace(found, cached_tokens=0) == with_stored_prompt(each, found)
+    sizes = [rows for rows in session.rows_of_requests if rows > 40]
+    assert bool(sizes) == (kind in ("prompt", "full"))
+    if not sizes and not cached:
+        starts = [requests for name, requests in session.calls if name == "start"]
+        assert len(starts) < 1.2 * expected[0].steps + 2 * sum(len(each) // 24 for each in long)
+        assert sum(rows == 24 for rows in session.rows_of_requests) >= 2 * sum((len(each) - 9) // 24 for each in long)
+    assert session.is_empty

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ FIRST_CAPACITY = 1 << 16
 """Initial size in bytes of a serving rank's buffer. A `Capacity` message announces a larger one."""
 HELLO_SIZE = 32
 """Size in bytes of the first message of every serving rank."""
-_LAYOUT = 5
+_LAYOUT = 4
 """Layout version. It changes with every change of the messages, so that different versions reject each other."""
 _HEADER: Field = ((7,), np.int64)
 """Header of a message: its kind and up to six numbers."""
@@ -70,31 +70,6 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Request to keep `count` committed rows from number `start` on, under the number `kept`."""
-
-    kept: int
-    request: int
-    start: int
-    count: int
-
-
-@dataclass(frozen=True)
-class AppendKept:
-    """Request to append the rows kept under a number to the request's prefix."""
-
-    request: int
-    kept: int
-
-
-@dataclass(frozen=True)
-class Drop:
-    """Request to drop the rows kept under a number."""
-
-    kept: int
-
-
-@dataclass(frozen=True)
 class Shorten:
     """Request to drop the committed rows after the first `count`."""
 
@@ -128,10 +103,10 @@ class Stop:
     """Request to end the job."""
 
 
-Message = ForwardMessage | Commit | Read | Keep | AppendKept | Drop | Shorten | Release | Free | Capacity | Stop
+Message = ForwardMessage | Commit | Read | Shorten | Release | Free | Capacity | Stop
 
 
-_KINDS: tuple[type[Message], ...] = get_args(Message)
+_KINDS: tuple[type[Message], ...] = (ForwardMessage, Commit, Read, Shorten, Release, Free, Capacity, Stop)
 """Messages by the kind in their header. The numbers of all but the first are their fields."""
 
 

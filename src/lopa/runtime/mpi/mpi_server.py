@@ -9,13 +9,10 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.mpi.mpi_link import MpiLink, rank_of_job, wait
 from lopa.runtime.mpi.mpi_messages import (
     FIRST_CAPACITY,
-    AppendKept,
     Capacity,
     Commit,
-    Drop,
     ForwardMessage,
     Free,
-    Keep,
     Message,
     Read,
     Release,
@@ -29,7 +26,7 @@ from lopa.runtime.mpi.mpi_messages import (
     rows_size,
 )
 from lopa.runtime.sessions.prefix_cache import CacheShape, cache_shape_from_manifest
-from lopa.runtime.sessions.session import KeptRows, Session, open_session
+from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
 from lopa.runtime.sessions.wrapped_session import TypedSession
 
@@ -45,9 +42,9 @@ def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:
         session = TypedSession(open_session(bundle, link.own_device, threads=link.own_threads(threads)))
         wait(link.send(hello_from_manifest(bundle.manifest), 0))
         shape = cache_shape_from_manifest(bundle.manifest)
-        tickets, kept = dict[int, Ticket](), dict[int, KeptRows]()
+        tickets: dict[int, Ticket] = {}
         for message in _messages(link):
-            _handle(message, link, session, shape, tickets, kept)
+            _handle(message, link, session, shape, tickets)
         session.close()
 
 
@@ -65,17 +62,8 @@ def _messages(link: MpiLink) -> Iterator[Message]:
                 yield message
 
 
-def _handle(
-    message: Message,
-    link: MpiLink,
-    session: Session,
-    shape: CacheShape,
-    tickets: dict[int, Ticket],
-    kept: dict[int, KeptRows],
-) -> None:
-    """Do what a message requests. `tickets` are this rank's unreleased ones and `kept` its kept rows, by the numbers of
-    rank 0.
-    """
+def _handle(message: Message, link: MpiLink, session: Session, shape: CacheShape, tickets: dict[int, Ticket]) -> None:
+    """Do what a message requests. `tickets` are this rank's unreleased ones, by the numbers of rank 0's."""
     match message:
         case ForwardMessage(number, batch):
             tickets[number] = session.start(batch)
@@ -93,12 +81,6 @@ def _handle(
         case Read(number, request, branch, count):
             rows = bytes_from_rows(session.read_rows(tickets[number], request, branch, count))
             wait(link.send(rows, 0))
-        case Keep(number, request, start, count):
-            kept[number] = session.keep_rows(request, start, count)
-        case AppendKept(request, number):
-            session.append_kept(request, [kept[number]])
-        case Drop(number):
-            del kept[number]
         case Shorten(request, count):
             session.shorten(request, count)
         case Release(number):

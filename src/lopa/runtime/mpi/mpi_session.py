@@ -5,12 +5,7 @@ its next operation.
 """
 
 import time
-import weakref
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count as counter
-from typing import cast
 
 import numpy as np
 
@@ -24,14 +19,11 @@ from lopa.runtime.mpi.mpi_link import MpiLink, Transfer, rank_of_job, wait_for_r
 from lopa.runtime.mpi.mpi_messages import (
     FIRST_CAPACITY,
     HELLO_SIZE,
-    AppendKept,
     Bytes,
     Capacity,
     Commit,
-    Drop,
     ForwardMessage,
     Free,
-    Keep,
     Message,
     Read,
     Release,
@@ -46,7 +38,7 @@ from lopa.runtime.mpi.mpi_messages import (
     statistics_size,
 )
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.session import KeptRows, Session, check_kept_rows
+from lopa.runtime.sessions.session import KeepsOnHost, Session
 from lopa.runtime.sessions.session import open_session as open_own_session
 from lopa.runtime.sessions.tickets import Ticket, Tickets
 
@@ -76,10 +68,8 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
         return MpiSession(link, own, bundle.manifest, device)
 
 
-class MpiSession:
+class MpiSession(KeepsOnHost):
     """Session over all ranks of a job. Rank 0 computes the first share of the branches itself."""
-
-    rows_per_forward = None
 
     def __init__(
         self, link: MpiLink, own: Session, manifest: Manifest, device: str, *, patience: float = _REPLY_SECONDS
@@ -95,8 +85,6 @@ class MpiSession:
         self._others = range(1, link.size)
         self._capacity = FIRST_CAPACITY
         self._tickets = Tickets[_Shares]()
-        self._kept_numbers, self._dropped = counter(), deque[int]()
-        """Numbers of kept rows, and those whose rows are no longer used, which other ranks still keep."""
         self._pending: list[Transfer] = []
         """Transfers to wait for."""
         self._incoming: _IncomingRows | None = None
@@ -198,23 +186,10 @@ class MpiSession:
         self._settle()
         return self._own.free_rows()
 
-    def keep_rows(self, request: int, start: int, count: int) -> KeptRows:
-        """Keep committed rows on all ranks. Raises like Session.keep_rows."""
+    def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
+        """Return a host copy of committed rows. Raises like Session.keep_rows."""
         self._settle()
-        check_kept_rows(self.prefix_length(request), start, count)
-        kept = _KeptRows(next(self._kept_numbers), self._own.keep_rows(request, start, count))
-        self._send_all(Keep(kept.number, request, start, count))
-        weakref.finalize(kept, self._dropped.append, kept.number)
-        return kept
-
-    def append_kept(self, request: int, rows: Sequence[KeptRows]) -> None:
-        """Append kept rows on all ranks, without a transfer. Raises like Session.append_kept."""
-        self._settle()
-        self._tickets.check_idle(request)
-        kept = cast("Sequence[_KeptRows]", rows)
-        self._own.append_kept(request, [each.own for each in kept])
-        for each in kept:
-            self._send_all(AppendKept(request, each.number))
+        return self._own.keep_rows(request, start, count).on_host()
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count` on all ranks."""
@@ -236,8 +211,6 @@ class MpiSession:
         self._tickets.free(request)
         self._settle()
         self._send_all(Free(request))
-        while self._dropped:
-            self._send_all(Drop(self._dropped.popleft()))
         self._own.free(request)
 
     def close(self) -> None:
@@ -304,18 +277,6 @@ class MpiSession:
     def _close_own(self) -> None:
         self._open = False
         self._own.close()
-
-
-@dataclass(frozen=True, eq=False)
-class _KeptRows:
-    """Rows that every rank keeps under a number."""
-
-    number: int
-    own: KeptRows
-
-    @property
-    def count(self) -> int:
-        return self.own.count
 
 
 @dataclass(frozen=True, eq=False)

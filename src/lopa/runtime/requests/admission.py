@@ -1,7 +1,7 @@
 """Admission of requests to an engine: its load and limits, reserved places, and the prompt rows that join a round.
 
-A prompt is computed in one forward, because its rows attend to each other. All running requests stall during a prefill.
-Only the number of prompts in one round and their frequency can be limited.
+A prompt whose rows attend to each other is computed in one forward, and all running requests stall during it. Only the
+number of such prompts in one round and their frequency can be limited. Of others a round computes a piece.
 """
 
 from collections.abc import Sequence

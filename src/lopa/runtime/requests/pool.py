@@ -14,7 +14,8 @@ from functools import partial
 from typing import TypeVar
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, tiles
+from lopa.runtime.contract import TILE, ForwardSplit, tiles
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import DeviceMemoryError, raise_if_from_handler
 from lopa.runtime.requests.admission import PoolLoad
@@ -23,6 +24,7 @@ from lopa.runtime.requests.job import Job, loop_of_job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
 from lopa.runtime.requests.output_processor import OutputProcessor
 from lopa.runtime.requests.prefix_tree import PrefixReuse, PrefixTree, prefix_reuse
+from lopa.runtime.requests.prompt_pieces import PromptPieces, pieces_of_prompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.running_loop import (
     MAX_PADDING,
@@ -53,10 +55,15 @@ class _Running(RunningLoop):
     """A request in the pool."""
 
     def __init__(
-        self, job: Job, loop: RequestLoop, cache: RequestCache, outputs: dict[RequestHandle, OutputProcessor]
+        self,
+        job: Job,
+        loop: RequestLoop,
+        cache: RequestCache,
+        outputs: dict[RequestHandle, OutputProcessor],
+        pieces: PromptPieces,
     ) -> None:
         super().__init__(loop, cache, job.sharing)
-        self.job, self.outputs = job, outputs
+        self.job, self.outputs, self._pieces = job, outputs, pieces
 
     @property
     def unfinished(self) -> list[RequestHandle]:
@@ -67,6 +74,25 @@ class _Running(RunningLoop):
     def in_flight(self) -> bool:
         """True while a forward of this request is in flight."""
         return self.cache.ticket is not None
+
+    @property
+    def has_pieces(self) -> bool:
+        """True until the pieces of the prompt are computed."""
+        return len(self.cache.positions) < self._pieces.end
+
+    def open_round(self) -> PackedRows:
+        """Return the rows of a piece of the prompt, or those of a round of the loop."""
+        if not self.has_pieces:
+            return super().open_round()
+        start, params = len(self.cache.positions), self.loop.params
+        return self._pieces.rows(self.job.prompt_ids, start, self.loop.layout, params)
+
+    def finish_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step | None:
+        """Commit a piece of the prompt, or process a round of the loop."""
+        if not self.has_pieces:
+            return super().finish_round(packed, rows, split)
+        self.cache.commit(packed, rows, 0)
+        return None
 
 
 _Members = list[tuple[_Running, PackedRows]]
@@ -156,8 +182,18 @@ class RequestPool:
         return len(jobs)
 
     def prompt_rows_to_compute(self, job: Job) -> int:
-        """Return the prompt rows that a request would compute if it joined now, without those that are stored."""
-        return len(job.prompt_ids) - self._stored_rows(job)
+        """Return the prompt rows that a request would compute in a round if it joined now, without those that are
+        stored.
+        """
+        rows = len(job.prompt_ids) - self._stored_rows(job)
+        return min(rows, self._pieces(job, len(job.prompt_ids) - rows).size or rows)
+
+    def _pieces(self, job: Job, cached: int) -> PromptPieces:
+        """Return the pieces of a request's prompt. Padded windows are computed in one forward, and so are scores."""
+        rows = self._session.rows_per_forward
+        if rows is None or job.choices is not None:
+            return PromptPieces()
+        return pieces_of_prompt(len(job.prompt_ids), cached, job.params, self._manifest.prediction_shift, rows)
 
     def _stored_rows(self, job: Job, *, in_use: bool = False) -> int:
         """Return the number of prompt rows that are stored, or of those that a request uses."""
@@ -210,7 +246,10 @@ class RequestPool:
 
     def _open_rounds(self) -> _Members:
         rounds: _Members = []
+        prefilling = next((each for each in self._running if each.has_pieces and not each.job.done), None)
         for running in self._running:
+            if running.has_pieces and running is not prefilling:
+                continue  # one prompt after another, so that a round computes one piece
             if running.in_flight or running.job.done or running.loop.answer.stop_reason is not None:
                 continue  # its first answer may have been the last
             with self._errors_end_request(running.job):
@@ -323,7 +362,8 @@ class RequestPool:
         return prefix_reuse(len(job.prompt_ids), job.params, self._manifest.prediction_shift, job.cache_salt)
 
     def _start(self, job: Job, cache: RequestCache) -> _Running:
-        loop = loop_of_job(job, self._manifest, cache.reused)
+        pieces = self._pieces(job, cache.reused)
+        loop = loop_of_job(job, self._manifest, max(cache.reused, pieces.end))
         ends = self._manifest.special_tokens.ends
         outputs = {
             handle: OutputProcessor(
@@ -331,7 +371,7 @@ class RequestPool:
             )
             for handle in job.unfinished
         }
-        return _Running(job, loop, cache, outputs)
+        return _Running(job, loop, cache, outputs, pieces)
 
     def _start_forward(self, members: _Members) -> None:
         """Start the forward of `members`. The newest one ends if the device has no memory for all of them."""

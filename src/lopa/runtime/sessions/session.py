@@ -6,7 +6,7 @@ This module also opens sessions by device name.
 import importlib
 import itertools
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
@@ -27,6 +27,9 @@ class KeptRows(Protocol):
     @property
     def count(self) -> int:
         """Number of rows."""
+
+    def on_host(self) -> CacheRows:
+        """Return the rows in host memory, for other devices."""
 
 
 class Session(Protocol):
@@ -148,7 +151,7 @@ def check_kept_rows(length: int, start: int, count: int) -> None:
 
 
 class KeepsOnHost:
-    """Part of a session whose `keep_rows` returns CacheRows, and whose memory has no known limit."""
+    """Part of a session that pads windows, has no known limit of memory, and keeps rows in host memory."""
 
     rows_per_forward: int | None = None
 
@@ -158,7 +161,7 @@ class KeepsOnHost:
 
     def append_kept(self: Session, request: int, rows: Sequence[KeptRows]) -> None:
         """Append rows from `keep_rows`. Raises like `append_rows`."""
-        self.append_rows(request, CacheRows.joined(cast("Sequence[CacheRows]", rows)))
+        self.append_rows(request, CacheRows.joined([each.on_host() for each in rows]))
 
 
 def next_request_number() -> int:
