@@ -165,7 +165,7 @@ def test_pieces_of_a_long_prompt_share_forwards(
     monkeypatch.setattr(prompt_pieces, "MAX_PIECE", 24)
     options: dict[str, Any] = {
         "absolute": {"attention": "block_causal", "alignment": "absolute", "block_size": 8},
-        "sliding": {"attention": "causal", "alignment": "sliding", "strategy": "threshold", "cache": "block"},
+        "sliding": {"attention": "causal", "alignment": "sliding", "strategy": "threshold", "cache": "blocks"},
         "sub_block": {
             **{"attention": "block_causal", "alignment": "absolute", "block_size": 8, "strategy": "threshold"},
             **{"sub_block": 4, "cache": "sub_block"},
