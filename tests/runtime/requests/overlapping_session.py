@@ -48,7 +48,7 @@ class OverlappingSession:
         self._kept: weakref.WeakSet[_Kept] = weakref.WeakSet()
         self.calls: list[tuple[str, tuple[int, ...]]] = []
         """Name and requests of each start, wait and commit."""
-        self.rows_of_requests: list[int] = []
+        self.rows_of_forwards: list[list[int]] = []
         self.before: Callable[[str], object] = lambda _: None
         """Function that gets the name of a call before the call."""
         self.in_flight: set[Ticket] = set()
@@ -60,7 +60,7 @@ class OverlappingSession:
         self._note("start", *batch.requests)
         assert not any({*batch.requests} & {*each.batch.requests} for each in self.in_flight)
         sizes = [int(batch.lengths[batch.slots == slot].sum()) for slot in range(len(batch.requests))]
-        self.rows_of_requests += sizes
+        self.rows_of_forwards.append(sizes)
         assert sum(sizes) <= self.rows_per_forward or len(sizes) == 1
         ticket = Ticket(batch)
         self.in_flight.add(ticket)
