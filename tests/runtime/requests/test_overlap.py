@@ -198,5 +198,5 @@ def test_pieces_of_a_long_prompt_share_forwards(
     if kind not in ("prompt", "full") and not cached:
         pieces = [rows for rows in forwards if 32 in rows]
         assert len(pieces) >= 2 * sum((len(each) - 17) // 32 for each in long)
-        assert sum(len(rows) > 1 for rows in pieces) > 0.8 * len(pieces)
+        assert sum(len(rows) > 1 for rows in pieces) > len(pieces) / 2
     assert session.is_empty
