@@ -213,10 +213,6 @@ class CacheRows:
         """Number of rows."""
         return int(self.layers[0].shape[1])
 
-    def on_host(self) -> "CacheRows":
-        """Return these rows, which are in host memory."""
-        return self
-
     @staticmethod
     def joined(parts: "Sequence[CacheRows]") -> "CacheRows":
         """Return the rows of `parts`, at least one, in one piece."""

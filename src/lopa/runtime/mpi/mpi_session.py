@@ -187,9 +187,14 @@ class MpiSession(KeepsOnHost):
         return self._own.free_rows()
 
     def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
-        """Return a host copy of committed rows. Raises like Session.keep_rows."""
+        """Return a host copy of committed rows. Raises like Session.keep_rows, and RuntimeError if rank 0 does not keep
+        rows on the host, since other ranks could not append them.
+        """
         self._settle()
-        return self._own.keep_rows(request, start, count).on_host()
+        kept = self._own.keep_rows(request, start, count)
+        if not isinstance(kept, CacheRows):
+            raise RuntimeError(f"{self._own.device} keeps rows in its own memory, which ranks of a job do not share")
+        return kept
 
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count` on all ranks."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.multi_device.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
 from lopa.runtime.sessions.device_worker import SessionThread
-from lopa.runtime.sessions.session import KeepsOnHost, Session, check_kept_rows, check_prefix_count
+from lopa.runtime.sessions.session import KeptRows, Session, check_kept_rows, check_prefix_count
 from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 
 STALL_SECONDS = 60.0
@@ -47,7 +47,7 @@ class LostDevice:
     reason: str
 
 
-class BranchParallelSession(KeepsOnHost):
+class BranchParallelSession:
     """A session over other sessions, which it owns. Each runs on its own thread.
 
     A device that raises, or exceeds `stall_seconds`, is abandoned: it appears in `lost`, a warning is logged, and the
@@ -56,6 +56,8 @@ class BranchParallelSession(KeepsOnHost):
 
     Methods raise DevicesLostError when no device is left, and otherwise the errors of the Session protocol.
     """
+
+    rows_per_forward = None
 
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
         """Start a thread for each of `sessions`, which this object then owns. Raises ValueError without any session, or
@@ -179,23 +181,32 @@ class BranchParallelSession(KeepsOnHost):
 
     def free_rows(self) -> int | None:
         """Return the number of rows for which every device has memory, or None without a limit."""
-        found: list[int | None] | None = None if self._has_limit else []
+        if not self._has_limit:
+            return None
+        self._check_usable()
+        self._finish_transfers()
+        found = None
         while found is None:
-            self._check_usable()
-            self._finish_transfers()
             found = self._results({device: device.session.free_rows for device in self._devices})
         return min((rows for rows in found if rows is not None), default=None)
 
-    def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
-        """Return a host copy from the first device. Raises like Session.keep_rows."""
+    def keep_rows(self, request: int, start: int, count: int) -> KeptRows:
+        """Keep the rows on every device, before its next forward. Raises like Session.keep_rows."""
+        self._check_usable()
+        self._finish_transfers()
         check_kept_rows(self.prefix_length(request), start, count)
-        found = None
-        while found is None:
-            self._check_usable()
-            self._finish_transfers()
-            device = self._devices[0]
-            found = self._results({device: partial(_host_rows, device.session, request, start, count)})
-        return found[0]
+        work = {device: partial(device.session.keep_rows, request, start, count) for device in self._devices}
+        return _KeptRows(count, {device: device.submit(call) for device, call in work.items()})
+
+    def append_kept(self, request: int, rows: Sequence[KeptRows]) -> None:
+        """Append each device's own kept rows, before its next forward. Raises like Session.append_kept."""
+        self._check_usable()
+        self._tickets.check_idle(request)
+        self._finish_transfers()
+        kept = cast("Sequence[_KeptRows]", rows)
+        for device in self._devices:
+            device.submit(partial(_append_kept, device.session, request, [each.parts[device] for each in kept]))
+        self._change(request, self.prefix_length(request) + sum(each.count for each in kept))
 
     def shorten(self, request: int, count: int) -> None:
         """Shorten the prefix on every device. This returns at once; devices shorten it before their next forward."""
@@ -322,6 +333,17 @@ class BranchParallelSession(KeepsOnHost):
 
 
 @dataclass(frozen=True, eq=False)
+class _KeptRows:
+    count: int
+    parts: dict[SessionThread, Future[KeptRows]]
+    """Rows of each device."""
+
+
+def _append_kept(session: Session, request: int, parts: Sequence[Future[KeptRows]]) -> None:
+    session.append_kept(request, [part.result() for part in parts])
+
+
+@dataclass(frozen=True, eq=False)
 class _Shares:
     """The devices of a forward, each with its branches and its own ticket."""
 
@@ -353,10 +375,6 @@ def _compute_share(session: Session, part: PackedBatch) -> _ShareResult:
     if statistics.topk_ids.shape[:1] != part.sampled_rows.shape:
         raise RuntimeError(f"returned statistics {statistics.topk_ids.shape} for rows {part.sampled_rows.shape}")
     return _ShareResult(ticket, statistics, DeviceTime(session.device, int(part.windows.max()), seconds))
-
-
-def _host_rows(session: Session, request: int, start: int, count: int) -> CacheRows:
-    return session.keep_rows(request, start, count).on_host()
 
 
 def _lost_rows(device: SessionThread) -> RuntimeError:

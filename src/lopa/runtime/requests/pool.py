@@ -241,7 +241,6 @@ class RequestPool:
                     for handle in running.unfinished:
                         handle.put_events(running.outputs[handle].events_from_step(step))
         self._remove_ended()
-        self._turns.run(self._read_free_rows)
         self._end_round(began)
 
     def _open_rounds(self) -> _Members:
@@ -441,6 +440,7 @@ class RequestPool:
             for handle, reason in ending:
                 self._hand_out_result(running, handle, reason)
         if gone:
+            self._turns.run(self._read_free_rows)
             self._running = [running for running in self._running if running not in gone]
 
     def _end_round(self, began: float) -> None:

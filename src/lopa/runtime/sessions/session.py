@@ -6,7 +6,7 @@ This module also opens sessions by device name.
 import importlib
 import itertools
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
@@ -27,9 +27,6 @@ class KeptRows(Protocol):
     @property
     def count(self) -> int:
         """Number of rows."""
-
-    def on_host(self) -> CacheRows:
-        """Return the rows in host memory, for other devices."""
 
 
 class Session(Protocol):
@@ -161,7 +158,7 @@ class KeepsOnHost:
 
     def append_kept(self: Session, request: int, rows: Sequence[KeptRows]) -> None:
         """Append rows from `keep_rows`. Raises like `append_rows`."""
-        self.append_rows(request, CacheRows.joined([each.on_host() for each in rows]))
+        self.append_rows(request, CacheRows.joined(cast("Sequence[CacheRows]", rows)))
 
 
 def next_request_number() -> int:
