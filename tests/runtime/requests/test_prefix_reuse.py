@@ -112,6 +112,9 @@ class KeptPositions:
     def append_kept(self, _: int, rows: list[CacheRows]) -> None:
         self.rows = CacheRows.joined(rows)
 
+    def prefix_length(self, _: int) -> int:
+        return self.rows.count
+
 
 def cache_of(tree: PrefixTree, reuse: PrefixReuse | None, ids: Int64, reads: list[int] | None = None) -> RequestCache:
     session: Any = KeptPositions(reads)

@@ -30,7 +30,7 @@ class RequestTiming:
     admitted: float | None = None
     """The request left the queue for its first round. None if it ended before that."""
     prefilled: float | None = None
-    """The first round ended. It computes the prompt and the first window in one forward."""
+    """The first round ended. It computes the first window, and the prompt or what earlier pieces of it have left."""
     first_text: float | None = None
     """The first text was final."""
     ended: float | None = None

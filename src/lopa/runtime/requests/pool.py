@@ -166,8 +166,9 @@ class RequestPool:
         )
 
     def number_fitting(self, jobs: Sequence[Job]) -> int:
-        """Return how many of the first `jobs` the device has memory for, with all rows that running requests may still
-        cache; at least one if nothing runs.
+        """Return how many of the first `jobs` the device has memory for; at least one if nothing runs.
+
+        The rows that running requests may still cache count too.
         """
         if jobs:
             self._turns.run(self._read_free_rows)

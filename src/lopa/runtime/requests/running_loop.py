@@ -66,6 +66,8 @@ class RequestCache:
         """Append the rows that were found, at least one, to the session."""
         assert self._path is not None
         self.session.append_kept(self.number, self._path.rows)
+        if self.session.prefix_length(self.number) != self.reused:
+            raise RuntimeError(f"the session has not appended {self.reused} kept rows (please report this bug)")
 
     def align(self, packed: PackedRows, layout: Layout) -> None:
         """Drop the cached rows that the `packed` rows of a round do not attend to.

@@ -1,7 +1,7 @@
 """Turns on a decoder's session, which has one user at a time.
 
-A session keeps state between a forward and its commits, so nothing else may use it in between. Threads wait for each
-other's rounds. A call that interrupts a round of its own thread, from a signal handler or a finalizer, can neither wait
+A session is not thread-safe. Forwards of several users may be in flight, but one of them makes calls at a time. Threads
+wait for each other's calls. A call that interrupts a round of its own thread, from a signal handler or a finalizer, can neither wait
 nor run, and is rejected. Signal handlers run between any two bytecodes and may raise. The lock is therefore a C object
 in a `with` statement, and no cleanup depends on a call that follows the one that took it.
 """
