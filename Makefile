@@ -72,6 +72,8 @@ kernels: $(VENV)/test-ready ## archives of the kernels for all GPUs in out/kerne
 SECONDS ?= 600
 soak: $(VENV)/test-ready ## random signals and collections during decodes, for SECONDS per test
 	LOPA_SOAK_SECONDS=$(SECONDS) $(PYTEST) -n 2 -m slow tests/runtime/test_life_soak.py
+	LOPA_SOAK_SECONDS=$(SECONDS) $(PYTEST) -p tests.runtime.cuda_kernels.stand_in_plugin \
+		tests/runtime/cuda/packed_session_checks.py -k soak
 
 # Other projects' clients against a real server (docs/how-to/serve.md). Not a part of `test`: the set-up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready ## other projects' clients against a real server

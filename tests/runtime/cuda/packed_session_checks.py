@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runtime.check_cases import assert_growth_agrees
+from tests.runtime.cuda.packed_session_soak import SECONDS, Soak
 from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 from tests.runtime.device_contract import DeviceContract, Devices
@@ -262,3 +263,18 @@ def test_graph_with_operators_on_the_cpu_runs_without_graphs(tiny_bundle: Path, 
     _forward(opened, random_rows(np.random.default_rng(0), {1: [9]}, {}))
     assert len(machine.captures) == captures
     opened.close()
+
+
+def test_soak(tiny_bundle: Path, session: Session, cudart: StandInCudart) -> None:
+    """Random work with 64 requests at once mixes nothing up and leaks nothing."""
+    bundle, capacity, before = Bundle.open(tiny_bundle), cudart.capacity, cudart.allocated(1)
+    plain = open_session(bundle, "numpy")
+    soak = Soak(session, plain, cache_shape_from_manifest(bundle.manifest), cudart, device=1)
+    soak.run(SECONDS)
+    cudart.capacity = capacity
+    print(soak.counts, f"{soak.peak} bytes")
+    assert soak.counts.keys() >= {"compared", "memory", "shortened"}
+    _forward(session, random_rows(np.random.default_rng(0), {1: [8]}, {}))
+    session.free(1)
+    assert cudart.allocated(1) - before <= 1 << 25 < soak.peak  # memory of the attention grows and stays
+    plain.close()

@@ -78,6 +78,8 @@ class StandInCudart:
     def __init__(self, devices: int = 4, *, capacity: int = 1 << 34) -> None:
         self.devices, self.capacity = devices, capacity
         self.violations: list[str] = []
+        self.set_driver_device: Callable[[int], None] = lambda _: None
+        """Makes a device current in a stand-in driver, on the calling thread."""
         self.calls: dict[str, int] = defaultdict(int)
         self.codes: dict[str, list[cudaError_t | None]] = {}
         """Codes that the next calls of a name return without doing anything. None runs the call."""
@@ -120,6 +122,7 @@ class StandInCudart:
         if device not in range(self.devices):
             return (cudaError_t.cudaErrorInvalidDevice,)
         self._current[threading.get_ident()] = device
+        self.set_driver_device(device)
         return (SUCCESS,)
 
     # -- streams

@@ -45,6 +45,7 @@ class StandInDriver:
         self._cudart = cudart
         self._functions = ctypes.CDLL(str(built_library(folder)), mode=ctypes.RTLD_GLOBAL)
         self._variants: dict[int, str] = {}
+        cudart.set_driver_device = self.set_device
         self._launch = _LAUNCH(self._run)
         self._functions.stand_in_set_launch(self._launch)
         self.launches: Counter[str] = Counter()
@@ -63,7 +64,7 @@ class StandInDriver:
             self._variants[address] = variant
 
     def set_device(self, number: int) -> None:
-        """Make a device current."""
+        """Make a device current on the calling thread."""
         self._functions.stand_in_set_device(number)
 
     def set_capturing(self, value: bool) -> None:

@@ -16,7 +16,7 @@ typedef struct {
 typedef int Launch(const void* image, unsigned x, unsigned y, unsigned z, void* stream, void** arguments);
 
 static Launch* launch_kernel;
-static int current_device;
+static __thread int current_device;
 static int capturing;
 
 void stand_in_set_launch(Launch* launch) { launch_kernel = launch; }

@@ -40,6 +40,9 @@ _OUTPUT_BYTES = 1 << 26
 
 _MIN_SCRATCH = 1 << 22
 """Numbers in the attention's scratch memory at first, 16 MB."""
+_PIECE_BYTES = 24
+_MAX_PIECES = 4096
+"""Pieces of a launch of copies outside a forward."""
 
 
 def padded_count(count: int) -> int:
@@ -152,6 +155,8 @@ class PackedForward:
         weights = fused_weights(bundle, twin, memory)
         self._weights = {name: (each.form, each.address) for name, each in weights.items()}
         self._scratch = self._scratch_floats = 0
+        self._table = memory.allocate(_MAX_PIECES * _PIECE_BYTES)
+        """Table of copies outside forwards."""
         self._captured: dict[tuple[Slot, int, int], Any] = {}
         self.places = lru_cache(maxsize=256)(self._places)
         self.usual = self._usual_sizes()
@@ -210,12 +215,12 @@ class PackedForward:
 
     def copy_rows(self, copies: Sequence[RowCopies]) -> None:
         """Run copies outside a forward, and wait for them."""
-        table = table_of(copies)
-        address = self.memory.allocate(max(table.nbytes, 1))
-        self.memory.upload(address, table)
-        self._launch(copies, address)
+        for each in copies:
+            for first in range(0, len(each.pieces), _MAX_PIECES):
+                some = [RowCopies(each.source, each.pieces[first : first + _MAX_PIECES])]
+                self.memory.upload(self._table, table_of(some))
+                self._launch(some, self._table)
         self.memory.synchronize()
-        self.memory.free(address)
 
     def close(self) -> None:
         """Free the session. The memory frees itself."""
@@ -249,4 +254,4 @@ def table_of(copies: Sequence[RowCopies]) -> npt.NDArray[np.int64]:
 
 def table_bytes(copies: Sequence[RowCopies]) -> int:
     """Return the bytes of the table of copies."""
-    return 24 * sum(len(each.pieces) for each in copies)
+    return _PIECE_BYTES * sum(len(each.pieces) for each in copies)

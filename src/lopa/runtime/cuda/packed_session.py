@@ -187,12 +187,15 @@ class PackedSession:
         heads = self._shape.kv_heads
         block = np.ascontiguousarray(np.stack(rows.layers).transpose(0, 2, 1, 3))
         with converted_device_errors(self._device):
-            address = self._on_worker(partial(_uploaded, memory, block))
+            try:
+                address = self._on_worker(partial(_uploaded, memory, block))
+            except MemoryError as error:
+                raise DeviceMemoryError(self._device, request, rows.count) from error
             try:
                 self._append(request, address, RowStrides(rows.count * heads, 1, heads), rows.count)
                 self._make_copies()
             finally:
-                self._on_worker(partial(memory.free, address))
+                self._on_worker(partial(_freed, memory, address))
 
     def keep_rows(self, request: int, start: int, count: int) -> ChunkRows:
         """Return references to committed rows. Raises like Session.keep_rows."""
