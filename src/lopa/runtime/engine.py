@@ -429,6 +429,7 @@ class Engine:
             self._ended = True
             self._fail(error)
         self._update_load()
+        self._pool.close()
         return False
 
     def _update_load(self) -> None:
@@ -464,7 +465,6 @@ class Engine:
         self._pool.cancel_all()
         for job in self._ending:
             self._pool.end_unstarted(job, [(handle, "cancelled") for handle in job.unfinished])
-        self._pool.close()
 
     def _fail(self, error: BaseException) -> None:
         """Close the engine and end every request with the device's failure."""
