@@ -1,7 +1,7 @@
 """Turns on a decoder's session, which has one user at a time.
 
-Forwards of several users may be in flight, but a session is not thread-safe. Threads wait for each other's calls. A call
-that interrupts a round of its own thread, from a signal handler or a finalizer, can neither wait nor run, and is
+Forwards of several users may be in flight, but a session is not thread-safe. Threads wait for each other's calls. A
+call that interrupts a round of its own thread, from a signal handler or a finalizer, can neither wait nor run, and is
 rejected. Signal handlers run between any two bytecodes and may raise. The lock is therefore a C object in a `with`
 statement, and no cleanup depends on a call that follows the one that took it.
 """
