@@ -37,8 +37,8 @@ class TextStream:
         self._ids: list[int] = []
         """IDs to decode: context, whose text was returned, and new IDs.
 
-        Context is needed because some tokenizers treat the first token specially. Special tokens have no text and are
-        left out.
+        Context is needed because some tokenizers treat the first token specially, or tokens next to each other. Special
+        tokens have no text and are left out.
         """
         self._context = 0
         """Number of context IDs in the window."""
@@ -51,20 +51,32 @@ class TextStream:
 
     def push(self, ids: Sequence[int]) -> str:
         """Return the text that `ids` make final; "" after a stop string."""
-        pieces = []
-        for new in ids:
-            if self.stopped is not None:
-                break
-            self.token_count += 1
-            if new not in self._special:
-                self._ids.append(new)
-                text = self._final_text()
-                self._final_characters += len(text)
-                markup = self._added_texts.get(new)
-                if markup is not None and text.endswith(markup):
-                    self.markup.append(self._final_characters - len(markup))
-                pieces.append(self._without_stop(text))
-        return "".join(pieces)
+        # IDs are decoded together where that gives the same text, with each mark at the same token.
+        is_run = self._tokenizer.joins_bytes and self._added_texts.keys().isdisjoint(ids)
+        if is_run and not (self._stop and self._completes_stop(ids)):
+            return self._push_run(ids)
+        return "".join(self._push_run((each,)) for each in ids)
+
+    def _push_run(self, ids: Sequence[int]) -> str:
+        """Return the text that `ids` make final, where only the last one may be an added token or complete a mark."""
+        if self.stopped is not None:
+            return ""
+        self.token_count += len(ids)
+        new = [each for each in ids if each not in self._special]
+        if not new:
+            return ""
+        self._ids += new
+        text = self._final_text()
+        self._final_characters += len(text)
+        markup = self._added_texts.get(new[-1])
+        if markup is not None and text.endswith(markup):
+            self.markup.append(self._final_characters - len(markup))
+        return self._without_stop(text)
+
+    def _completes_stop(self, ids: Sequence[int]) -> bool:
+        """Return True if a stop string may be complete behind `ids`."""
+        text = self._pending + self._tokenizer.decode([*self._ids, *ids])[self._returned_characters :]
+        return before_first_mark(text, self._stop)[1] is not None
 
     def finish(self) -> str:
         """Return the rest of the text when no ID follows."""
@@ -80,7 +92,7 @@ class TextStream:
 
     def _new_text(self) -> str:
         """Return the text of the window after the context."""
-        context = self._tokenizer.decode(self._ids[: self._context])
+        context = self._tokenizer.decode(self._ids[: self._context]) if self._context else ""
         return self._tokenizer.decode(self._ids)[len(context) :]
 
     def _final_text(self) -> str:
@@ -91,6 +103,8 @@ class TextStream:
         if final and final == text:
             del self._ids[: self._context]
             self._context = len(self._ids)
+            if self._tokenizer.joins_bytes:
+                self._ids, self._context = [], 0
             self._returned_characters = 0
         else:
             self._returned_characters = len(final)

@@ -110,7 +110,12 @@ class Tokenizer:
         with self._library_errors():
             return str(self._backend.to_str())
 
-    @property
+    @cached_property
+    def joins_bytes(self) -> bool:
+        """True if the text of IDs is the bytes of their tokens, one after another, whatever tokens are around them."""
+        return isinstance(self._backend.decoder, tokenizers.decoders.ByteLevel)
+
+    @cached_property
     def special_ids(self) -> frozenset[int]:
         """IDs of the special tokens, which `decode` skips."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
