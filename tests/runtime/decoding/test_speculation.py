@@ -51,7 +51,7 @@ def test_statistics_of_another_state_are_not_used(change: str) -> None:
     elif change == "unmasked":
         other = replace(state, unmasked=np.arange(9) != 8)
     elif change == "rows":  # rows behind an end of text that are still there
-        shorter = replace(state.blocks[-1], end=8)
+        shorter = state.blocks[-1]._replace(end=8)
         state = replace(
             state, tokens=state.tokens[:8], unmasked=state.unmasked[:8], blocks=(*state.blocks[:-1], shorter)
         )
@@ -59,6 +59,6 @@ def test_statistics_of_another_state_are_not_used(change: str) -> None:
     else:
         context = context_of(mask_token=MASK, prediction_shift=1, cache="none", **OPTIONS)
         state = branch_with(2, context)
-        larger = replace(state.blocks[-1], end=state.blocks[-1].end + 2)
+        larger = state.blocks[-1]._replace(end=state.blocks[-1].end + 2)
         other = replace(state, blocks=(*state.blocks[:-1], larger))
     assert not speculation._agrees(other, state, context.params)

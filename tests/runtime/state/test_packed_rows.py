@@ -19,7 +19,7 @@ def branch_in_round(number: int, unmasked: list[int], context: Context, *, promp
     """Return round `number`, from 0, of a prompt and a block of 8 with positions unmasked so far."""
     branch = branch_of(np.arange(prompt), context)
     for _ in range(number):
-        later = replace(branch, blocks=after_round(branch.blocks, branch.unmasked, frozenset()))
+        later = replace(branch, blocks=after_round(branch))
         branch = with_next_block(later, context)
     branch.unmasked[unmasked] = True
     return branch

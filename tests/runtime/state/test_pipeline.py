@@ -3,15 +3,25 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.params import context_of
 
-from lopa.runtime.state.branch import Block, BlockState
-from lopa.runtime.state.pipeline import after_round, after_slide, with_activated_blocks, with_new_block
+from lopa.runtime.state.branch import Block, BlockState, Branch, Lookahead
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.pipeline import next_anchor, next_lookahead, with_activated_blocks, with_new_block
 
 ACTIVE, TO_CACHE, IN_CACHE = BlockState.ACTIVE, BlockState.TO_CACHE, BlockState.IN_CACHE
 
 
+MASK = 9
+
+
 def prompt_block(length: int) -> Block:
     return Block(0, length, 0, TO_CACHE, True)
+
+
+def branch_of(unmasked: list[bool], blocks: tuple[Block, ...], *, slides: bool = False) -> Branch:
+    layout = Layout(blocks[0].end, blocks[0].end, 9, len(unmasked), slides=slides)
+    return Branch(np.where(unmasked, 1, MASK), np.array(unmasked), blocks, False, None, layout)
 
 
 def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set() -> None:
@@ -41,14 +51,15 @@ def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: li
     blocks: tuple[Block, ...] = (prompt_block(3),)
     for size in sizes:
         blocks = with_new_block(blocks, size)
-    unmasked = np.array([True] * 3 + bits)[: blocks[-1].end]
-    may_finish = frozenset(block.start for block, chosen in zip(blocks, finish, strict=False) if chosen)
-    after = after_round(blocks, unmasked, may_finish)
+    unmasked = ([True] * 3 + bits)[: blocks[-1].end]
+    unsettled = {block.start for block, chosen in zip(blocks, finish, strict=False) if not chosen}
+    blocks = tuple(block._replace(is_unsettled=block.start in unsettled) for block in blocks)
+    after = next_anchor(branch_of(unmasked, blocks)).blocks
     order = [(IN_CACHE, TO_CACHE, ACTIVE).index(block.state) for block in after]
     assert order == sorted(order)
     for block in after[1:]:
         assert block.masks == sum(not unmasked[position] for position in range(block.start, block.end))
-        assert block.state is not TO_CACHE or (block.masks == 0 and block.start in may_finish)
+        assert block.state is not TO_CACHE or (block.masks == 0 and block.start not in unsettled)
 
 
 @given(
@@ -58,17 +69,19 @@ def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: li
 )
 def test_a_block_slides_behind_the_unmasked_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
     """A prompt of 4 and due positions are cached. A token on only one branch moves nothing."""
-    common = np.array([True] * (4 + due) + bits)
-    unmasked = common.copy()
-    unmasked[4 + due + ahead] = True
+    common = [True] * (4 + due) + bits
+    position = 4 + due + ahead
     blocks = with_new_block((prompt_block(4),), 9) if not due else (
         Block(0, 4, 0, IN_CACHE, True), Block(4, 4 + due, 0, TO_CACHE, True), Block(4 + due, 13 + due, 9, ACTIVE, True)
     )  # fmt: skip
-    after = after_slide(blocks, unmasked, common)
+    anchor = next_anchor(branch_of(common, blocks, slides=True))
+    if not common[position]:
+        anchor = next_lookahead(anchor, Lookahead(0, position, 1, 0.5), context_of(mask_token=MASK))
+    after = anchor.blocks
     run = 4 + due + (bits.index(False) if False in bits else 9)
     expected = [(0, 4 + due, IN_CACHE), (4 + due, run, TO_CACHE), (run, 13 + due, ACTIVE)]
     assert [(block.start, block.end, block.state) for block in after] == [
         each for each in expected if each[0] < each[1]
     ]
-    assert after[-1].masks == (~unmasked[run:]).sum()
+    assert after[-1].masks == np.count_nonzero(~anchor.unmasked[run:])
     assert all(block.fully_activated for block in after)

@@ -92,7 +92,7 @@ def test_positions_cut_off_behind_an_end_of_text_return(cache: str) -> None:
 
 def test_only_unmasked_positions_of_active_blocks_can_be_remasked() -> None:
     branch = with_unmasked(opened(2), [3, 4, 5, 6], [23, 24, 25, 26])
-    due = replace(branch.blocks[1], state=BlockState.TO_CACHE)
+    due = branch.blocks[1]._replace(state=BlockState.TO_CACHE)
     branch = replace(branch, blocks=(branch.blocks[0], due, branch.blocks[2]))
     for wrong in (2, 3, 8):  # of the prompt, of a due block, masked
         with pytest.raises(ValueError, match=str(wrong)):

@@ -50,7 +50,7 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
 
 def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
     """Replace the rows where `lacking` [n] is True with the row `kept` [K] of the last commit, if there is one."""
-    if kept is None or not lacking.any():
+    if kept is None or not np.count_nonzero(lacking):
         return rows
     filled = rows.copy() if kept.logits is not None else replace(rows, logits=None).copy()
     put_rows(filled, lacking, kept)

@@ -40,11 +40,11 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
     params = context.params
     rows = _without_tokens(rows, context.unwritten, positions)
     logprobs = received = rows.topk_logprobs
-    neg_entropy = -rows.entropy
+    entropies = rows.entropy
     choice: Int64 | None = None
     if params.filters:
         logprobs = filter_candidates(logprobs, params)
-        neg_entropy = neg_entropy_of_kept(logprobs)
+        entropies = -neg_entropy_of_kept(logprobs)
     if params.temperature > 0:
         tempered = logprobs / np.float32(params.temperature / params.logits_temperature)
         choice = draw_candidates(tempered, params, step=step, positions=positions)[..., None]
@@ -56,11 +56,11 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
     elif params.confidence == "margin":
         confidences = np.exp(logprobs[..., 0]) - np.exp(logprobs[..., 1])
     else:
-        confidences = neg_entropy
+        confidences = -entropies
     if not params.logprobs:
-        return Candidates(tokens, probabilities, confidences, entropies=-neg_entropy)
+        return Candidates(tokens, probabilities, confidences, entropies=entropies)
     own = received[..., 0] if choice is None else np.take_along_axis(received, choice, -1)[..., 0]
-    return Candidates(tokens, probabilities, confidences, own, -neg_entropy)
+    return Candidates(tokens, probabilities, confidences, own, entropies)
 
 
 def missing_logits(params: DecodingParams) -> FieldError:
@@ -103,9 +103,9 @@ def _without_tokens(rows: RowStatistics, tokens: tuple[int, ...], positions: Int
     Raises NonFiniteAnswerError for a row without other candidates, which would be masked again in every step.
     """
     # In every round of every request: np.isin takes five times as long.
-    found: Bool = np.logical_or.reduce([rows.topk_ids == token for token in tokens])
-    if not found.any():
+    if not any(np.count_nonzero(rows.topk_ids == token) for token in tokens):
         return rows
+    found: Bool = np.logical_or.reduce([rows.topk_ids == token for token in tokens])
     if (lacking := found.all(axis=-1)).any():
         received = f"the forward returned no token that can be written at position {positions[lacking][0]}"
         raise statistics_error(received, "a candidate other than the mask token")

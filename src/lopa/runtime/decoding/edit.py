@@ -82,7 +82,7 @@ def _edited_block(block: Block, before: Branch, edited: EditedTokens, context: C
     rounds = block.edit_rounds + began_full
     changed = (edited.positions < block.end).any()
     is_settled = (began_full and not changed) or rounds >= context.params.editing_limit
-    return replace(block, edit_rounds=rounds, is_unsettled=not is_settled)
+    return block._replace(edit_rounds=rounds, is_unsettled=not is_settled)
 
 
 # Edits under a grammar

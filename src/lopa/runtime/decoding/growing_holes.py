@@ -152,5 +152,5 @@ def _resized(branch: Branch, copies: Int64, masked: Bool, context: Context) -> B
     if branch.logprobs is not None:
         logprobs = np.where(unmasked, branch.logprobs[source], np.float32(np.nan))
     masks = int(np.count_nonzero(~unmasked[branch.blocks[-1].start : layout.end]))
-    blocks = (*branch.blocks[:-1], replace(branch.blocks[-1], end=layout.end, masks=masks))
+    blocks = (*branch.blocks[:-1], branch.blocks[-1]._replace(end=layout.end, masks=masks))
     return replace(branch, tokens=tokens, unmasked=unmasked, blocks=blocks, layout=layout, logprobs=logprobs)

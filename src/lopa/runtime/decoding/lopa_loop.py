@@ -119,7 +119,7 @@ class LopaLoop:
             split,
             end.remasked,
             scores.view.candidates,
-            np.repeat(end.numbers, [len(each) for each in end.unmasked]),
+            np.array(end.numbers).repeat([len(each) for each in end.unmasked]),
             None if self.answer.stop_reason is None else self.anchor.lookahead,
             joined(end.edited),
             end.places,

@@ -85,7 +85,7 @@ def remask_branch(
             view = RemaskView(probabilities[own], accepted, _accepted_before(block), left)
             found.append(remaskable[own][remask(view, context.params)])
             left -= len(found[-1])
-            block = replace(block, accepted=accepted)
+            block = block._replace(accepted=accepted)
         blocks.append(block)
     positions = np.concatenate([np.empty(0, np.int64), *found])
     after = replace(winner, blocks=tuple(blocks), remasked=winner.remasked + len(positions))

@@ -14,7 +14,6 @@ from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.constrained import ConstrainedRun, possible_lookaheads, rows_at_first_masked
 from lopa.runtime.state.branch import (
-    BlockState,
     Branch,
     Lookahead,
     masked_among,
@@ -27,7 +26,7 @@ from lopa.runtime.state.context import Context
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor, next_lookahead, normalize_branch
 from lopa.runtime.strategy import BlockView, BranchView, Candidates, RoundView
-from lopa.runtime.strategy.strategy import identity, unmasked_positions
+from lopa.runtime.strategy.strategy import certainties, constant_limit, identity, share_after_rounds, unmasked_positions
 
 FINISHED_CONFIDENCE = 1.0
 """Confidence of a branch without masked positions. It exceeds every other confidence of the built-in strategies."""
@@ -107,6 +106,7 @@ class EditedTokens:
         return len(self.positions)
 
 
+NO_EDITS = EditedTokens()
 Tokens = TypeVar("Tokens", UnmaskedTokens, EditedTokens)
 
 
@@ -122,7 +122,7 @@ class RoundOutcome:
     proposed: Candidates
     """[n]: candidates at `left`."""
     remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    edited: EditedTokens = field(default_factory=EditedTokens)
+    edited: EditedTokens = NO_EDITS
     places: Mapping[int, int] | None = None
     """New position of every position that is still there, if holes changed their lengths; otherwise None."""
 
@@ -187,7 +187,7 @@ def scores_from_rows(
 
 
 def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> BranchView:
-    blocks = tuple((block.start, block.end) for block in branch.blocks if block.state is BlockState.ACTIVE)
+    blocks = tuple((block.start, block.end) for block in branch.active)
     lookahead = None if branch.lookahead is None else branch.lookahead.confidence
     return BranchView(positions, candidates, blocks, lookahead, branch.memory)
 
@@ -206,7 +206,7 @@ def unmask(scores: Scores, number: int, context: Context, after: Sequence[AfterU
     may = ~outcome.unmasked.chosen & open_among(chosen, positions, context.params)
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
-    left = np.flatnonzero(may)
+    left = may.nonzero()[0]
     return replace(outcome, left=positions[left], proposed=proposed[left])
 
 
@@ -226,7 +226,7 @@ def spawn(
     The published loop makes the anchor twice if no position is left for a lookahead (quirk 2).
     """
     lookaheads = _lookaheads(outcome, count, context)
-    branches = [next_lookahead(outcome.branch, lookahead, context) for lookahead in lookaheads]
+    branches = [next_lookahead(anchor, lookahead, context) for lookahead in lookaheads]
     if anchor.grammar is not None:
         branches = [normalize_branch(branch, context) for branch in branches]
     if not branches and context.params.reference and context.params.lookaheads:
@@ -318,7 +318,7 @@ def _unmask_branch(proposals: Proposals, context: Context) -> RoundOutcome:
         longer, first = _with_first_of_next_block(branch, proposals.first_rows, proposals.step, context)
         return RoundOutcome(longer, first, positions, candidates)
     if branch.grammar is None or proposals.rows is None or not len(positions):
-        chosen = _choose(proposals, candidates, np.ones(len(positions), np.bool_), context)
+        chosen = _choose(proposals, candidates, None, context)
     else:
         run = ConstrainedRun(branch, branch.grammar, positions, proposals.rows, context.params)
         while True:
@@ -326,33 +326,45 @@ def _unmask_branch(proposals: Proposals, context: Context) -> RoundOutcome:
             if not run.extend(candidates, chosen):
                 break
             candidates = candidates_from_rows(run.rows, positions, context, step=proposals.step)
-    unmasked = _unmasked_tokens(positions[chosen], candidates[chosen], chosen)
+    places = chosen.nonzero()[0]
+    unmasked = _unmasked_tokens(positions[places], candidates[places], chosen)
     written = with_tokens(branch, unmasked.positions, unmasked.tokens, unmasked.logprobs, context)
     return RoundOutcome(normalize_branch(written, context), unmasked, positions, candidates)
 
 
-def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool, context: Context) -> Bool:
-    """Return which of the proposed and `allowed` [n] positions the strategy unmasks, [n], block by block."""
-    params, branch, positions = context.params, proposals.branch, proposals.positions
+def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool | None, context: Context) -> Bool:
+    """Return which of the proposed and `allowed` [n] positions the strategy unmasks, [n]. None allows all."""
+    params, strategy, branch, positions = context.params, context.strategy, proposals.branch, proposals.positions
+    masked = ~branch.unmasked[positions]
+    if allowed is not None:
+        masked &= allowed
+    certain: Bool | None = None
+    if strategy.takes_all_certain and not params.unmask_first_masked:  # of all blocks at once, as they often suffice
+        certain = masked & (certainties(candidates, params) > constant_limit(params))
     chosen = np.zeros(len(positions), np.bool_)
-    masked = ~branch.unmasked[positions] & allowed
-    places = [slice(*np.searchsorted(positions, open_span(branch, block, params))) for block in branch.active]
-    views = [
-        BlockView(
+    blocks = branch.active
+    spans = positions.searchsorted([open_span(branch, block, params) for block in blocks]).tolist() if blocks else ()
+    for block, span in zip(blocks, spans, strict=True):
+        own = slice(*span)
+        if certain is not None and (
+            not block.fully_activated
+            or np.count_nonzero(certain[own]) >= share_after_rounds(block.rounds, params)
+            or not np.count_nonzero(masked[own])
+        ):
+            chosen[own] = certain[own]
+            continue
+        view = BlockView(
             positions=positions[own],
             candidates=candidates[own],
             masked=masked[own],
             fully_activated=block.fully_activated,
             rounds=block.rounds,
-            leads=bool(branch.unmasked[: block.start].all()),
+            leads=not len(branch.masked) or branch.masked.item(0) >= block.start,
             memory=branch.memory,
             round=proposals.scores.view,
             branch=proposals.number,
         )
-        for block, own in zip(branch.active, places, strict=True)
-    ]
-    for own, view in zip(places, views, strict=True):
-        chosen[own] = unmasked_positions(view, context.strategy, params)
+        chosen[own] = unmasked_positions(view, strategy, params)
     return chosen
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -73,8 +73,7 @@ class BlockState(Enum):
     IN_CACHE = "in_cache"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or the part of it that
     fills whole blocks. If some of its rows were cached by an earlier request, block 0 has them and block 1 the rest.
 
@@ -140,6 +139,11 @@ class Branch:
     """Grammar state behind the last token before the first masked position; None without a grammar."""
     final_grammar: BranchGrammar | None = None
     """Grammar state behind finished blocks, from which text with edited tokens is read; None without either."""
+
+    @cached_property
+    def masked(self) -> Int64:
+        """Masked positions, ascending."""
+        return (~self.unmasked).nonzero()[0]
 
     @cached_property
     def active(self) -> Blocks:
@@ -246,24 +250,24 @@ def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     confidences change slightly (docs/concepts/decoding.md has the measured effect on score and speed).
     """
     prompt = branch.layout.prompt
-    found = is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:]
-    if not found.any():
+    if not has_end(branch.tokens, branch.unmasked, branch.layout, ends):
         return branch
-    end = prompt + int(np.argmax(found)) + 1
+    end = prompt + int(np.argmax(is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:])) + 1
     return replace(
         branch,
         tokens=branch.tokens[:end],
         unmasked=branch.unmasked[:end],
         logprobs=None if branch.logprobs is None else branch.logprobs[:end],
-        blocks=tuple(replace(block, end=min(block.end, end)) for block in branch.blocks if block.start < end),
+        blocks=tuple(block._replace(end=min(block.end, end)) for block in branch.blocks if block.start < end),
         memory=None if branch.memory is None else branch.memory.before(end),
     )
 
 
 def unmasked_length(branch: Branch) -> int:
     """Return the number of generated positions before the first masked one."""
-    generated = branch.unmasked[branch.layout.prompt :]
-    return len(generated) if generated.all() else int(np.argmin(generated))
+    before = branch.masked.searchsorted(branch.layout.prompt)
+    first = branch.masked.item(before) if before < len(branch.masked) else len(branch.tokens)
+    return first - branch.layout.prompt
 
 
 def final_length(branch: Branch) -> int:
@@ -282,14 +286,14 @@ def is_end(tokens: Int64, ends: tuple[int, ...]) -> Bool:
 
 def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]) -> bool:
     """Return True if the answer has an unmasked end of text."""
-    answer = slice(layout.prompt, None)
-    return bool((is_end(tokens[answer], ends) & unmasked[answer]).any())
+    tokens, unmasked = tokens[layout.prompt :], unmasked[layout.prompt :]
+    return any(np.count_nonzero((tokens == end) & unmasked) for end in ends)
 
 
 def with_counted_masks(blocks: Blocks, unmasked: Bool) -> Blocks:
     """Return `blocks` with the masks of active blocks counted again from `unmasked` [positions]."""
     return tuple(
-        replace(block, masks=int(np.count_nonzero(~unmasked[block.start : block.end])))
+        block._replace(masks=int(np.count_nonzero(~unmasked[block.start : block.end])))
         if block.state is BlockState.ACTIVE
         else block
         for block in blocks
@@ -299,7 +303,7 @@ def with_counted_masks(blocks: Blocks, unmasked: Bool) -> Blocks:
 def with_longer_block(blocks: Blocks, more: int) -> Blocks:
     """Return `blocks` with `more` masked positions added to the last block, which is active."""
     last = blocks[-1]
-    return (*blocks[:-1], replace(last, end=last.end + more, masks=last.masks + more))
+    return (*blocks[:-1], last._replace(end=last.end + more, masks=last.masks + more))
 
 
 def with_masks(branch: Branch, more: int, context: Context) -> Branch:
@@ -330,8 +334,8 @@ def open_span(branch: Branch, block: Block, params: DecodingParams) -> tuple[int
     """
     if params.sub_block >= block.end - block.start:
         return block.start, block.end
-    masked = np.flatnonzero(~branch.unmasked[block.start : block.end])
-    inside = int(masked[0]) if len(masked) else block.end - block.start - 1
+    masked = branch.masked[branch.masked.searchsorted(block.start) :]
+    inside = min(int(masked[0]) if len(masked) else block.end, block.end - 1) - block.start
     start = block.start + inside // params.sub_block * params.sub_block
     return start, min(start + params.sub_block, block.end)
 

@@ -116,7 +116,7 @@ class PackedRows:
         """Columns of the remaskable positions."""
         return slice(len(self.column_positions) - len(self.remaskable), len(self.column_positions))
 
-    @property
+    @cached_property
     def from_kept_row(self) -> Bool:
         """True for columns [C] that the kept row predicts."""
         is_kept: Bool = self.column_rows == KEPT_ROW
@@ -127,7 +127,7 @@ class PackedRows:
         """Rows [M] that predict a column, each once, ascending; the first row if there are none."""
         is_sampled = np.zeros(self.input_ids.size + 1, np.bool_)
         is_sampled[self.column_rows] = True  # the kept row, -1, marks the last element, which is no row
-        rows = np.flatnonzero(is_sampled[:-1])
+        rows = is_sampled[:-1].nonzero()[0]
         return rows if rows.size else np.zeros(1, np.int64)
 
     @cached_property
@@ -267,8 +267,8 @@ def attention_mask(order: Int64, layout: Layout, params: DecodingParams) -> Bool
         return np.ones((len(order), len(order)), np.bool_)
     if params.attention == "causal":
         return np.tri(len(order), dtype=np.bool_)
-    number = layout.block_numbers(order)
-    return number[:, None] >= number[None, :]
+    number = layout.block_numbers(order).astype(np.int32)  # compared faster than int64
+    return number[:, None] >= number
 
 
 def sampled_positions(branch: Branch, params: DecodingParams) -> Int64:
@@ -280,7 +280,7 @@ def sampled_positions(branch: Branch, params: DecodingParams) -> Int64:
     if params.overwrites_unmasked:
         spans = [np.arange(block.start, block.end) for block in branch.active]
         return np.concatenate([np.empty(0, np.int64), *spans])
-    return np.flatnonzero(~branch.unmasked[: branch.blocks[-1].end])
+    return branch.masked[: branch.masked.searchsorted(branch.blocks[-1].end)]
 
 
 def editable_positions(branch: Branch) -> Int64:
@@ -315,13 +315,13 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
         sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
     editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
-    groups = (sampled, editable) if editable else (sampled,)
-    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
+    columns = [np.concatenate([kept, *each]) for each in zip(*filter(None, (sampled, editable)), strict=True)]
     positions = np.concatenate(columns)
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = np.maximum(positions - shift, unseen)
+    numbers = np.arange(len(branches))
     row_at = np.full((len(branches), 1 + max(len(branch.tokens) for branch in branches)), KEPT_ROW)
-    row_at[np.arange(len(branches)).repeat(lengths), order] = np.arange(len(order))
+    row_at[numbers.repeat(lengths), order] = np.arange(len(order))
     return PackedRows(
         len(due.cached),
         due.commit,
@@ -333,7 +333,7 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
         sampled,
         len(kept),
         positions,
-        row_at[np.arange(len(branches)).repeat(list(map(len, columns))), predicting],
+        row_at[numbers.repeat(list(map(len, columns))), predicting],
         editable,
         cached=due.cached - unseen,
         is_final=due.is_final,
@@ -355,7 +355,7 @@ def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Con
 
 def _as_in_first_round(branch: Branch) -> Branch:
     """Return `branch` as if its active blocks had just been opened."""
-    blocks = (replace(block, rounds=0) if block.state is BlockState.ACTIVE else block for block in branch.blocks)
+    blocks = (block._replace(rounds=0) if block.state is BlockState.ACTIVE else block for block in branch.blocks)
     return replace(branch, blocks=tuple(blocks))
 
 
@@ -365,11 +365,11 @@ def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_f
     A position is predicted by a row of the round or by the kept row, which predicts position `kept_for` (None without a
     kept row). `unseen` is `Layout.unseen`. Without this check, a wrong row would cause wrong text without an error.
     """
-    needed, is_kept = packed.column_positions, packed.from_kept_row
+    needed, kept = packed.column_positions, packed.from_kept_row.nonzero()[0]
     found = packed.positions[packed.sampled_rows[packed.answers]] + unseen
     right: Bool = found == np.maximum(needed - prediction_shift, unseen)
-    right[is_kept] = needed[is_kept] == kept_for
-    if not right.all():
+    right[kept] = needed[kept] == kept_for
+    if np.count_nonzero(right) < len(right):
         raise RuntimeError(
             f"no row predicts the positions {np.unique(needed[~right])}, "
             "expected a computed or kept row for every sampled position (this is a bug in lopa, please report it)"

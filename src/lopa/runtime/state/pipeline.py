@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from lopa.runtime.contract import Bool
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import (
     Block,
@@ -33,7 +32,7 @@ def normalize_branch(branch: Branch, context: Context) -> Branch:
     """Return `branch` after tokens were written: read by its grammar and cut off behind its end of text."""
     if branch.grammar is not None and not branch.grammar.ended:
         branch = advance_grammar(branch, branch.grammar, context)
-    if not context.ends or not context.params.drop_after_eos:
+    if not branch.ended or not context.params.drop_after_eos:
         return branch
     if branch.memory is None:
         return without_rows_after_end(branch, context.ends)
@@ -49,7 +48,7 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     """
     opened = tuple(with_next_block(branch, context) for branch in branches)
     if not context.params.reference:
-        whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and _has_answer(branch))
+        whole = (number for number, branch in enumerate(opened) if not len(branch.masked) and _has_answer(branch))
         alone = next(whole, None)
         if alone is not None and context.params.edits:
             branches, opened = (branches[alone],), (opened[alone],)
@@ -65,24 +64,33 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
 
 def next_anchor(winner: Branch) -> Branch:
     """Return the anchor of the next round: the winner with its blocks' next states (section 6 K)."""
-    return replace(winner, blocks=_next_blocks(winner, winner.unmasked), lookahead=None)
+    blocks = after_slide(winner) if winner.layout.slides else after_round(winner)
+    return replace(winner, blocks=blocks, lookahead=None)
 
 
-def next_lookahead(winner: Branch, lookahead: Lookahead, context: Context) -> Branch:
-    """Return a lookahead branch of the next round: the winner with one more token (section 6 J)."""
-    tokens, unmasked, at = winner.tokens.copy(), winner.unmasked.copy(), lookahead.position
+def next_lookahead(anchor: Branch, lookahead: Lookahead, context: Context) -> Branch:
+    """Return a lookahead branch of the next round: its `anchor` with one more token (section 6 J).
+
+    A block that only the lookahead token completes stays active, so that all branches agree on the rows that are due.
+    """
+    tokens, unmasked, at = anchor.tokens.copy(), anchor.unmasked.copy(), lookahead.position
     tokens[at] = lookahead.token
     unmasked[at] = lookahead.token != context.mask_token
-    logprobs = winner.logprobs
+    logprobs = anchor.logprobs
     if logprobs is not None and lookahead.logprob is not None:
         logprobs = logprobs.copy()
         logprobs[at] = lookahead.logprob
+    blocks = anchor.blocks
+    if unmasked[at]:
+        blocks = tuple(
+            block._replace(masks=block.masks - 1) if block.start <= at < block.end else block for block in blocks
+        )
     return replace(
-        winner,
+        anchor,
         tokens=tokens,
         unmasked=unmasked,
-        blocks=_next_blocks(winner, unmasked),
-        ended=winner.ended or lookahead.token in context.ends,
+        blocks=blocks,
+        ended=anchor.ended or lookahead.token in context.ends,
         lookahead=lookahead,
         logprobs=logprobs,
     )
@@ -125,7 +133,7 @@ def with_finished_blocks_due(branch: Branch, context: Context) -> Branch:
     There is no other branch that has to agree on them. A sliding block advances.
     """
     blocks = tuple(
-        replace(block, state=BlockState.TO_CACHE) if block.state is BlockState.ACTIVE else block
+        block._replace(state=BlockState.TO_CACHE) if block.state is BlockState.ACTIVE else block
         for block in branch.blocks
     )
     return with_next_block(replace(branch, blocks=blocks), context)
@@ -168,7 +176,7 @@ def with_activated_blocks(blocks: Blocks, decoded_token_threshold: float) -> Blo
     return blocks[:1] + tuple(
         block
         if block.fully_activated or _progress(before) < decoded_token_threshold
-        else replace(block, fully_activated=True)
+        else block._replace(fully_activated=True)
         for before, block in pairwise(blocks)
     )
 
@@ -179,57 +187,39 @@ def _progress(block: Block) -> float:
     return (total - block.masks) / total if total else 1.0
 
 
-def _next_blocks(winner: Branch, unmasked: Bool) -> Blocks:
-    """Return the blocks of a branch derived from `winner`; `unmasked` [positions] marks its unmasked positions."""
-    if winner.layout.slides:
-        return after_slide(winner.blocks, unmasked, winner.unmasked)
-    may_finish = frozenset(
-        block.start
-        for block in winner.active
-        if winner.unmasked[block.start : block.end].all() and not block.is_unsettled
-    )
-    return after_round(winner.blocks, unmasked, may_finish)
+def after_round(winner: Branch) -> Blocks:
+    """Return the blocks of a round's winner after it (section 6 K): due blocks are cached, finished blocks become due.
 
-
-def after_round(blocks: Blocks, unmasked: Bool, may_finish: frozenset[int]) -> Blocks:
-    """Return the blocks after a round (section 6 K): due blocks are cached and finished blocks become due.
-
-    `unmasked` has the shape [positions]. `may_finish` holds the starts of the blocks that were unmasked before a
-    lookahead token was written. A block that only the lookahead token completed becomes due a round later. A block
-    behind an active one stays active.
+    A block behind an active one stays active.
     """
     result: list[Block] = []
+    edges = [block.start for block in winner.blocks] + [winner.blocks[-1].end]
+    masked_before = winner.masked.searchsorted(edges).tolist()
+    """Number of masked positions before each block's start, and before the last one's end."""
     behind_active = False
-    for block in blocks:
-        if block.state is BlockState.TO_CACHE:
-            result.append(replace(block, state=BlockState.IN_CACHE))
-        elif block.state is BlockState.IN_CACHE:
-            result.append(block)
-        else:
-            masks = int(np.count_nonzero(~unmasked[block.start : block.end]))
-            due = masks == 0 and block.start in may_finish and not behind_active
-            state = BlockState.TO_CACHE if due else BlockState.ACTIVE
-            result.append(replace(block, masks=masks, state=state, rounds=block.rounds + 1))
-            behind_active = behind_active or not due
+    for block, (first, end) in zip(winner.blocks, pairwise(masked_before), strict=True):
+        if block.state is BlockState.ACTIVE:
+            behind_active = behind_active or end > first or block.is_unsettled
+            state = BlockState.ACTIVE if behind_active else BlockState.TO_CACHE
+            block = block._replace(masks=end - first, state=state, rounds=block.rounds + 1)
+        elif block.state is BlockState.TO_CACHE:
+            block = block._replace(state=BlockState.IN_CACHE)
+        result.append(block)
     return tuple(result)
 
 
-def after_slide(blocks: Blocks, unmasked: Bool, shared: Bool) -> Blocks:
-    """Return the blocks after a round of a sliding block. Due positions are cached, and the leading unmasked run
-    becomes due.
-
-    `unmasked` [positions] marks the unmasked positions of the branch. `shared` [positions] marks the positions unmasked
-    on every branch, so that all agree on the due positions.
+def after_slide(winner: Branch) -> Blocks:
+    """Return the blocks after a round that `winner` won with its sliding block. Due positions are cached, and the
+    leading unmasked run becomes due.
     """
-    end = blocks[-1].end
-    start = next((block.start for block in blocks if block.state is BlockState.ACTIVE), end)
-    masked = np.flatnonzero(~shared[start:end])
-    run = start + int(masked[0]) if len(masked) else end
-    masks = int(np.count_nonzero(~unmasked[run:end]))
+    end = winner.blocks[-1].end
+    start = winner.active[0].start if winner.active else end
+    masked = winner.masked[slice(*winner.masked.searchsorted((start, end)))]
+    run = int(masked[0]) if len(masked) else end
     parts = (
         Block(0, start, masks=0, state=BlockState.IN_CACHE, fully_activated=True),
         Block(start, run, masks=0, state=BlockState.TO_CACHE, fully_activated=True),
-        Block(run, end, masks=masks, state=BlockState.ACTIVE, fully_activated=True),
+        Block(run, end, masks=len(masked), state=BlockState.ACTIVE, fully_activated=True),
     )
     return tuple(block for block in parts if block.end > block.start)
 

@@ -85,7 +85,7 @@ def lower_near_anchors(block: BlockView, params: DecodingParams) -> Float32:
     Near means at most LEAP_DISTANCE positions away.
     """
     usual = constant_inclusive(block, params)
-    anchors = block.positions[block.masked & (certainties(block, params) > usual)]
+    anchors = block.positions[block.masked & (certainties(block.candidates, params) > usual)]
     near = (np.abs(block.positions[:, None] - anchors) <= LEAP_DISTANCE).any(axis=1)
     return np.where(near, np.minimum(usual, _below(np.float32(LEAP_PROBABILITY))), usual)
 

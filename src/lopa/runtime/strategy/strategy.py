@@ -15,6 +15,7 @@ A step of a round goes through the stages in this order:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -167,8 +168,12 @@ def all_masked(block: BlockView, params: DecodingParams) -> Bool:  # noqa: ARG00
 
 def constant(block: BlockView, params: DecodingParams) -> Float32:
     """Return skip_threshold for all positions; with sliding blocks, minus entropy_threshold."""
-    limit = -params.entropy_threshold if params.slides else params.skip_threshold
-    return np.full(len(block.positions), limit, np.float32)
+    return np.full(len(block.positions), constant_limit(params))
+
+
+def constant_limit(params: DecodingParams) -> np.float32:
+    """Return the threshold of `constant`."""
+    return np.float32(-params.entropy_threshold if params.slides else params.skip_threshold)
 
 
 def by_confidence(block: BlockView, params: DecodingParams) -> Floats:  # noqa: ARG001
@@ -192,12 +197,16 @@ def no_limit(ranked: Int64, block: BlockView, params: DecodingParams) -> int:  #
 
 
 def share_of_step(block: BlockView, params: DecodingParams) -> int:
-    """Return the step's share of a block that is unmasked in block_steps equal steps (LLaDA, SDAR).
+    """Return the step's share of a block that is unmasked in block_steps equal steps (LLaDA, SDAR)."""
+    return share_after_rounds(block.rounds, params)
 
-    The first steps take the remainder, one position each.
+
+def share_after_rounds(rounds: int, params: DecodingParams) -> int:
+    """Return `share_of_step` for a block that was active in `rounds` rounds. The first ones take the remainder, one
+    position each.
     """
     each, more = divmod(params.block_size, params.block_steps)
-    return max(1, each + (block.rounds < more))
+    return max(1, each + (rounds < more))
 
 
 def most_confident(branch: BranchView, count: int, params: DecodingParams) -> Int64:  # noqa: ARG001
@@ -298,6 +307,14 @@ class Strategy:
     overwrites_unmasked: bool = True
     """True if the published loop overwrites unmasked positions when too few are masked (docs/concepts/decoding.md)."""
 
+    @cached_property
+    def takes_all_certain(self) -> bool:
+        """True if a step unmasks all positions above `constant_limit`, and ranks positions only in blocks with fewer of
+        them than `share_after_rounds`.
+        """
+        stages = self.eligible, self.threshold, self.cut, self.minimum
+        return stages == (all_masked, constant, no_limit, share_of_step)
+
     @property
     def unread(self) -> tuple[str, ...]:
         """Common options that have no effect with this strategy, because of its stages or its order of blocks."""
@@ -322,17 +339,20 @@ def unmasked_positions(block: BlockView, strategy: Strategy, params: DecodingPar
     with fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With
     unmask_first_masked the answer's first masked position is certain and ranks first.
     """
-    first = _first_masked(block, params)
-    ranks = np.where(first, np.inf, strategy.rank(block, params))
+    ranks = np.asarray(strategy.rank(block, params), np.float64)
     certain = (
         strategy.eligible(block, params)
         & block.masked
-        & (certainties(block, params) > strategy.threshold(block, params))
+        & (certainties(block.candidates, params) > strategy.threshold(block, params))
     )
-    ranked = _ranked(ranks, certain | first)
-    chosen = ranked[: max(strategy.cut(ranked, block, params), int(first.any()))]
+    first = block.masked.nonzero()[0][:1] if params.unmask_first_masked and block.leads else _NONE
+    if len(first):
+        ranks, certain[first] = ranks.copy(), True
+        ranks[first] = np.inf
+    ranked = _ranked(ranks, certain)
+    chosen = ranked[: max(strategy.cut(ranked, block, params), len(first))]
     minimum = strategy.minimum(block, params)
-    if len(chosen) < minimum and block.fully_activated and block.masked.any():
+    if len(chosen) < minimum and block.fully_activated and np.count_nonzero(block.masked):
         overwrites = params.overwrites_unmasked and strategy.overwrites_unmasked
         chosen = (_first_with_ties if overwrites else _best)(ranks, block.masked, minimum)
     result = np.zeros(len(block.positions), np.bool_)
@@ -340,21 +360,17 @@ def unmasked_positions(block: BlockView, strategy: Strategy, params: DecodingPar
     return result
 
 
-def certainties(block: BlockView, params: DecodingParams) -> Float32:
+def certainties(candidates: Candidates, params: DecodingParams) -> Float32:
     """Return the values that are compared with the threshold, [n]: probabilities, or confidences of sliding blocks."""
-    return block.candidates.confidences if params.slides else block.candidates.probabilities
+    return candidates.confidences if params.slides else candidates.probabilities
 
 
-def _first_masked(block: BlockView, params: DecodingParams) -> Bool:
-    first = np.zeros(len(block.positions), np.bool_)
-    if params.unmask_first_masked and block.leads:
-        first[np.flatnonzero(block.masked)[:1]] = True
-    return first
+_NONE = np.zeros(0, np.int64)
 
 
 def _ranked(ranks: Floats, among: Bool) -> Int64:
-    found = np.flatnonzero(among)
-    return found[np.argsort(-ranks[found], kind="stable")]
+    found = among.nonzero()[0]
+    return found[(-ranks[found]).argsort(kind="stable")]
 
 
 def _best(ranks: Floats, among: Bool, count: int) -> Int64:
