@@ -181,7 +181,7 @@ def scores_from_rows(
     confidences = tuple(
         float(judge(each, context.params)) if len(each.positions) else FINISHED_CONFIDENCE for each in views
     )
-    view = RoundView(packed.sampled, proposed, int(np.argmax(confidences)))
+    view = RoundView(packed.sampled, proposed, max(range(len(views)), key=confidences.__getitem__))
     edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
     return Scores(branches, packed, rows, view, confidences, step, edits)
 
@@ -338,20 +338,16 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool | None, 
     masked = ~branch.unmasked[positions]
     if allowed is not None:
         masked &= allowed
-    certain: Bool | None = None
-    if strategy.takes_all_certain and not params.unmask_first_masked:  # of all blocks at once, as they often suffice
-        certain = masked & (certainties(candidates, params) > constant_limit(params))
-    chosen = np.zeros(len(positions), np.bool_)
-    blocks = branch.active
-    spans = positions.searchsorted([open_span(branch, block, params) for block in blocks]).tolist() if blocks else ()
-    for block, span in zip(blocks, spans, strict=True):
-        own = slice(*span)
-        if certain is not None and (
-            not block.fully_activated
-            or np.count_nonzero(certain[own]) >= share_after_rounds(block.rounds, params)
-            or not np.count_nonzero(masked[own])
-        ):
-            chosen[own] = certain[own]
+    chosen, blocks = np.zeros(len(positions), np.bool_), branch.active
+    is_whole = all(params.sub_block >= block.end - block.start for block in blocks)
+    at_once = is_whole and strategy.takes_all_certain and not params.unmask_first_masked
+    if at_once:
+        chosen = masked & (certainties(candidates, params) > constant_limit(params))
+        blocks = tuple(block for block in blocks if block.fully_activated)  # only they have a minimum
+    for block in blocks:
+        own = slice(*positions.searchsorted(open_span(branch, block, params)))
+        count = np.count_nonzero(chosen[own])
+        if at_once and (count >= share_after_rounds(block.rounds, params) or not np.count_nonzero(masked[own])):
             continue
         view = BlockView(
             positions=positions[own],

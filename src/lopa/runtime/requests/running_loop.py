@@ -283,6 +283,6 @@ def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) 
             statistics.entropy[own],
             None if statistics.logits is None else statistics.logits[own],
         )
-        is_in_order = np.array_equal(packed.column_rows, packed.sampled_rows)
+        is_in_order = packed.column_rows.tobytes() == packed.sampled_rows.tobytes()
         found.append(results if is_in_order else results.take(packed.answers))  # logits are large
     return found

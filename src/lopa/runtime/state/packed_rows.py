@@ -25,7 +25,7 @@ rows as before, but the order of the sums changes, which may change the last bit
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -36,6 +36,8 @@ from lopa.runtime.state.branch import BlockState, Branch, open_span
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
 
+_MAX_KEPT_MASK = 512
+"""Most rows of a window whose mask is kept for later rounds."""
 KEPT_ROW = -1
 """Value in `PackedRows.column_rows` of the row that an earlier round computed last."""
 
@@ -267,8 +269,19 @@ def attention_mask(order: Int64, layout: Layout, params: DecodingParams) -> Bool
         return np.ones((len(order), len(order)), np.bool_)
     if params.attention == "causal":
         return np.tri(len(order), dtype=np.bool_)
-    number = layout.block_numbers(order).astype(np.int32)  # compared faster than int64
-    return number[:, None] >= number
+    numbers = layout.block_numbers(order)
+    if len(order) > _MAX_KEPT_MASK:
+        return numbers[:, None] >= numbers
+    return _mask_of_blocks((numbers - numbers[:1]).tobytes())
+
+
+@lru_cache(maxsize=64)
+def _mask_of_blocks(numbers: bytes) -> Bool:
+    """Return the mask [W, W] of rows whose blocks have these int64 `numbers`. Rounds have few different ones."""
+    own = np.frombuffer(numbers, np.int64)
+    mask: Bool = own[:, None] >= own
+    mask.flags.writeable = False  # requests share the kept array
+    return mask
 
 
 def sampled_positions(branch: Branch, params: DecodingParams) -> Int64:
@@ -368,7 +381,8 @@ def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_f
     needed, kept = packed.column_positions, packed.from_kept_row.nonzero()[0]
     found = packed.positions[packed.sampled_rows[packed.answers]] + unseen
     right: Bool = found == np.maximum(needed - prediction_shift, unseen)
-    right[kept] = needed[kept] == kept_for
+    if len(kept):
+        right[kept] = needed[kept] == kept_for
     if np.count_nonzero(right) < len(right):
         raise RuntimeError(
             f"no row predicts the positions {np.unique(needed[~right])}, "
