@@ -11,6 +11,7 @@ from transformers import MinPLogitsWarper
 from lopa.runtime.contract import Float32
 from lopa.runtime.decoding.candidates import draw_candidates, draw_tokens, filter_candidates, filter_vocabulary
 from lopa.runtime.options import DecodingParams
+from lopa.runtime.strategy.draws import uniform_at
 
 
 def params(**options: Any) -> DecodingParams:
@@ -104,6 +105,15 @@ def test_draws_have_their_distribution() -> None:
         # Adjacent steps and positions are independent.
         assert abs(np.mean(drawn[1:] == drawn[:-1]) - (p**2).sum()) < 0.02
         assert abs(np.mean(drawn[:, 1:] == drawn[:, :-1]) - (p**2).sum()) < 0.02
+
+
+@pytest.mark.parametrize("positions", [[], [0], [7], [5, 6, 9], [8003, 7999, 8000], [[3, 90], [4, 91]]])
+@pytest.mark.parametrize("width", [1, 8])
+def test_numbers_of_some_positions_equal_those_of_the_whole_table(positions: Any, width: int) -> None:
+    """The table of all positions is the definition, which other runtimes implement."""
+    table = np.random.Generator(np.random.Philox(key=5, counter=[0, 0, 3, 2])).random((8004, width))
+    at = np.array(positions, np.int64)
+    np.testing.assert_array_equal(uniform_at(at, width, seed=5, step=3, stream=2), table[at])
 
 
 def test_a_draw_is_the_same_with_any_batch_mates() -> None:

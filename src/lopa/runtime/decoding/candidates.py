@@ -16,6 +16,7 @@ from lopa.runtime.errors import FieldError
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.context import Context
 from lopa.runtime.strategy import Candidates
+from lopa.runtime.strategy.draws import uniform_at
 from lopa.runtime.strategy.strategy import confidences_by_distance
 
 
@@ -159,10 +160,8 @@ def log_softmax(logits: Float32) -> Float32:
 
 def draw_candidates(logprobs: Float32, params: DecodingParams, *, step: int, positions: Int64) -> Int64:
     """Return the drawn columns, [...], of `logprobs` [..., K] at `positions` [...]."""
-    table = np.random.Generator(np.random.Philox(key=params.seed, counter=[0, 0, step, 0])).random(
-        (int(positions.max(initial=0)) + 1, TOP_K)
-    )
-    columns: Int64 = np.argmax(logprobs + _gumbel(table[positions]), axis=-1)
+    uniform = uniform_at(positions, TOP_K, seed=params.seed, step=step, stream=0)
+    columns: Int64 = np.argmax(logprobs + _gumbel(uniform), axis=-1)
     return columns
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.options import DecodingParams
+from lopa.runtime.strategy.draws import uniform_at
 
 EPS = 1e-3
 _POSITIONS, _NOISE = 2, 3
@@ -80,9 +81,7 @@ def _steps_drawn(first: int, positions: Int64, params: DecodingParams) -> Int64:
 
 def _uniform(stream: int, number: int, positions: Int64, params: DecodingParams) -> Floats:
     """Return uniform numbers [n] that depend only on seed, stream, number and position."""
-    generator = np.random.Generator(np.random.Philox(key=params.seed, counter=[0, 0, number, stream]))
-    table: Floats = generator.random(int(positions.max(initial=-1)) + 1)
-    return table[positions]
+    return uniform_at(positions, 1, seed=params.seed, step=number, stream=stream)[..., 0]
 
 
 def _shares(params: DecodingParams) -> Float32:
