@@ -90,7 +90,7 @@ def statistics_problem(rows: RowStatistics, vocab_size: int) -> tuple[str, str] 
 
 
 def _are_finite(numbers: Float32) -> bool:
-    return np.count_nonzero(np.isfinite(numbers)) == numbers.size  # twice as fast as all()
+    return bool(np.count_nonzero(np.isfinite(numbers)) == numbers.size)  # twice as fast as all()
 
 
 def _are_logprobs(found: Float32) -> bool:

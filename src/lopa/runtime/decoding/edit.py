@@ -1,7 +1,6 @@
 """Stage 6 on a branch: unmasked tokens that a step replaces, and when a block needs no more edits (LLaDA2.1)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +29,7 @@ def _edited(outcome: RoundOutcome, proposals: Proposals, context: Context) -> Ro
         rows = scores.rows[scores.packed.editable_columns(number)]
         candidates = candidates_from_rows(rows, editable, context, step=proposals.step)
     after, edited = edit_branch(proposals.branch, outcome.branch, editable, candidates, context)
-    return replace(outcome, branch=normalize_branch(after, context) if len(edited) else after, edited=edited)
+    return outcome._replace(branch=normalize_branch(after, context) if len(edited) else after, edited=edited)
 
 
 def edit_branch(
@@ -54,7 +53,7 @@ def edit_branch(
     if len(edited):
         read = with_tokens(read, edited.positions, edited.tokens, found.logprobs, context)
     blocks = tuple(_edited_block(block, before, edited, context) for block in read.blocks)
-    return replace(read, blocks=blocks), edited
+    return read.changed(blocks=blocks), edited
 
 
 def _chosen(branch: Branch, editable: Int64, candidates: Candidates, context: Context) -> Bool:
@@ -112,7 +111,7 @@ def _allowed_edits(
             kept[position], read, result[place] = token, after, True
     if kept:
         read = read.with_rejected(grammar.remasked - read.remasked)
-    return result, replace(branch, grammar=read, final_grammar=start)
+    return result, branch.changed(grammar=read, final_grammar=start)
 
 
 def _final_grammar(branch: Branch) -> BranchGrammar:

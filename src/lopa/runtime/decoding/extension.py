@@ -1,7 +1,7 @@
 """Extensions of the decoding loop: what a request has in addition to LoPA, asked at five points."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from lopa.runtime.contract.row_statistics import RowStatistics
@@ -67,6 +67,6 @@ def constraint(grammar: BranchGrammar) -> Extension:
 
     def start(context: Context, branches: tuple[Branch, ...]) -> Start:
         final = grammar if context.params.edits else None
-        return context, (*branches[:-1], replace(branches[-1], grammar=grammar, final_grammar=final))
+        return context, (*branches[:-1], branches[-1].changed(grammar=grammar, final_grammar=final))
 
     return Extension(start=start)

@@ -92,7 +92,7 @@ class GrowingHoles(HoleFilling):
         self._expansions, self._lengths = expansions, (holes.resized(sizes, context.mask_token),)
         new = np.cumsum(copies) - copies
         places = {int(old): int(new[old]) for old in np.flatnonzero((copies == 1) & ~masked)}
-        return replace(outcome, branch=branch, places=places)
+        return outcome._replace(branch=branch, places=places)
 
     def answer(self, loop: LoopState, answer: AnswerState, end: RoundEnd | None) -> AnswerState:
         """Return the answer of the holes; it ends early if the model ended every hole before its maximum."""
@@ -153,4 +153,4 @@ def _resized(branch: Branch, copies: Int64, masked: Bool, context: Context) -> B
         logprobs = np.where(unmasked, branch.logprobs[source], np.float32(np.nan))
     masks = int(np.count_nonzero(~unmasked[branch.blocks[-1].start : layout.end]))
     blocks = (*branch.blocks[:-1], branch.blocks[-1]._replace(end=layout.end, masks=masks))
-    return replace(branch, tokens=tokens, unmasked=unmasked, blocks=blocks, layout=layout, logprobs=logprobs)
+    return branch.changed(tokens=tokens, unmasked=unmasked, blocks=blocks, layout=layout, logprobs=logprobs)

@@ -27,7 +27,7 @@ def _remasked(outcome: RoundOutcome, proposals: Proposals, context: Context) -> 
         written = np.append(written, before.lookahead.position)
     probabilities = remaskable_probabilities(scores.packed, scores.rows, scores.branches[-1])
     branch, remasked = remask_branch(outcome.branch, written, scores.packed.remaskable, probabilities, context)
-    return replace(outcome, branch=branch, remasked=remasked)
+    return outcome._replace(branch=branch, remasked=remasked)
 
 
 def with_finished_text(loop: LoopState, answer: AnswerState, _: RoundEnd | None) -> AnswerState:
@@ -88,7 +88,7 @@ def remask_branch(
             block = block._replace(accepted=accepted)
         blocks.append(block)
     positions = np.concatenate([np.empty(0, np.int64), *found])
-    after = replace(winner, blocks=tuple(blocks), remasked=winner.remasked + len(positions))
+    after = winner.changed(blocks=tuple(blocks), remasked=winner.remasked + len(positions))
     return with_remasked(after, positions, context), positions
 
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,8 +32,7 @@ FINISHED_CONFIDENCE = 1.0
 """Confidence of a branch without masked positions. It exceeds every other confidence of the built-in strategies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(NamedTuple):
     """The scores of a round's branches, the anchor last."""
 
     branches: tuple[Branch, ...]
@@ -48,12 +47,11 @@ class Scores:
     """Number of the strategy's step, which seeds draws."""
     edit_candidates: tuple[Candidates, ...] = ()
     """Candidates of each branch at its editable positions; empty if the decode does not edit."""
-    moment: float = field(default_factory=time.perf_counter)
-    """Time at which the branches were scored."""
+    moment: float = math.nan
+    """Time at which the branches were scored, on time.perf_counter's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposals:
+class Proposals(NamedTuple):
     """The proposals of a forward for one branch."""
 
     branch: Branch
@@ -106,12 +104,11 @@ class EditedTokens:
         return len(self.positions)
 
 
-NO_EDITS = EditedTokens()
+NO_POSITIONS, NO_EDITS = np.empty(0, np.int64), EditedTokens()
 Tokens = TypeVar("Tokens", UnmaskedTokens, EditedTokens)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
+class RoundOutcome(NamedTuple):
     """The result of a round for a branch, if it wins."""
 
     branch: Branch
@@ -121,7 +118,7 @@ class RoundOutcome:
     """[n]: positions that may get the next round's lookahead tokens, ascending."""
     proposed: Candidates
     """[n]: candidates at `left`."""
-    remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    remasked: Int64 = NO_POSITIONS
     edited: EditedTokens = NO_EDITS
     places: Mapping[int, int] | None = None
     """New position of every position that is still there, if holes changed their lengths; otherwise None."""
@@ -131,8 +128,7 @@ AfterUnmasking = Callable[[RoundOutcome, Proposals, Context], RoundOutcome]
 """Function that changes the outcome of a step after it has unmasked some of the proposals."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundEnd:
+class RoundEnd(NamedTuple):
     """The result of a round: one step of the strategy, or several with exact speculative decoding."""
 
     scores: Scores
@@ -148,7 +144,7 @@ class RoundEnd:
     """Tokens that each step unmasked."""
     edited: tuple[EditedTokens, ...]
     """Tokens that each step edited."""
-    remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    remasked: Int64 = NO_POSITIONS
     lookaheads: tuple[Lookahead, ...] = ()
     """Lookahead tokens of the next round, including those of branches that are dropped because another is finished."""
     places: Mapping[int, int] | None = None
@@ -183,7 +179,7 @@ def scores_from_rows(
     )
     view = RoundView(packed.sampled, proposed, max(range(len(views)), key=confidences.__getitem__))
     edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
-    return Scores(branches, packed, rows, view, confidences, step, edits)
+    return Scores(branches, packed, rows, view, confidences, step, edits, time.perf_counter())
 
 
 def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> BranchView:
@@ -207,7 +203,7 @@ def unmask(scores: Scores, number: int, context: Context, after: Sequence[AfterU
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
     left = may.nonzero()[0]
-    return replace(outcome, left=positions[left], proposed=proposed[left])
+    return outcome._replace(left=positions[left], proposed=proposed[left])
 
 
 def _first_rows(scores: Scores, number: int, state: Branch) -> RowStatistics | None:
@@ -264,7 +260,7 @@ def strategy_step(
     positions, rows = packed.sampled[number][left], scores.rows[packed.sampled_columns(number)][left]
     if strategy.rescore is not identity:
         rows, memory = strategy.rescore(rows, positions, state.memory, context.params)
-        state = replace(state, memory=memory)
+        state = state.changed(memory=memory)
     if strategy.rescore is identity and (step == scores.step or not context.params.temperature):
         candidates = scores.view.candidates[number][left]
     else:
@@ -297,7 +293,7 @@ def _rescore(
         own = packed.sampled_columns(number)
         rescored, memory = rescore(rows[own], positions, branch.memory, context.params)
         put_rows(result, own, rescored)
-        after.append(replace(branch, memory=memory))
+        after.append(branch.changed(memory=memory))
     return tuple(after), result
 
 

@@ -7,7 +7,6 @@ strategy's next state equals a draft, the round continues from there without ano
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -46,7 +45,7 @@ def _speculative_round(loop: LoopState, packed: PackedRows, rows: RowStatistics)
     end = verify(scores, rows, steps, context, loop.after_unmasking)
     if any(map(len, packed.sampled)) or hands_over(branches[-1]):
         steps += len(end.states)
-    return replace(end, branches=(*drafts(end, steps, context, loop.after_unmasking), *end.branches))
+    return end._replace(branches=(*drafts(end, steps, context, loop.after_unmasking), *end.branches))
 
 
 def verify(

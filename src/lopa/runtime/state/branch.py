@@ -3,10 +3,10 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -140,6 +140,20 @@ class Branch:
     final_grammar: BranchGrammar | None = None
     """Grammar state behind finished blocks, from which text with edited tokens is read; None without either."""
 
+    def changed(self, **changes: Any) -> Self:
+        """Return this branch with `changes` of its fields.
+
+        A round does this several times for every branch. Unlike dataclasses.replace it keeps the values below whose
+        field stays, and takes a third of the time.
+        """
+        values = {**vars(self), **changes}
+        for name, field in (("masked", "unmasked"), ("active", "blocks"), ("due", "blocks")):
+            if field in changes:
+                values.pop(name, None)
+        branch = object.__new__(type(self))
+        vars(branch).update(values)
+        return branch
+
     @cached_property
     def masked(self) -> Int64:
         """Masked positions, ascending."""
@@ -189,8 +203,7 @@ def with_tokens(branch: Branch, positions: Int64, tokens: Int64, logprobs: Float
     written, unmasked = branch.tokens.copy(), branch.unmasked.copy()
     written[positions] = tokens
     unmasked[positions] = tokens != context.mask_token
-    return replace(
-        branch,
+    return branch.changed(
         tokens=written,
         unmasked=unmasked,
         ended=has_end(written, unmasked, branch.layout, context.ends),
@@ -202,7 +215,7 @@ def with_forced_tokens(branch: Branch, forced: dict[int, int], context: Context)
     """Return `branch` with tokens, by position, that no forward proposed."""
     positions, tokens = np.array(list(forced)), np.array(list(forced.values()))
     written = with_tokens(branch, positions, tokens, np.full(len(forced), np.nan, np.float32), context)
-    return replace(written, blocks=with_counted_masks(branch.blocks, written.unmasked))
+    return written.changed(blocks=with_counted_masks(branch.blocks, written.unmasked))
 
 
 def with_first_of_next_block(branch: Branch, token: Int64, logprob: Float32 | None, context: Context) -> Branch:
@@ -226,8 +239,7 @@ def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
         return branch
     tokens, unmasked, layout = branch.tokens.copy(), branch.unmasked.copy(), branch.layout
     tokens[positions], unmasked[positions] = context.mask_token, False
-    branch = replace(
-        branch,
+    branch = branch.changed(
         tokens=tokens,
         unmasked=unmasked,
         ended=has_end(tokens, unmasked, layout, context.ends),
@@ -236,11 +248,11 @@ def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
     last = branch.blocks[-1]
     if not branch.ended and last.state is BlockState.ACTIVE:
         end = layout.end_of_block(last.start)
-        branch = replace(branch, blocks=with_longer_block(branch.blocks, end - last.end))
+        branch = branch.changed(blocks=with_longer_block(branch.blocks, end - last.end))
         # Given text may follow the holes.
         more = 0 if layout.holes else (layout.end if layout.whole else end) - len(tokens)
         branch = with_masks(branch, more, context)
-    return replace(branch, blocks=with_counted_masks(branch.blocks, branch.unmasked))
+    return branch.changed(blocks=with_counted_masks(branch.blocks, branch.unmasked))
 
 
 def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
@@ -253,8 +265,7 @@ def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     if not has_end(branch.tokens, branch.unmasked, branch.layout, ends):
         return branch
     end = prompt + int(np.argmax(is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:])) + 1
-    return replace(
-        branch,
+    return branch.changed(
         tokens=branch.tokens[:end],
         unmasked=branch.unmasked[:end],
         logprobs=None if branch.logprobs is None else branch.logprobs[:end],
@@ -309,8 +320,7 @@ def with_longer_block(blocks: Blocks, more: int) -> Blocks:
 def with_masks(branch: Branch, more: int, context: Context) -> Branch:
     """Return `branch` with `more` masked positions behind its tokens."""
     logprobs = branch.logprobs
-    return replace(
-        branch,
+    return branch.changed(
         tokens=np.concatenate([branch.tokens, np.full(more, context.mask_token, np.int64)]),
         unmasked=np.concatenate([branch.unmasked, np.zeros(more, np.bool_)]),
         logprobs=None if logprobs is None else np.concatenate([logprobs, np.full(more, np.nan, np.float32)]),

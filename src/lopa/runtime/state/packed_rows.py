@@ -369,7 +369,7 @@ def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Con
 def _as_in_first_round(branch: Branch) -> Branch:
     """Return `branch` as if its active blocks had just been opened."""
     blocks = (block._replace(rounds=0) if block.state is BlockState.ACTIVE else block for block in branch.blocks)
-    return replace(branch, blocks=tuple(blocks))
+    return branch.changed(blocks=tuple(blocks))
 
 
 def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_for: int | None) -> None:

@@ -5,7 +5,6 @@ Between rounds `normalize_branch` and `branches_of_round` normalize every branch
 (docs/how-to/structured-output.md), nothing follows its end of text, and its next block is open.
 """
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -65,7 +64,7 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
 def next_anchor(winner: Branch) -> Branch:
     """Return the anchor of the next round: the winner with its blocks' next states (section 6 K)."""
     blocks = after_slide(winner) if winner.layout.slides else after_round(winner)
-    return replace(winner, blocks=blocks, lookahead=None)
+    return winner.changed(blocks=blocks, lookahead=None)
 
 
 def next_lookahead(anchor: Branch, lookahead: Lookahead, context: Context) -> Branch:
@@ -85,8 +84,7 @@ def next_lookahead(anchor: Branch, lookahead: Lookahead, context: Context) -> Br
         blocks = tuple(
             block._replace(masks=block.masks - 1) if block.start <= at < block.end else block for block in blocks
         )
-    return replace(
-        anchor,
+    return anchor.changed(
         tokens=tokens,
         unmasked=unmasked,
         blocks=blocks,
@@ -105,7 +103,7 @@ def with_next_block(branch: Branch, context: Context) -> Branch:
     if size:
         branch = _with_open_positions(branch, size, context)
     blocks = with_activated_blocks(branch.blocks, context.params.decoded_token_threshold)
-    return branch if blocks is branch.blocks else replace(branch, blocks=blocks)
+    return branch if blocks is branch.blocks else branch.changed(blocks=blocks)
 
 
 def next_block_size(branch: Branch, progress: float, params: DecodingParams) -> int:
@@ -136,7 +134,7 @@ def with_finished_blocks_due(branch: Branch, context: Context) -> Branch:
         block._replace(state=BlockState.TO_CACHE) if block.state is BlockState.ACTIVE else block
         for block in branch.blocks
     )
-    return with_next_block(replace(branch, blocks=blocks), context)
+    return with_next_block(branch.changed(blocks=blocks), context)
 
 
 def hands_over(branch: Branch) -> bool:
@@ -159,7 +157,7 @@ def _with_open_positions(branch: Branch, size: int, context: Context) -> Branch:
     else:
         masks = size - int(np.count_nonzero(branch.unmasked[start : start + size]))
         blocks = with_new_block(branch.blocks, size, masks)
-    return replace(branch, blocks=blocks)
+    return branch.changed(blocks=blocks)
 
 
 def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Blocks:
@@ -254,7 +252,7 @@ def advance_grammar(branch: Branch, grammar: BranchGrammar, context: Context) ->
         branch = with_remasked(branch, np.array(rejected), context)
     if forced:
         branch = with_forced_tokens(branch, forced, context)
-    return replace(branch, grammar=grammar.with_rejected(len(rejected)))
+    return branch.changed(grammar=grammar.with_rejected(len(rejected)))
 
 
 def first_masked(branch: Branch, grammar: BranchGrammar) -> int:
