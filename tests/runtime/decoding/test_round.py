@@ -108,7 +108,7 @@ def outcome_with(branch: Branch, positions: list[int], tokens: list[int], confid
     candidates = Candidates(np.array(tokens, np.int64), np.full(len(places), 0.5, np.float32), scores)
     nothing = unmask(scores_of(branch, np.empty(0, np.int64), candidates[:0]), 0, reference_context())
     assert not len(nothing.unmasked)
-    return replace(nothing, left=places, proposed=candidates)
+    return nothing._replace(left=places, proposed=candidates)
 
 
 @given(

@@ -175,7 +175,7 @@ def scores_from_rows(
     views = [_branch_view(*each) for each in zip(branches, packed.sampled, proposed, strict=True)]
     judge = context.strategy.branch_confidence
     confidences = tuple(
-        float(judge(each, context.params)) if len(each.positions) else FINISHED_CONFIDENCE for each in views
+        [float(judge(each, context.params)) if len(each.positions) else FINISHED_CONFIDENCE for each in views]
     )
     view = RoundView(packed.sampled, proposed, max(range(len(views)), key=confidences.__getitem__))
     edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
@@ -183,7 +183,7 @@ def scores_from_rows(
 
 
 def _branch_view(branch: Branch, positions: Int64, candidates: Candidates) -> BranchView:
-    blocks = tuple((block.start, block.end) for block in branch.active)
+    blocks = tuple([(block.start, block.end) for block in branch.active])
     lookahead = None if branch.lookahead is None else branch.lookahead.confidence
     return BranchView(positions, candidates, blocks, lookahead, branch.memory)
 
@@ -335,15 +335,16 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool | None, 
     if allowed is not None:
         masked &= allowed
     chosen, blocks = np.zeros(len(positions), np.bool_), branch.active
-    is_whole = all(params.sub_block >= block.end - block.start for block in blocks)
+    is_whole = params.sub_block >= max([block.end - block.start for block in blocks], default=0)
     at_once = is_whole and strategy.takes_all_certain and not params.unmask_first_masked
     if at_once:
         chosen = masked & (certainties(candidates, params) > constant_limit(params))
-        blocks = tuple(block for block in blocks if block.fully_activated)  # only they have a minimum
     for block in blocks:
+        if at_once and not block.fully_activated:
+            continue  # it has no minimum
         own = slice(*positions.searchsorted(open_span(branch, block, params)))
-        count = np.count_nonzero(chosen[own])
-        if at_once and (count >= share_after_rounds(block.rounds, params) or not np.count_nonzero(masked[own])):
+        minimum = share_after_rounds(block.rounds, params)
+        if at_once and (np.count_nonzero(chosen[own]) >= minimum or not np.count_nonzero(masked[own])):
             continue
         view = BlockView(
             positions=positions[own],

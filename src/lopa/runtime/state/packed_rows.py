@@ -29,6 +29,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.options import DecodingParams
@@ -135,7 +136,7 @@ class PackedRows:
     @cached_property
     def answers(self) -> Int64:
         """Index of each column's row [C] in `sampled_rows`; any index for the kept row."""
-        return np.searchsorted(self.sampled_rows, self.column_rows)
+        return self.sampled_rows.searchsorted(self.column_rows)
 
     def window_of(self, branch: int) -> int:
         """Return the window with the rows of `branch`."""
@@ -266,21 +267,25 @@ def _split_range(first: int, end: int, inner: int, inner_end: int) -> tuple[Int6
 def attention_mask(order: Int64, layout: Layout, params: DecodingParams) -> Bool:
     """Return which row attends to which, [W, W], for rows at the positions `order`."""
     if params.attention == "full":
-        return np.ones((len(order), len(order)), np.bool_)
-    if params.attention == "causal":
-        return np.tri(len(order), dtype=np.bool_)
-    numbers = layout.block_numbers(order)
-    if len(order) > _MAX_KEPT_MASK:
-        return numbers[:, None] >= numbers
-    return _mask_of_blocks((numbers - numbers[:1]).tobytes())
+        numbers = np.zeros(len(order), np.int32)
+    elif params.attention == "causal":
+        numbers = np.arange(len(order), dtype=np.int32)
+    else:
+        numbers = layout.block_numbers(order).astype(np.int32)
+        numbers -= numbers[:1]
+    return _mask_of_numbers(numbers) if len(order) > _MAX_KEPT_MASK else _kept_mask(numbers.tobytes())
 
 
 @lru_cache(maxsize=64)
-def _mask_of_blocks(numbers: bytes) -> Bool:
-    """Return the mask [W, W] of rows whose blocks have these int64 `numbers`. Rounds have few different ones."""
-    own = np.frombuffer(numbers, np.int64)
-    mask: Bool = own[:, None] >= own
-    mask.flags.writeable = False  # requests share the kept array
+def _kept_mask(numbers: bytes) -> Bool:
+    """Return `_mask_of_numbers` of int32 `numbers` [W]. Rounds have few different ones, and share the mask."""
+    return _mask_of_numbers(np.frombuffer(numbers, np.int32))
+
+
+def _mask_of_numbers(numbers: npt.NDArray[np.int32]) -> Bool:
+    """Return a mask with which rows attend to those of their own block and earlier ones, [W, W], by block `numbers`."""
+    mask: Bool = numbers[:, None] >= numbers
+    mask.flags.writeable = False
     return mask
 
 
@@ -320,9 +325,9 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
         every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], params))
     due, unseen = every[-1], anchor.layout.unseen
     order = np.concatenate([each.order for each in every])
-    lengths = tuple(len(each.order) for each in every)
+    lengths = tuple([len(each.order) for each in every])
 
-    sampled = tuple(sampled_positions(branch, params) for branch in branches)
+    sampled = tuple([sampled_positions(branch, params) for branch in branches])
     if due.is_partial:
         pairs = zip(sampled, every, strict=True)
         sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
@@ -333,7 +338,7 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = np.maximum(positions - shift, unseen)
     numbers = np.arange(len(branches))
-    row_at = np.full((len(branches), 1 + max(len(branch.tokens) for branch in branches)), KEPT_ROW)
+    row_at = np.full((len(branches), 1 + max([len(branch.tokens) for branch in branches])), KEPT_ROW)
     row_at[numbers.repeat(lengths), order] = np.arange(len(order))
     return PackedRows(
         len(due.cached),

@@ -5,8 +5,6 @@ Between rounds `normalize_branch` and `branches_of_round` normalize every branch
 (docs/how-to/structured-output.md), nothing follows its end of text, and its next block is open.
 """
 
-from itertools import pairwise
-
 import numpy as np
 
 from lopa.runtime.options import DecodingParams
@@ -45,7 +43,7 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     Outside reference mode a branch with nothing masked continues alone, since it would win the round and unmask
     nothing. If it may still be edited, its blocks stay active. A grammar also reads into a newly opened block.
     """
-    opened = tuple(with_next_block(branch, context) for branch in branches)
+    opened = tuple([with_next_block(branch, context) for branch in branches])
     if not context.params.reference:
         whole = (number for number, branch in enumerate(opened) if not len(branch.masked) and _has_answer(branch))
         alone = next(whole, None)
@@ -81,9 +79,9 @@ def next_lookahead(anchor: Branch, lookahead: Lookahead, context: Context) -> Br
         logprobs[at] = lookahead.logprob
     blocks = anchor.blocks
     if unmasked[at]:
-        blocks = tuple(
-            block._replace(masks=block.masks - 1) if block.start <= at < block.end else block for block in blocks
-        )
+        (number,) = [number for number, block in enumerate(blocks) if block.start <= at < block.end]
+        shorter = blocks[number]._replace(masks=blocks[number].masks - 1)
+        blocks = (*blocks[:number], shorter, *blocks[number + 1 :])
     return anchor.changed(
         tokens=tokens,
         unmasked=unmasked,
@@ -103,7 +101,7 @@ def with_next_block(branch: Branch, context: Context) -> Branch:
     if size:
         branch = _with_open_positions(branch, size, context)
     blocks = with_activated_blocks(branch.blocks, context.params.decoded_token_threshold)
-    return branch if blocks is branch.blocks else branch.changed(blocks=blocks)
+    return branch if blocks == branch.blocks else branch.changed(blocks=blocks)
 
 
 def next_block_size(branch: Branch, progress: float, params: DecodingParams) -> int:
@@ -169,14 +167,11 @@ def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Block
 
 def with_activated_blocks(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
     """Return `blocks` with each block fully activated whose predecessor has reached the threshold."""
-    if all(block.fully_activated for block in blocks):
-        return blocks
-    return blocks[:1] + tuple(
-        block
-        if block.fully_activated or _progress(before) < decoded_token_threshold
-        else block._replace(fully_activated=True)
-        for before, block in pairwise(blocks)
-    )
+    result = list(blocks)
+    for number, block in enumerate(blocks):
+        if number and not block.fully_activated and _progress(blocks[number - 1]) >= decoded_token_threshold:
+            result[number] = block._replace(fully_activated=True)
+    return tuple(result)
 
 
 def _progress(block: Block) -> float:
@@ -195,11 +190,12 @@ def after_round(winner: Branch) -> Blocks:
     masked_before = winner.masked.searchsorted(edges).tolist()
     """Number of masked positions before each block's start, and before the last one's end."""
     behind_active = False
-    for block, (first, end) in zip(winner.blocks, pairwise(masked_before), strict=True):
+    for number, block in enumerate(winner.blocks):
         if block.state is BlockState.ACTIVE:
-            behind_active = behind_active or end > first or block.is_unsettled
+            masks = masked_before[number + 1] - masked_before[number]
+            behind_active = behind_active or masks > 0 or block.is_unsettled
             state = BlockState.ACTIVE if behind_active else BlockState.TO_CACHE
-            block = block._replace(masks=end - first, state=state, rounds=block.rounds + 1)
+            block = block.after_round(masks, state)
         elif block.state is BlockState.TO_CACHE:
             block = block._replace(state=BlockState.IN_CACHE)
         result.append(block)
