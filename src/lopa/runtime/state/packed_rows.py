@@ -186,7 +186,13 @@ def _rows_with_block_cache(branch: Branch, anchor: Branch, _: DecodingParams) ->
     due = anchor.due
     start = (due or anchor.active)[0].start
     commit = due[-1].end - start if due else 0
-    return BranchRows(np.arange(branch.layout.unseen, start), np.arange(start, len(branch.tokens)), commit)
+    return _adjacent_rows(branch.layout.unseen, start, len(branch.tokens), commit)
+
+
+@lru_cache(maxsize=64)
+def _adjacent_rows(first: int, start: int, end: int, commit: int) -> BranchRows:
+    """Return the rows from `start` to `end`, with those from `first` on cached. Many rounds and requests share them."""
+    return BranchRows(np.arange(first, start), np.arange(start, end), commit)
 
 
 def _rows_of_sliding_block(branch: Branch, anchor: Branch, params: DecodingParams) -> BranchRows:
