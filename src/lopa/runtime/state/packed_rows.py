@@ -339,7 +339,8 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
         sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
     editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
-    columns = [np.concatenate([kept, *each]) for each in zip(*filter(None, (sampled, editable)), strict=True)]
+    groups = (sampled, editable) if editable else (sampled,)
+    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
     positions = np.concatenate(columns)
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = np.maximum(positions - shift, unseen)
