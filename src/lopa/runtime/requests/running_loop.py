@@ -263,7 +263,7 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
     return PackedBatch(
         requests=tuple(requests),
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
-        slots=np.repeat(np.arange(len(rows)), [len(each.lengths) for each in rows]),
+        slots=np.arange(len(rows)).repeat([len(each.lengths) for each in rows]),
         lengths=np.array([length for each in rows for length in each.lengths]),
         input_ids=np.concatenate([each.input_ids for each in rows]),
         position_ids=np.concatenate([each.positions for each in rows]),

@@ -152,9 +152,11 @@ class Branch:
         field stays, and takes a third of the time.
         """
         values = {**vars(self), **changes}
-        for name, field in (("masked", "unmasked"), ("active", "blocks"), ("due", "blocks")):
-            if field in changes:
-                values.pop(name, None)
+        if "unmasked" in changes:
+            values.pop("masked", None)
+        if "blocks" in changes:
+            values.pop("active", None)
+            values.pop("due", None)
         branch = object.__new__(type(self))
         vars(branch).update(values)
         return branch
@@ -371,7 +373,7 @@ def masked_among(branch: Branch, positions: Int64) -> Bool:
 
 def _flags_at(flags: Bool, positions: Int64) -> Bool:
     result = np.zeros(len(positions), np.bool_)
-    inside = np.searchsorted(positions, len(flags))
+    inside = positions.searchsorted(len(flags))
     result[:inside] = flags[positions[:inside]]
     return result
 

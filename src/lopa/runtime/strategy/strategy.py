@@ -211,7 +211,7 @@ def share_after_rounds(rounds: int, params: DecodingParams) -> int:
 
 def most_confident(branch: BranchView, count: int, params: DecodingParams) -> Int64:  # noqa: ARG001
     """Return the most confident positions, ties by position (LoPA)."""
-    return np.argsort(-branch.candidates.confidences, kind="stable")[:count]
+    return (-branch.candidates.confidences).argsort(kind="stable")[:count]
 
 
 # The record of a strategy
