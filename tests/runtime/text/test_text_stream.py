@@ -86,6 +86,17 @@ def test_tokens_that_split_characters(mixed: Tokenizer, ids: list[int], cuts: li
     assert given_out + stream.finish() == mark_whole
 
 
+def test_pieces_of_a_tokenizer_whose_text_depends_on_tokens_next_to_each_other() -> None:
+    """The bytes of Llama's tokenizer become text together, so a broken character also spoils the letter before it."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<0x41>": 0, "<0xFF>": 1, "b": 2}, unk_token="b"))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = Tokenizer(backend, {}, None, source="bytes")
+    one_by_one = TextStream(tokenizer)
+    text = "".join(one_by_one.push([each]) for each in (0, 1, 2))
+    assert text == "A\ufffdb" != tokenizer.decode([0, 1, 2])
+    assert TextStream(tokenizer).push([0, 1, 2]) == text
+
+
 @given(text=FEW, stops=STOPS, cuts=CUTS)
 @example(text="abab€", stops=["abab€", "ba"], cuts=[])
 @example(text="aab", stops=["ab", "b"], cuts=[])
