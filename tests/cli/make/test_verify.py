@@ -17,6 +17,8 @@ import pytest
 from tests.cli.command import outcome, without
 from tests.python_path import python_path
 
+from lopa.export.verify.differences import Difference, OutputError
+from lopa.export.verify.session_check import Report
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
@@ -205,3 +207,14 @@ def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str
     else:
         assert "cpu agrees with the references in 36 cases" in result.stdout
         assert "The weights were not compared with a checkpoint" in result.stdout
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_the_graph_on_cuda_is_named(ok: bool, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = OutputError("numpy", "entropy", Difference(1.0, 1.0, 1.0, 1.0), 2.0 if ok else 0.5)
+    monkeypatch.setattr("lopa.cli.make.verify.report_from_bundle", lambda *_, **__: Report(1, (error,)))
+    monkeypatch.setattr("lopa.runtime.cuda.cuda_operators.loaded_library", lambda number: f"GPU {number} is too old")
+    code, output, errors = verify(tiny_bundle, "--device", "cuda:1:tf32")
+    assert code == (0 if ok else 1)
+    assert "\ncuda:1:tf32 ran model.onnx, without this project's operators: GPU 1 is too old\n" in output
+    assert ("verify with LOPA_CUDA_KERNELS=off" in errors) is not ok

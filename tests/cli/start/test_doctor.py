@@ -6,14 +6,19 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnxruntime.capi.build_and_package_info import __version__, package_name
 from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
-from lopa.runtime.cuda import cuda_calls
+from lopa.runtime.cuda import cuda_calls, cuda_operators
+from lopa.runtime.cuda.driver import CudaDevice, cuda_device
+from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive
+from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import installed_version, pip_install
 from lopa.runtime.tensorrt.tensorrt_library import RTX
 
@@ -35,7 +40,8 @@ def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Simulate an environment with these distributions and no others."""
     monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
     monkeypatch.setattr(doctor, "_program", lambda _: None)
-    monkeypatch.setattr(cuda_calls, "NVIDIA_DRIVER", Path("/none"))
+    monkeypatch.setattr(cuda_calls, "has_driver", lambda: False)
+    monkeypatch.setattr(cuda_operators, "cuda_device", partial(cuda_device, library="none.so"))
     for library in ("openvino", *RTX.modules):  # other tests import them
         monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
@@ -84,11 +90,41 @@ def test_an_installation_lists_only_complete_features(
     assert [line.split(":")[0] for line in missing] == (["decode (runtime)"] if "not even" in uses else [])
 
 
-def test_a_gpu_that_onnx_runtime_cannot_use_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_gpu_that_onnx_runtime_cannot_use_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver is installed, so that the line is shown without --all too."""
     only_installed(monkeypatch, *RUNTIME)
-    monkeypatch.setattr(cuda_calls, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(cuda_calls, "has_driver", lambda: True)
     assert "cuda:N: no CUDA provider in ONNX Runtime: " in lopa_export("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "operators"),
+    [
+        ({}, "yes, kernels for sm_90"),
+        ({"kernels_for_target": lambda _: "there are none"}, "no, there are none"),
+        ({"needs_compilation": lambda _: True}, "yes; Triton compiles their kernels for some minutes when "),
+        ({"VARIABLE": "OFF"}, "no, OFF=off"),
+    ],
+)
+def test_each_gpu_has_a_line(changes: dict[str, Any], operators: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says whether the operators run there. Nothing is compiled to learn it."""
+
+    def device(number: int) -> CudaDevice:
+        if number == 2:
+            raise MissingBackendError("no CUDA device 2", expected="", remedy="")
+        return CudaDevice(number, f"GPU {number}", "9.0", 80 << 30, 13000)
+
+    only_installed(monkeypatch, *RUNTIME)
+    monkeypatch.setenv("OFF", "off")
+    archive = KernelArchive("sm_90", {}, 12000, "525.60.13")
+    found = {"cuda_device": device, "cuda_library": object, "kernels_for_target": lambda _: archive}
+    for name, value in (found | {"needs_compilation": lambda _: False} | changes).items():
+        monkeypatch.setattr(cuda_operators, name, value)
+    shown = lopa_export("doctor").stdout
+    for number in range(2):
+        line = f"cuda:{number}: GPU {number}, compute capability 9.0, driver for CUDA 13.0; this project's operators: "
+        assert f"device      {line}{operators}" in shown
+    assert "cuda:2" not in shown
 
 
 @pytest.mark.parametrize("shadowed", [True, False])

@@ -19,7 +19,7 @@ from lopa.export.verify.session_check import (
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.contract.packed_batch import PackedBatch, packed_batch, padded_batch
-from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.errors import CheckFailedError, EngineFailedError
 from lopa.runtime.sessions.sequential_session import statistics_of_windows
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.tickets import Ticket
@@ -235,3 +235,10 @@ def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: Ca
     with pytest.raises(CheckFailedError, match="the engine on cpu failed on CaseShape") as caught:
         report(tiny_bundle, reference, lambda session: Altered(session, batch=out_of_the_vocabulary))
     assert caught.value.exit_code == 1
+
+    def failing(_: WindowBatch) -> WindowBatch:
+        raise EngineFailedError("the kernel failed", expected="CUDA_SUCCESS", operator="LOPA_CUDA_KERNELS=off")
+
+    with pytest.raises(CheckFailedError, match=r"failed on CaseShape.*: the kernel failed\n") as caught:
+        report(tiny_bundle, reference, lambda session: Altered(session, batch=failing))
+    assert caught.value.remedy.startswith("LOPA_CUDA_KERNELS=off; export the checkpoint again; ")

@@ -1,6 +1,8 @@
 """The graph with our operators runs where it can. Otherwise the plain graph runs, with a reason that users can read."""
 
 import logging
+import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +19,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MixtureOfExperts
 from lopa.runtime.cuda import cuda_operators
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
-from lopa.runtime.cuda.cuda_operators import CudaOperators, loaded_library, unsupported_size
+from lopa.runtime.cuda.cuda_operators import CudaOperators, graph_text, loaded_library, unsupported_size
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.cuda.row_kernel import RowKernel, RowStrides
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
@@ -83,13 +85,23 @@ def test_bundles_without_the_graph(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     older = replace(bundle, manifest=structs.replace(bundle.manifest, twins=()))
     assert cuda_operators.cuda_operators(older, Library()) == (
-        "the bundle has no graph with them; export the checkpoint again"
+        "the bundle has no graph with them that fits; export the checkpoint again, in the standard dialect"
     )
     assert cuda_operators.cuda_operators(bundle, "no kernels") == "no kernels"
 
 
-def test_inspect_names_the_graph(tiny_bundle: Path) -> None:
+def test_inspect_names_the_graph(tiny_bundle: Path, tiny_portable: Path, tmp_path: Path) -> None:
+    """It also says why the plain graph runs instead."""
     assert "\nfor cuda    model.cuda.onnx  replaces model.onnx\n" in lopa_export("inspect", tiny_bundle).stdout
+    assert "\nfor cuda    no graph with this project's operators, " in lopa_export("inspect", tiny_portable).stdout
+    other = shutil.copytree(tiny_bundle, tmp_path / "other")
+    with (other / "model.onnx").open("r+b") as graph:
+        graph.seek(-1, os.SEEK_END)
+        last = graph.read()
+        graph.seek(-1, os.SEEK_END)
+        graph.write(bytes([last[0] ^ 1]))
+    shown = lopa_export("inspect", other).stdout
+    assert "\nfor cuda    model.cuda.onnx  not used: made from ANOTHER model.onnx\n" in shown
 
 
 def test_gpus_without_kernels(gpu: pytest.MonkeyPatch) -> None:
@@ -113,13 +125,38 @@ def test_the_kernels_can_be_switched_off(gpu: pytest.MonkeyPatch) -> None:
     assert caught.value.expected == "auto or off"
 
 
-def test_a_driver_that_rejects_the_kernels(gpu: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The plain graph runs, and a warning says so."""
+def test_a_driver_that_rejects_the_kernels(
+    gpu: pytest.MonkeyPatch, tiny_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The plain graph runs, and a warning and `verify` say so."""
     error = EngineFailedError("the kernels cannot be loaded: why", expected="a driver", remedy="update the driver")
     gpu.setattr(cuda_operators, "cuda_library", lambda: Library(error))
     with caplog.at_level(logging.WARNING):
         assert loaded_library(0) == "the kernels cannot be loaded: why"
-    assert caplog.messages == ["the kernels cannot be loaded: why; update the driver"]
+    assert caplog.messages == [
+        "the kernels cannot be loaded: why; the plain graph runs instead. Remedy: update the driver"
+    ]
+    gpu.setattr(cuda_operators, "cuda_library", Library)  # it loads on the thread that opens the device only
+    assert graph_text(Bundle.open(tiny_bundle), 0) == (
+        "model.onnx, without this project's operators: the kernels cannot be loaded: why"
+    )
+    loaded_library(0)
+    assert graph_text(Bundle.open(tiny_bundle), 0) == "model.cuda.onnx, with this project's operators"
+
+
+@pytest.mark.parametrize(
+    ("message", "is_old"),
+    [
+        (b"libcuda.so.1 is missing or older than CUDA 12.0", True),
+        (b"cuLibraryLoadData of swiglu.bf16 returned CUDA_ERROR_UNSUPPORTED_PTX_VERSION", True),
+        (b"cuLibraryLoadData of swiglu.bf16 returned CUDA_ERROR_OUT_OF_MEMORY", False),
+    ],
+)
+def test_only_errors_of_old_drivers_advise_a_newer_one(message: bytes, is_old: bool) -> None:
+    load = SimpleNamespace(lopa_cuda_load=lambda _device, _images, _count, text, _size: setattr(text, "value", message))
+    with pytest.raises(EngineFailedError, match=message.decode()) as caught:
+        CudaLibrary(Path("library.so"), load).load(0, {})  # type: ignore[arg-type]
+    assert (caught.value.remedy == "update the NVIDIA driver") is is_old
 
 
 def test_kernels_are_not_loaded_during_a_capture(gpu: pytest.MonkeyPatch) -> None:

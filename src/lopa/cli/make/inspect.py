@@ -14,12 +14,12 @@ from lopa.cli.terminal.opening import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.bundle import sha256_of_file
 from lopa.runtime.bundle.engine_file import EngineKind
 from lopa.runtime.bundle.manifest import (
     GraphTwin,
     Manifest,
     MixtureOfExperts,
-    ModelDimensions,
     SpecialTokens,
     scale_name,
 )
@@ -32,6 +32,8 @@ from lopa.runtime.generation_config import GenerationConfig, reason_against_look
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES
 from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES
+
+_NO_TWIN = "no graph with this project's operators, so cuda:N runs the plain graph (docs/how-to/devices.md)"
 
 
 @click.command(
@@ -113,7 +115,8 @@ def _summary(bundle: Bundle) -> str:
         ),
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
-        *((f"for {each.provider}", _twin(each, model)) for each in manifest.twins),
+        *((f"for {each.provider}", _twin(bundle, each)) for each in manifest.twins),
+        *([] if any(each.provider == "cuda" for each in manifest.twins) else [("for cuda", _NO_TWIN)]),
         ("decoding", _decoding(manifest.params())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *(
@@ -130,9 +133,13 @@ def _summary(bundle: Bundle) -> str:
     return "\n".join(f"{name:11} {value}" for name, value in rows)
 
 
-def _twin(twin: GraphTwin, model: ModelDimensions) -> str:
-    reason = unsupported_size(model) if twin.provider == "cuda" else None
-    return f"{twin.graph}  replaces {twin.source}" + ("" if reason is None else f"; not used: no kernels for {reason}")
+def _twin(bundle: Bundle, twin: GraphTwin) -> str:
+    reason = unsupported_size(bundle.manifest.dimensions) if twin.provider == "cuda" else None
+    if sha256_of_file(bundle.file(twin.source)) != twin.source_sha256:
+        use = f"not used: made from ANOTHER {twin.source}"
+    else:
+        use = f"replaces {twin.source}" if reason is None else f"not used: no kernels for {reason}"
+    return f"{twin.graph}  {use}"
 
 
 def _special(tokens: SpecialTokens) -> str:

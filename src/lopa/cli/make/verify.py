@@ -18,8 +18,9 @@ from lopa.export.verify.differences import OutputError
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.verify.token_gate import Agreement, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.cuda.cuda_operators import VARIABLE, graph_text
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.device_families import parse_device
+from lopa.runtime.device_families import find_device, parse_device
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.sessions.session import open_session
@@ -110,12 +111,17 @@ def command(
     with Progress(quiet=quiet()) as progress:
         report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
     _print_errors(report.errors)
+    named = find_device(device)
+    graph = graph_text(opened, named.number) if named is not None and named.family.name == "cuda" else None
+    if graph is not None:
+        click.echo(f"{device} ran {graph}")
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
             f"{len(wrong)} of {len(report.errors)} outputs exceed the tolerance on {device}: {', '.join(wrong)}",
             expected="differences within rounding error",
-            remedy="do not use this bundle on this device; export the checkpoint again and verify the new bundle",
+            remedy="do not use this bundle on this device; export the checkpoint again and verify the new bundle"
+            + ("" if graph is None else f"; verify with {VARIABLE}=off to learn whether the plain graph is right"),
         )
     if gated:
         _gate(opened.with_dialect("standard"), device, against)

@@ -208,10 +208,11 @@ def _answer_from_session(session: SequentialSession, case: Case) -> _Answer:
     except Exception as error:  # engines raise exceptions of their own libraries
         if isinstance(error, LopaError) and not isinstance(error, EngineFailedError):
             raise
+        reason, remedy = (error.received, f"{error.remedy}; ") if isinstance(error, LopaError) else (error, "")
         raise CheckFailedError(
-            f"the engine on {session.device} failed on {case.shape}: {error}",
+            f"the engine on {session.device} failed on {case.shape}: {reason}",
             expected="results for every window that the contract allows",
-            remedy="export the checkpoint again; if that fails too, report it with this message",
+            remedy=remedy + "export the checkpoint again; if that fails too, report it with this message",
         ) from error
     finally:
         for request in batch.requests:

@@ -4,6 +4,8 @@ cuda-bindings contains the CUDA runtime, so the package needs only the GPU drive
 """
 
 import importlib
+import itertools
+import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -129,14 +131,26 @@ def load_cuda() -> CudaCalls:
         ) from error
 
 
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-
-
 def find_devices(family: str) -> list[DeviceStatus]:
-    """Return one status line for all GPUs, also if only the driver is installed."""
-    providers = _providers()
-    is_here = "CUDAExecutionProvider" in providers or NVIDIA_DRIVER.exists()
-    return [DeviceStatus(f"{family}:N", _state(providers), is_here)]
+    """Return a status line for all GPUs, also if only the driver is installed, and one for each."""
+    providers, gpus = _providers(), list(_gpus())
+    is_here = "CUDAExecutionProvider" in providers or bool(gpus) or has_driver()
+    return [DeviceStatus(f"{family}:N", _state(providers), is_here), *gpus]
+
+
+def has_driver() -> bool:
+    """Return True if NVIDIA's kernel module or its programs are installed."""
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def _gpus() -> Iterator[DeviceStatus]:
+    from lopa.runtime.cuda.cuda_operators import gpu_text  # it imports this file
+
+    for number in itertools.count():
+        try:
+            yield DeviceStatus(f"cuda:{number}", gpu_text(number))
+        except MissingBackendError:  # no more devices
+            return
 
 
 def _providers() -> list[str]:

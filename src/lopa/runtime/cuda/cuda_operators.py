@@ -9,18 +9,20 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import GraphTwin, ModelDimensions
 from lopa.runtime.checked_values import shown
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
-from lopa.runtime.cuda.driver import cuda_device
+from lopa.runtime.cuda.driver import CudaDevice, cuda_device
 from lopa.runtime.cuda_kernels.attention_tasks import PAIRS
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, cuda_library, library_status
-from lopa.runtime.cuda_kernels.kernel_archive import kernels_for_target
+from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive, kernels_for_target, needs_compilation
 from lopa.runtime.errors import BadInputError, EngineFailedError
 
 VARIABLE = "LOPA_CUDA_KERNELS"
-"""Environment variable: "off" runs ONNX Runtime's kernels only."""
+"""Environment variable: "off" runs the plain graph, "auto" the operators where they can run."""
 _log = logging.getLogger(__name__)
 _MAX_HEAD_SIZE = 256
 _MULTIPLE = 16
 """Sizes of rows are multiples, as the kernels load 16 numbers at once."""
+_rejected: dict[int, str] = {}
+"""Reason why the driver rejected the kernels, by device. Only the thread that opens a device can try again."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,25 @@ def loaded_library(device: int) -> CudaLibrary | str:
 
     Raises MissingBackendError if the driver or the device is missing, and BadInputError for an unknown VARIABLE.
     """
+    library = _installed_library()
+    if isinstance(library, str):
+        return library
+    archive = _archive_of_device(cuda_device(device))
+    if isinstance(archive, str):
+        return archive
+    _rejected.pop(device, None)
+    try:
+        with CAPTURE_LOCK.shared():
+            library.load(device, archive.kernels)
+    except EngineFailedError as error:
+        _log.warning("%s; the plain graph runs instead. Remedy: %s", error.received, error.remedy)
+        _rejected[device] = error.received
+        return error.received
+    return library
+
+
+def _installed_library() -> CudaLibrary | str:
+    """Return the library, or why no GPU can use it. Raises BadInputError for an unknown VARIABLE."""
     wanted = os.environ.get(VARIABLE) or "auto"
     if wanted not in ("auto", "off"):
         raise BadInputError(
@@ -44,25 +65,18 @@ def loaded_library(device: int) -> CudaLibrary | str:
         )
     if wanted == "off":
         return f"{VARIABLE}=off"
-    library = cuda_library()
-    if library is None:
-        return library_status() or "their library is missing"
-    found = cuda_device(device)
+    return cuda_library() or library_status() or "their library is missing"
+
+
+def _archive_of_device(found: CudaDevice) -> KernelArchive | str:
+    """Return the kernels for a GPU, or why there are none that its driver can load."""
     archive = kernels_for_target(found.architecture)
-    if isinstance(archive, str):
+    if isinstance(archive, str) or found.cuda >= archive.cuda:
         return archive
-    if found.cuda < archive.cuda:
-        return (
-            f"the driver supports CUDA {_cuda(found.cuda)}, and the kernels for {archive.name} need "
-            f"{_cuda(archive.cuda)}: install driver {archive.driver} or newer"
-        )
-    try:
-        with CAPTURE_LOCK.shared():
-            library.load(device, archive.kernels)
-    except EngineFailedError as error:
-        _log.warning("%s; %s", error.received, error.remedy)
-        return error.received
-    return library
+    return (
+        f"the driver supports CUDA {_cuda(found.cuda)}, and the kernels for {archive.name} need "
+        f"{_cuda(archive.cuda)}: install driver {archive.driver} or newer"
+    )
 
 
 def cuda_operators(bundle: Bundle, library: CudaLibrary | str) -> CudaOperators | str:
@@ -72,7 +86,7 @@ def cuda_operators(bundle: Bundle, library: CudaLibrary | str) -> CudaOperators 
     """
     graph = bundle.twin("cuda")
     if graph is None:
-        return "the bundle has no graph with them; export the checkpoint again"
+        return "the bundle has no graph with them that fits; export the checkpoint again, in the standard dialect"
     reason = unsupported_size(bundle.manifest.dimensions)
     if reason is not None:
         return f"they do not support {reason}"
@@ -80,6 +94,33 @@ def cuda_operators(bundle: Bundle, library: CudaLibrary | str) -> CudaOperators 
         return library
     (twin,) = (each for each in bundle.manifest.twins if bundle.file(each.graph) == graph)
     return CudaOperators(graph, twin, library)
+
+
+def graph_text(bundle: Bundle, device: int) -> str:
+    """Return which graph of the bundle runs on a device that is open, and why, for users."""
+    found = cuda_operators(bundle, _rejected.get(device) or loaded_library(device))
+    if isinstance(found, CudaOperators):
+        return f"{found.graph.name}, with this project's operators"
+    return f"{bundle.graph.name}, without this project's operators: {found}"
+
+
+def gpu_text(device: int) -> str:
+    """Return a GPU's properties and whether the operators run there, for users. Nothing is compiled or loaded.
+
+    Raises MissingBackendError and BadInputError like `loaded_library`.
+    """
+    found, library = cuda_device(device), _installed_library()
+    if isinstance(library, str):
+        operators = f"no, {library}"
+    elif needs_compilation(found.architecture):
+        operators = "yes; Triton compiles their kernels for some minutes when the device is first opened"
+    else:
+        archive = _archive_of_device(found)
+        operators = f"no, {archive}" if isinstance(archive, str) else f"yes, kernels for {archive.name}"
+    return (
+        f"{found.name}, compute capability {found.capability}, driver for CUDA {_cuda(found.cuda)}; this project's "
+        f"operators: {operators}"
+    )
 
 
 def _cuda(version: int) -> str:

@@ -1,6 +1,7 @@
 """The host library of the operators on CUDA, and the compiled kernels that it launches."""
 
 import ctypes
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from lopa.runtime.errors import EngineFailedError, raise_if_from_handler
 
 DOMAIN = "lopa.cuda"
 """Domain of the operators in graphs (operators.cpp)."""
+_OLD_DRIVER = re.compile("older than CUDA|UNSUPPORTED_PTX_VERSION|NO_BINARY_FOR_GPU")
+"""Errors of a load that a newer driver does not have."""
 _MESSAGE_BYTES = 512
 _MESSAGE_SIZE = ctypes.c_size_t(_MESSAGE_BYTES)
 
@@ -77,9 +80,9 @@ class CudaLibrary(OperatorLibrary):
         self.functions.lopa_cuda_load(device, images, len(kernels), message, _MESSAGE_BYTES)
         if message.value:
             raise EngineFailedError(
-                f"the kernels for cuda:{device} cannot be loaded: {message.value.decode()}",
-                expected="an NVIDIA driver that is not older than the kernels need",
-                remedy="update the NVIDIA driver",
+                f"the kernels for cuda:{device} cannot be loaded: {(text := message.value.decode())}",
+                expected="kernels that the NVIDIA driver accepts",
+                remedy="update the NVIDIA driver" if _OLD_DRIVER.search(text) else "see NVIDIA's docs of CUresult",
             )
 
     def launch(
@@ -102,6 +105,7 @@ class CudaLibrary(OperatorLibrary):
                 f"{variant}: {message.value.decode()}",
                 expected="CUDA_SUCCESS",
                 remedy="open the device again",
+                operator="LOPA_CUDA_KERNELS=off in the environment runs the plain graph without these kernels",
             )
 
 

@@ -47,6 +47,7 @@ _SCRATCH_POINTERS = 2
 _MAX_KEPT = 4
 """Archives that are kept in the user's cache. Each has about 2 MB."""
 _MAX_SECONDS = 3600
+_REMEDY = 'install Triton ("triton>=3.7"), which compiles them, or a wheel of `make release`, which contains them'
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,21 @@ def kernels_for_target(architecture: str) -> KernelArchive | str:
     number = int(architecture.removeprefix("sm"))
     if number < min(TARGETS):
         return f"this GPU has compute capability {number / 10:g}, and they need {min(TARGETS) / 10:g} or newer"
-    name = f"sm_{number}" if number in TARGETS else "compute_80"
-    path = _FOLDER / f"{name}.zip"
+    path = _path_of_target(number)
     if path.exists():
         return _kernels_of_file(path)
     if find_spec("triton") is None:
-        return "this source installation has no compiled kernels; install Triton to compile them, or a wheel"
-    return _compiled_archive(name)
+        return f"this installation has no kernels for compute capability {number / 10:g}: {_REMEDY}"
+    found = _compiled_archive(path)
+    if isinstance(found, str):
+        _log.warning("%s. The plain graph runs instead; LOPA_CUDA_KERNELS=off skips this", found)
+    return found
+
+
+def needs_compilation(architecture: str) -> bool:
+    """Return True if Triton has to compile the kernels for an architecture first, which takes minutes."""
+    number = int(architecture.removeprefix("sm"))
+    return number >= min(TARGETS) and find_spec("triton") is not None and not _path_of_target(number).exists()
 
 
 def kernels_status() -> str:
@@ -84,7 +93,7 @@ def kernels_status() -> str:
         return f"compiled for {', '.join(targets)}"
     if find_spec("triton") is not None:
         return "compiled by Triton when a GPU is first used"
-    return "none, so ONNX Runtime's kernels are used. Install a wheel, or Triton beside this source installation"
+    return f"none, so ONNX Runtime's kernels are used. To change that, {_REMEDY}"
 
 
 def archive_of_file(path: Path) -> KernelArchive:
@@ -122,16 +131,26 @@ def _kernels_of_file(path: Path) -> KernelArchive | str:
         return f"{path} cannot be read ({error!r}); remove it, or install lopa-export again"
 
 
-def _compiled_archive(name: str) -> KernelArchive | str:
-    """Return the archive that Triton compiles from this installation's kernels. The user's cache keeps it."""
+def _path_of_target(number: int) -> Path:
+    """Return the archive for a compute capability: of the package, or, with Triton, the one that the user's cache keeps
+    or will keep."""
+    name = f"sm_{number}" if number in TARGETS else "compute_80"
+    path = _FOLDER / f"{name}.zip"
+    if path.exists() or find_spec("triton") is None:
+        return path
     sources = Path(__file__).parents[2] / "plugins" / "kernels"
     content = b"".join(path.read_bytes() for path in sorted(sources.glob("*.py")))
     digest = hashlib.sha256(content + version("triton").encode()).hexdigest()[:16]
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lopa-export" / "cuda_kernels"
-    path = kept / f"{digest}-{name}.zip"
-    if path.exists():
-        return _kernels_of_file(path)
-    _log.warning("Triton compiles the kernels for %s once. This takes minutes", name)
+    # Without a home, "~" stays, and "/~" is a folder that cannot be made.
+    cache = Path("/", os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
+    return cache / "lopa-export" / "cuda_kernels" / f"{digest}-{name}.zip"
+
+
+def _compiled_archive(path: Path) -> KernelArchive | str:
+    """Return the archive that Triton compiles from this installation's kernels and that is kept at `path`, or why it
+    cannot."""
+    kept, name = path.parent, path.stem.partition("-")[2]
+    _log.warning("Triton compiles the kernels for %s once, into %s. This takes minutes", name, kept)
     try:
         kept.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept) as folder:
@@ -139,11 +158,14 @@ def _compiled_archive(name: str) -> KernelArchive | str:
             command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
             if done.returncode != 0:
-                return f"Triton does not compile the kernels: {done.stderr.strip().splitlines()[-1:]}"
+                last = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+                return f"Triton cannot compile the kernels for {name}: {last}"
             shutil.move(Path(folder) / f"{name}.zip", path)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"Triton's kernels cannot be kept: {error}"
+    except subprocess.TimeoutExpired as error:
+        return f"Triton did not compile the kernels for {name} in {error.timeout:g} seconds"
+    except OSError as error:
+        return f"Triton's kernels cannot be kept: {error}; set XDG_CACHE_HOME to a folder that this user can write"
     archives = sorted(kept.glob("*.zip"), key=lambda each: each.stat().st_mtime)
     for old in archives[:-_MAX_KEPT]:
         old.unlink(missing_ok=True)
-    return archive_of_file(path)
+    return _kernels_of_file(path)
