@@ -36,7 +36,7 @@ def test_dream_goes_from_the_hub_to_a_server(tmp_path: Path, kept_traces_of_proc
     """Compare pip's command with the extra, and run the others. numpy replaces cuda:0: it computes bfloat16 as well."""
     install, export, serve = commands(REAL_MODEL)
     for requirement in EXTRAS["gpu"]:
-        name, _, version = requirement.partition(">=")
+        name, _, version = requirement.partition(";")[0].partition(">=")
         assert re.search(rf'"{name}(\[\S+\])?>={re.escape(version)}"', install)
     _, _, model, _, adapter, *_ = export.split()
     made = tiny_dream(tmp_path / "made")

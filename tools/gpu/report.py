@@ -1,4 +1,4 @@
-"""Measure this project on a GPU: forwards against the roofline and torch, tokens, steps, memory, export.
+"""Measure this project on a GPU: forwards compared with their floor and with torch, tokens, steps, memory, export.
 
 Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dtype bf16].. [--like NAME]
     [--stage programs,checkpoint,export,check,decode,kernels,forward] [--limit-seconds S] [--rounds N]
@@ -47,14 +47,19 @@ _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "flo
 )
 @click.option(
     "--like",
+    metavar="NAME",
     default="dream-7b",
     show_default=True,
     type=click.Choice(list(LIKENESSES)),
-    help="Published model to imitate.",
+    help=f"Published model whose sizes the checkpoint has: {', '.join(LIKENESSES)}.",
 )
-@click.option("--stage", "stages", default=",".join(STAGES), show_default=True, help="Comma-separated stages.")
+@click.option("--stage", "stages", default=",".join(STAGES), show_default=True, help="Stages, joined by commas.")
 @click.option(
-    "--limit-seconds", default=540.0, show_default=True, type=float, help="Start nothing new after this time."
+    "--limit-seconds",
+    default=540.0,
+    show_default=True,
+    type=float,
+    help="Start no program, stage, side or shape later.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Timed forwards per shape.")
 def main(
@@ -67,7 +72,11 @@ def main(
     limit_seconds: float,
     rounds: int,
 ) -> None:
-    """Run the stages and print the report."""
+    """Measure a random checkpoint of a published model's sizes, and print the report.
+
+    Results are written at once. A later run with the same --work folder reuses the checkpoint and the bundles, and
+    replaces the results of its stages. The default needs 31 GB of disk. See tools/gpu/README.md for the stages.
+    """
     if not (math.isfinite(limit_seconds) and limit_seconds > 0):
         raise BadInputError(
             f"invalid --limit-seconds {limit_seconds}", expected="a positive number", remedy="use a value such as 540"

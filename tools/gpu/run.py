@@ -1,11 +1,11 @@
 """State of one run of tools/gpu/report.py: settings, results so far, and remaining time."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import gpu_machine_now
@@ -20,6 +20,7 @@ from lopa.bench.gpu.results import (
     results_from_file,
     with_record,
     with_stage_run,
+    without_stage,
     write_results,
 )
 from lopa.export.weights.plan import Dtype
@@ -35,6 +36,7 @@ SHAPES = tuple(
 """Shapes of the forward stage in order. The shapes named in the goals come first."""
 TEXT_NAME = "gpu.md"
 _REASON_LENGTH = 300
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,27 @@ class GpuRun:
     def add(self, record: Record) -> None:
         """Store and write one more record."""
         self.put(with_record(self.results, record))
+
+    def begin_stage(self, stage: Stage, dtype: Dtype | None = None) -> float:
+        """Report the start of a stage without its earlier results. Return the time (time.perf_counter)."""
+        if dtype is not None:
+            self.put(without_stage(self.results, stage, dtype))
+        self.log(f"{' '.join(filter(None, (stage, dtype)))}: begins, {max(self.seconds_left, 0):.0f} s left")
+        return time.perf_counter()
+
+    def parts(self, stage: Stage, dtype: Dtype, began: float, parts: Sequence[Part], what: str) -> Iterator[Part]:
+        """Yield the parts of a stage until the time limit, then end the stage. `what` is a plural noun for them."""
+        done = 0
+        for part in parts:
+            if self.seconds_left <= 0:
+                break
+            self.log(f"{stage} {dtype}: {done + 1} of {len(parts)} {what} begins, {self.seconds_left:.0f} s left")
+            yield part
+            done += 1
+        note = f"{done} of {len(parts)} {what}"
+        if done < len(parts):
+            note += f" within {self.settings.limit_seconds:g} seconds"
+        self.end_stage(stage, dtype, began, note, finished=done == len(parts))
 
     def end_stage(self, stage: Stage, dtype: Dtype | None, began: float, note: str, *, finished: bool = True) -> None:
         """Store, write and report the end of the stage that started at `began` (time.perf_counter)."""

@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +25,6 @@ from lopa.bench.gpu.results import (
     KernelsResult,
     RatesResult,
     Stage,
-    without_stage,
 )
 from lopa.bench.gpu.token_agreement import agreement_from_session, reference_from_checkpoint
 from lopa.bench.report import make_folder
@@ -103,7 +101,7 @@ def check_results(results: GpuResults) -> None:
 
 def _programs(run: GpuRun) -> None:
     """Run the programs, as many side by side as the machine has processors."""
-    settings, began, left = run.settings, time.perf_counter(), 0
+    settings, began, left = run.settings, run.begin_stage("programs"), 0
     tiny, logs = settings.work.resolve() / "tiny", settings.out / "programs"
     shutil.rmtree(tiny, ignore_errors=True)
     make_folder(logs)
@@ -115,12 +113,13 @@ def _programs(run: GpuRun) -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for result in pool.map(partial(run_program, device=settings.device, logs=logs), group):
                 run.add(result)
+                run.log(f"programs: {result.name}; {result.seconds:.1f} s, exit code {result.code}")
     note = f"{len(run.results.programs)} programs" + (f", {left} not started" if left else "")
     run.end_stage("programs", None, began, note, finished=not left)
 
 
 def _checkpoint(run: GpuRun) -> None:
-    settings, began = run.settings, time.perf_counter()
+    settings, began = run.settings, run.begin_stage("checkpoint")
     if not settings.checkpoint.exists():
         checkpoint_from_likeness(settings.likeness, settings.checkpoint)
         run.end_stage("checkpoint", None, began, _MADE)
@@ -137,7 +136,7 @@ def _checkpoint(run: GpuRun) -> None:
 
 def _export(run: GpuRun, dtype: Dtype) -> None:
     """Export the bundle, or use the one that is there."""
-    settings, began = run.settings, time.perf_counter()
+    settings, began = run.settings, run.begin_stage("export", dtype)
     path = settings.bundle(dtype)
     there = path.exists()
     if not there:
@@ -147,55 +146,42 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
 
 def _check(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     """Compare the tokens of every engine, and of torch in the same dtype, with float32."""
-    began = time.perf_counter()
-    run.put(without_stage(run.results, "check", dtype))
+    began = run.begin_stage("check", dtype)
     reference = reference_from_checkpoint(sides.bundle.manifest, run.settings.checkpoint, run.settings.device)
-    for name, session in (sides.engines | _subset(sides.torch, EAGER)).items():
+    compared = sides.engines | _subset(sides.torch, EAGER)
+    for name, session in run.parts("check", dtype, began, list(compared.items()), "sides"):
         with run.catch_failure(dtype, name, "check"):
             run.add(CheckResult(dtype, name, agreement_from_session(session, reference)))
-    run.end_stage("check", dtype, began, "tokens compared")
 
 
 def _decode(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     """Time the decoding steps of our engines."""
-    began = time.perf_counter()
-    run.put(without_stage(run.results, "decode", dtype))
-    for name, session in sides.engines.items():
+    began = run.begin_stage("decode", dtype)
+    for name, session in run.parts("decode", dtype, began, list(sides.engines.items()), "engines"):
         with run.catch_failure(dtype, name, "decode"):
             run.add(DecodeResult(dtype, name, measure_steps(session, sides.bundle.manifest)))
-    run.end_stage("decode", dtype, began, "steps timed")
 
 
 def _kernels(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     """Profile the kernels of our engines."""
-    began = time.perf_counter()
-    run.put(without_stage(run.results, "kernels", dtype))
-    for shape, (name, session) in itertools.product(run.settings.profiled, sides.engines.items()):
+    began = run.begin_stage("kernels", dtype)
+    profiled = list(itertools.product(run.settings.profiled, sides.engines.items()))
+    for shape, (name, session) in run.parts("kernels", dtype, began, profiled, "forwards"):
         with (
             run.catch_failure(dtype, name, "kernels", shape_text(shape)),
             forward_of_shape(session, sides.bundle.manifest, shape) as forward,
         ):
             run.add(KernelsResult(dtype, name, shape, profile_kernels(forward, run.settings.device)))
-    run.end_stage("kernels", dtype, began, "kernels profiled")
 
 
 def _forward(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     """Time every side at every shape until the time limit."""
-    began, shapes = time.perf_counter(), run.settings.shapes
-    run.put(without_stage(run.results, "forward", dtype))
+    began = run.begin_stage("forward", dtype)
     rates = measure_torch_rates(run.settings.device, TORCH_DTYPES[dtype])
     free_unused(run.settings.device)
     run.add(RatesResult(dtype, rates))
-    done = 0
-    for shape in shapes:
-        if run.seconds_left <= 0:
-            break
+    for shape in run.parts("forward", dtype, began, run.settings.shapes, "shapes"):
         _forward_of_shape(run, dtype, sides, shape, rates)
-        done += 1
-    note = f"{done} of {len(shapes)} shapes"
-    if done < len(shapes):
-        note += f" within {run.settings.limit_seconds:g} seconds"
-    run.end_stage("forward", dtype, began, note, finished=done == len(shapes))
 
 
 def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardShape, rates: MachineRates) -> None:
@@ -218,7 +204,7 @@ def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardSha
     for each in found:
         run.add(ForwardResult(dtype, each.side, shape, each.median, each.minimum, floor, each.median / floor))
     times = ", ".join(f"{each.side} {each.median * 1e3:.2f}" for each in found)
-    run.log(f"forward {dtype} {what}: roofline {floor * 1e3:.2f} ms; {times}")
+    run.log(f"forward {dtype} {what}: floor {floor * 1e3:.2f} ms; {times}")
 
 
 def _subset(sides: dict[str, Session], name: str) -> dict[str, Session]:

@@ -159,7 +159,7 @@ _TABLE = (
     DeviceFamily(
         name="cuda",
         description="ONNX Runtime's CUDA provider on GPU N",
-        syntax="cuda:N (append :tf32 for products in TF32, with log-probabilities off by 0.07 on the toy)",
+        syntax="cuda:N (append :tf32 for products in TF32)",
         suffix=rf"{_NUMBER}(:tf32)?",
         examples=("cuda:0", "cuda:0:tf32"),
         session_module="lopa.runtime.cuda.cuda_session",

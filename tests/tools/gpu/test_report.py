@@ -15,7 +15,7 @@ from tools.gpu.sides import Sides
 from tools.gpu.stages import check_results, gpu_report
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
+from lopa.bench.gpu.results import STAGES, GpuResults, Stage, results_from_file
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
@@ -67,9 +67,9 @@ def test_every_stage_records_its_figures(cut_off: tuple[Settings, GpuResults, li
         ("programs", "3 programs"),
         ("checkpoint", "made"),
         ("export", "made"),
-        ("check", "tokens compared"),
-        ("decode", "steps timed"),
-        ("kernels", "kernels profiled"),
+        ("check", "2 of 2 sides"),
+        ("decode", "1 of 1 engines"),
+        ("kernels", "1 of 1 forwards"),
     ]
     assert [each.name for each in results.programs] == ["export int4", "verify int4", "recorded decodes"]
     assert all(each.passed and each.seconds > 1 for each in results.programs)
@@ -88,6 +88,21 @@ def test_every_stage_records_its_figures(cut_off: tuple[Settings, GpuResults, li
     assert "saw nothing on the device CPU" in failure.reason
     for stage in STAGES:
         assert any(line.startswith(stage) for line in log)
+    assert "check float32: 2 of 2 sides begins, 100 s left" in log
+
+
+@pytest.mark.parametrize("stage", ["check", "decode", "kernels"])
+def test_stages_stop_at_the_limit(
+    stage: Stage, cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _, _ = cut_off
+    run = GpuRun.start(replace(settings, out=tmp_path, work=tmp_path), lambda _: None)
+    monkeypatch.setattr(stages, "reference_from_checkpoint", lambda *_: None)
+    monkeypatch.setattr(GpuRun, "seconds_left", -1.0)
+    stages._OPEN_STAGES[stage](run, "float32", Sides(Bundle.open(settings.bundle("float32")), {"lopa cpu": None}))  # type: ignore[dict-item]
+    (found,) = run.results.stages
+    assert (found.finished, found.note[:4]) == (False, "0 of")
+    assert not run.results.failures
 
 
 def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:

@@ -1,4 +1,4 @@
-"""GPU report as Markdown: measurements, targets and missing parts."""
+"""GPU report as Markdown: measurements, aims and missing parts."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from lopa.bench.table import MISSING, Table, markdown_from_table, ms_text, table
 from lopa.export.weights.plan import Dtype
 
 AIM_SHAPE = (4, 64)
-"""Branches and window of the forward that the targets refer to."""
+"""Branches and window of the forward that the aims refer to."""
 AIM_TIMES_FLOOR = 1.5
 AIM_HOST_SHARE = 0.05
 AIM_LAUNCHES = 300
@@ -23,7 +23,7 @@ windows after the same prefix. Every window position is sampled. Times are media
 each shape, including the transfer of the statistics to the host. torch eager and torch.compile run all branches in one
 batch. torch.compile compiles each layer for each shape (default mode). The rest of the network is eager.
 
-The roofline is the minimum time of the forward, which reads every weight and cached row once. It uses the rates that
+The floor is the minimum time of the forward, which reads every weight and cached row once. It uses the rates that
 torch reaches on this device in the same run: a large product of the dtype, and a large copy or sum. No implementation
 of the same network can be faster at these rates."""
 _TOKENS = """\
@@ -89,7 +89,7 @@ def _aim_lines(results: GpuResults) -> Iterator[str]:
     for each in results.forwards:
         if each.side.startswith(ENGINE_PREFIX) and (each.shape.branches, each.shape.window) == AIM_SHAPE:
             yield (
-                f"- {each.dtype}, {each.side}, {shape_text(each.shape)}: {each.times_floor:.2f} x the roofline; aim: "
+                f"- {each.dtype}, {each.side}, {shape_text(each.shape)}: {each.times_floor:.2f} x the floor; aim: "
                 f"at most {AIM_TIMES_FLOOR}: {_met(each.times_floor <= AIM_TIMES_FLOOR)}"
             )
     for found in results.decodes:
@@ -105,15 +105,15 @@ def _met(met: bool) -> str:
 
 
 def _forward_lines(results: GpuResults, dtype: Dtype) -> list[str]:
-    """Return a table of milliseconds and multiples of the roofline, by shape and side."""
+    """Return a table of milliseconds and multiples of the floor, by shape and side."""
     found = {(each.side, each.shape): each for each in results.forwards if each.dtype == dtype}
     if not found:
         return []
     sides = list(dict.fromkeys(side for side, _ in found))
     floors = {shape: each.floor for (_, shape), each in found.items()}
     table = Table(
-        title=f"Milliseconds of a forward, median of {results.rounds} (multiple of the roofline)",
-        columns=("branches x window, prefix", "roofline", *sides),
+        title=f"Milliseconds of a forward, median of {results.rounds} (multiple of the floor)",
+        columns=("branches x window, prefix", "floor", *sides),
         rows=tuple(
             (
                 shape_text(shape),

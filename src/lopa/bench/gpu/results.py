@@ -109,7 +109,7 @@ class ForwardResult(SideRecord):
     floor: float
     """Minimum seconds at the device's measured rates."""
     times_floor: float
-    """Median divided by the roofline."""
+    """Median divided by the floor."""
 
 
 @dataclass(frozen=True)

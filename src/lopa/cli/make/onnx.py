@@ -185,7 +185,7 @@ def command(
         bundle = bundle_from_plan(plan, progress)
     warnings = list(plan.source.warnings)
     if bundle.manifest.dtype == "bfloat16":
-        warnings.append("ONNX Runtime has no bfloat16 operators on CPUs: decode this bundle with --device cuda:N")
+        warnings.append("ONNX Runtime has no bfloat16 operators on CPUs: use --device cuda:N, openvino:CPU or numpy")
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     size = sum(record.size for record in bundle.manifest.files)
