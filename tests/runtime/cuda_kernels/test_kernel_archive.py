@@ -92,21 +92,21 @@ def test_kernels_that_cannot_be_kept_or_compiled(
 ) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     (folder / "cache").write_text("a file")
-    assert str(kernels_for_target("sm80")).startswith("Triton's kernels cannot be kept: ")
+    assert str(kernels_for_target("sm80")).startswith("Triton's kernels cannot be made in the folder that XDG_CACHE_")
     (folder / "cache").unlink()
     monkeypatch.setattr(kernel_archive, "_COMPILER", "lopa.none_such")
     assert needs_compilation("sm89")
     caplog.clear()
     for _ in range(2):  # the second call compiles nothing
         reason = str(kernels_for_target("sm89"))
-    assert reason.startswith("Triton cannot compile the kernels for sm_89: ")
+    assert reason.startswith("Triton cannot compile the kernels for sm_89 (exit code 1): ")
     assert reason.endswith("No module named lopa.none_such")
     assert [message.partition(".")[0] for message in caplog.messages] == [
         f"Triton compiles the kernels for sm_89 once, into {folder}/cache/lopa-export/cuda_kernels",
         reason.partition(".")[0],
     ]
     monkeypatch.setattr(kernel_archive, "_MAX_SECONDS", 0.01)
-    assert kernels_for_target("sm86") == "Triton did not compile the kernels for sm_86 in 0.01 seconds"
+    assert "timed out" in str(kernels_for_target("sm86"))
     assert not list((folder / "cache").rglob("*.zip"))
 
 

@@ -188,7 +188,8 @@ def with_record(results: GpuResults, record: Record) -> GpuResults:
 def without_stage(results: GpuResults, stage: Literal["open"] | Stage, dtype: Dtype) -> GpuResults:
     """Return `results` without the records of a stage in this data type, so that old and new figures do not mix."""
     fields: dict[str, Any] = {
-        name: tuple(each for each in getattr(results, name) if each.dtype != dtype) for name in _FIELDS_OF_STAGE[stage]
+        name: tuple(each for each in getattr(results, name) if each.dtype != dtype)
+        for name in _FIELDS_OF_STAGE.get(stage, ())
     }
     failures = tuple(each for each in results.failures if (each.stage, each.dtype) != (stage, dtype))
     return replace(results, **fields, failures=failures)

@@ -134,12 +134,11 @@ def _summary(bundle: Bundle) -> str:
 
 
 def _twin(bundle: Bundle, twin: GraphTwin) -> str:
-    reason = unsupported_size(bundle.manifest.dimensions) if twin.provider == "cuda" else None
-    if sha256_of_file(bundle.file(twin.source)) != twin.source_sha256:
-        use = f"not used: made from ANOTHER {twin.source}"
-    else:
-        use = f"replaces {twin.source}" if reason is None else f"not used: no kernels for {reason}"
-    return f"{twin.graph}  {use}"
+    size = unsupported_size(bundle.manifest.dimensions) if twin.provider == "cuda" else None
+    fits = sha256_of_file(bundle.file(twin.source)) == twin.source_sha256
+    if fits and size is None:
+        return f"{twin.graph}  replaces {twin.source}"
+    return f"{twin.graph}  not used: " + (f"no kernels for {size}" if fits else f"made from ANOTHER {twin.source}")
 
 
 def _special(tokens: SpecialTokens) -> str:

@@ -110,13 +110,11 @@ def gpu_text(device: int) -> str:
     Raises MissingBackendError and BadInputError like `loaded_library`.
     """
     found, library = cuda_device(device), _installed_library()
-    if isinstance(library, str):
-        operators = f"no, {library}"
-    elif needs_compilation(found.architecture):
+    if not isinstance(library, str) and needs_compilation(found.architecture):
         operators = "yes; Triton compiles their kernels for some minutes when the device is first opened"
     else:
-        archive = _archive_of_device(found)
-        operators = f"no, {archive}" if isinstance(archive, str) else f"yes, kernels for {archive.name}"
+        usable = library if isinstance(library, str) else _archive_of_device(found)
+        operators = f"no, {usable}" if isinstance(usable, str) else f"yes, kernels for {usable.name}"
     return (
         f"{found.name}, compute capability {found.capability}, driver for CUDA {_cuda(found.cuda)}; this project's "
         f"operators: {operators}"

@@ -1,7 +1,6 @@
 """The host library of the operators on CUDA, and the compiled kernels that it launches."""
 
 import ctypes
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from lopa.runtime.errors import EngineFailedError, raise_if_from_handler
 
 DOMAIN = "lopa.cuda"
 """Domain of the operators in graphs (operators.cpp)."""
-_OLD_DRIVER = re.compile("older than CUDA|UNSUPPORTED_PTX_VERSION|NO_BINARY_FOR_GPU")
-"""Errors of a load that a newer driver does not have."""
 _MESSAGE_BYTES = 512
 _MESSAGE_SIZE = ctypes.c_size_t(_MESSAGE_BYTES)
 
@@ -79,10 +76,11 @@ class CudaLibrary(OperatorLibrary):
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         self.functions.lopa_cuda_load(device, images, len(kernels), message, _MESSAGE_BYTES)
         if message.value:
+            is_old = b"older than CUDA" in message.value or b"PTX_VERSION" in message.value
             raise EngineFailedError(
-                f"the kernels for cuda:{device} cannot be loaded: {(text := message.value.decode())}",
+                f"the kernels for cuda:{device} cannot be loaded: {message.value.decode()}",
                 expected="kernels that the NVIDIA driver accepts",
-                remedy="update the NVIDIA driver" if _OLD_DRIVER.search(text) else "see NVIDIA's docs of CUresult",
+                remedy="update the NVIDIA driver" if is_old else "see NVIDIA's documentation of CUresult",
             )
 
     def launch(

@@ -158,13 +158,11 @@ def _compiled_archive(path: Path) -> KernelArchive | str:
             command = [sys.executable, "-m", _COMPILER, folder, "--target", name, "--processes", processes]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False)
             if done.returncode != 0:
-                last = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-                return f"Triton cannot compile the kernels for {name}: {last}"
+                last = "".join(done.stderr.splitlines()[-1:])
+                return f"Triton cannot compile the kernels for {name} (exit code {done.returncode}): {last}"
             shutil.move(Path(folder) / f"{name}.zip", path)
-    except subprocess.TimeoutExpired as error:
-        return f"Triton did not compile the kernels for {name} in {error.timeout:g} seconds"
-    except OSError as error:
-        return f"Triton's kernels cannot be kept: {error}; set XDG_CACHE_HOME to a folder that this user can write"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"Triton's kernels cannot be made in the folder that XDG_CACHE_HOME chooses: {error}"
     archives = sorted(kept.glob("*.zip"), key=lambda each: each.stat().st_mtime)
     for old in archives[:-_MAX_KEPT]:
         old.unlink(missing_ok=True)
