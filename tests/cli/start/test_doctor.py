@@ -15,7 +15,7 @@ from onnxruntime.capi.build_and_package_info import __version__, package_name
 from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
-from lopa.runtime.cuda import cuda_calls, cuda_operators
+from lopa.runtime.cuda import cuda_operators, gpu_status
 from lopa.runtime.cuda.driver import CudaDevice, cuda_device
 from lopa.runtime.cuda_kernels.kernel_archive import KernelArchive
 from lopa.runtime.errors import MissingBackendError
@@ -40,7 +40,7 @@ def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Simulate an environment with these distributions and no others."""
     monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
     monkeypatch.setattr(doctor, "_program", lambda _: None)
-    monkeypatch.setattr(cuda_calls, "has_driver", lambda: False)
+    monkeypatch.setattr(gpu_status, "has_driver", lambda: False)
     monkeypatch.setattr(cuda_operators, "cuda_device", partial(cuda_device, library="none.so"))
     for library in ("openvino", *RTX.modules):  # other tests import them
         monkeypatch.setitem(sys.modules, library, None)
@@ -93,7 +93,7 @@ def test_an_installation_lists_only_complete_features(
 def test_a_gpu_that_onnx_runtime_cannot_use_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver is installed, so that the line is shown without --all too."""
     only_installed(monkeypatch, *RUNTIME)
-    monkeypatch.setattr(cuda_calls, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu_status, "has_driver", lambda: True)
     assert "cuda:N: no CUDA provider in ONNX Runtime: " in lopa_export("doctor").stdout
 
 

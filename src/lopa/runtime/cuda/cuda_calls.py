@@ -1,20 +1,16 @@
-"""Checked calls of the CUDA runtime through NVIDIA's cuda-bindings, and the GPUs that it finds.
+"""Checked calls of the CUDA runtime through NVIDIA's cuda-bindings.
 
 cuda-bindings contains the CUDA runtime, so the package needs only the GPU driver in addition.
 """
 
 import importlib
-import itertools
-import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from lopa.runtime.accelerator.device_memory import run_all
-from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
 
@@ -23,7 +19,7 @@ _REMEDIES = {
     "cudaErrorMemoryAllocation": "stop other programs on the device, or decode fewer requests at once",
     "cudaErrorInvalidDevice": "check nvidia-smi and CUDA_VISIBLE_DEVICES",
     "cudaErrorNoDevice": "check nvidia-smi and CUDA_VISIBLE_DEVICES",
-    "cudaErrorInsufficientDriver": "install an NVIDIA driver for CUDA 13",
+    "cudaErrorInsufficientDriver": "install an NVIDIA driver for CUDA 13, 580.65 or newer",
 }
 
 
@@ -129,45 +125,3 @@ def load_cuda() -> CudaCalls:
             expected="NVIDIA's package cuda-bindings, version 13",
             remedy=pip_install("gpu"),
         ) from error
-
-
-def find_devices(family: str) -> list[DeviceStatus]:
-    """Return a status line for all GPUs, also if only the driver is installed, and one for each."""
-    providers, gpus = _providers(), list(_gpus())
-    is_here = "CUDAExecutionProvider" in providers or bool(gpus) or has_driver()
-    return [DeviceStatus(f"{family}:N", _state(providers), is_here), *gpus]
-
-
-def has_driver() -> bool:
-    """Return True if NVIDIA's kernel module or its programs are installed."""
-    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-
-
-def _gpus() -> Iterator[DeviceStatus]:
-    from lopa.runtime.cuda.cuda_operators import gpu_text  # it imports this file
-
-    for number in itertools.count():
-        try:
-            yield DeviceStatus(f"cuda:{number}", gpu_text(number))
-        except MissingBackendError:  # no more devices
-            return
-
-
-def _providers() -> list[str]:
-    try:
-        import onnxruntime
-    except ImportError:
-        return []
-    return list(onnxruntime.get_available_providers())
-
-
-def _state(providers: list[str]) -> str:
-    if "CUDAExecutionProvider" not in providers:
-        return f"no CUDA provider in ONNX Runtime: {FAMILIES['cuda'].ability.remedy()} on a machine with a GPU"
-    try:
-        count = load_cuda()("cudaGetDeviceCount")
-    except MissingBackendError:
-        return f"no cuda-bindings: {pip_install('gpu')}"
-    except CudaError as error:
-        return error.received
-    return f"ready ({count} device{'' if count == 1 else 's'})"
