@@ -179,7 +179,7 @@ def test_rows_of_any_size_are_copied_whole(size: int, dtype: type, variant: str,
     calls = []
     library = SimpleNamespace(launch=lambda *arguments: calls.append(arguments))
     kernel = RowKernel(library, CacheShape(arrays=4, kv_heads=2, head_size=size, dtype=np.dtype(dtype)))  # type: ignore[arg-type]
-    kernel.launch(7, 512, 3, 17, 4, RowStrides(10, 1, 2), RowStrides(20, 3, 4))
+    kernel.launch(7, 512, 3, 17, RowStrides(10, 1, 2), RowStrides(20, 3, 4))
     ((name, grid, _, _, *numbers),) = calls
     assert (name, grid) == (variant, (3, 8, 3))
     assert [number.value for number in numbers] == [2, 10, 1, 2, 20, 3, 4, words]

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, PinnedMemory, RowPlace
+from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, PinnedMemory
 from lopa.runtime.cuda.cuda_calls import CudaCalls
-from lopa.runtime.cuda.row_kernel import RowKernel, RowStrides
 
 _MAX_STAGED = 2**25
 """Bytes of a matrix that are staged at once."""
@@ -32,9 +31,6 @@ class CudaMemory:
         self._pinned: set[int] = set()
         self._events: list[Any] = []
         self._staging = PinnedMemory(lambda size: int(cuda("cudaMallocHost", size)))
-        self._row_kernel: RowKernel | None = None
-        self._table = 0
-        """Address of the kernel's table."""
         self._default = (
             cuda.runtime.cudaMemcpyKind.cudaMemcpyDefault
         )  # the driver infers the direction from the addresses
@@ -129,23 +125,6 @@ class CudaMemory:
         self._cuda(
             "cudaMemcpy2DAsync", target, target_step, source, source_step, size, count, self._default, self._stream
         )
-
-    def use_row_kernel(self, kernel: RowKernel) -> None:
-        """Copy rows with `kernel` from now on. Without one, rows are copied one array at a time."""
-        self._row_kernel = kernel
-        self._table = self.allocate(kernel.arrays * 3 * np.dtype(np.int64).itemsize)
-
-    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:  # noqa: ARG002
-        """Copy rows with the kernel. Return False without one."""
-        kernel = self._row_kernel
-        if kernel is None:
-            return False
-        row, arrays = kernel.row_bytes, len(source.addresses)
-        counts = [size // row] * arrays
-        self.upload(self._table, np.array([source.addresses, target.addresses, counts], np.int64).T.copy())
-        strides = [RowStrides(0, place.head_step // row, 1) for place in (source, target)]
-        kernel.launch(self.stream, self._table, arrays, size // row, 1, *strides)
-        return True
 
     def fill_zero(self, target: int, size: int) -> None:
         """Fill memory with zeros."""

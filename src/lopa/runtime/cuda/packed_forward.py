@@ -149,7 +149,6 @@ class PackedForward:
         self._inputs = forms
         self._outputs = outputs_of_twin(manifest, whole, twin)
         self._new_rows = {name: self._outputs.pop(name) for name in window_names(manifest.dimensions.layers)}
-        self._arrays = shape.arrays
         self._chunk = RowStrides(array=shape.kv_heads * CHUNK_ROWS, head=CHUNK_ROWS, row=1)
         self._session, self._with_graphs = opened_for_graphs(bundle, device, memory, operators)
         weights = fused_weights(bundle, twin, memory)
@@ -231,7 +230,7 @@ class PackedForward:
         for each in copies:
             most = max(count for _, _, count in each.pieces)
             pieces = len(each.pieces)
-            self._kernel.launch(self.memory.stream, table, pieces, most, self._arrays, each.source, self._chunk)
+            self._kernel.launch(self.memory.stream, table, pieces, most, each.source, self._chunk)
             table += table_bytes([each])
 
     def _grow_scratch(self, floats: int) -> None:

@@ -28,22 +28,19 @@ class RowKernel:
         """Use the kernels that `library` has loaded for the device."""
         self._library = library
         self._heads = shape.kv_heads
-        self.arrays = shape.arrays
-        """Number of arrays of all layers."""
-        self.row_bytes = shape.head_size * shape.dtype.itemsize
-        self._word = next(size for size in _WORD_BYTES if self.row_bytes % size == 0)
+        self._arrays = shape.arrays
+        self._row_bytes = shape.head_size * shape.dtype.itemsize
+        self._word = next(size for size in _WORD_BYTES if self._row_bytes % size == 0)
 
-    def launch(
-        self, stream: int, table: int, pieces: int, rows: int, arrays: int, source: RowStrides, target: RowStrides
-    ) -> None:
+    def launch(self, stream: int, table: int, pieces: int, rows: int, source: RowStrides, target: RowStrides) -> None:
         """Enqueue copies of pieces of at most `rows` rows of every array and head.
 
         `table` is the address of int64 [pieces, 3] in device memory. A piece has the address of its first row to read
         and to write, for the first array and head, and its number of rows.
         """
-        grid = (pieces, arrays * self._heads, -(-rows // COMMIT_ROWS))
+        grid = (pieces, self._arrays * self._heads, -(-rows // COMMIT_ROWS))
         strides = [stride for each in (source, target) for stride in (each.array, each.head, each.row)]
-        numbers = (self._heads, *strides, self.row_bytes // self._word)
+        numbers = (self._heads, *strides, self._row_bytes // self._word)
         with CAPTURE_LOCK.shared():
             self._library.launch(
                 f"commit.{self._word}", grid, int(stream), ctypes.c_void_p(table), *map(ctypes.c_int, numbers)

@@ -14,11 +14,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.cuda.cuda_calls import CudaCalls, load_cuda
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.cuda.cuda_operators import loaded_library
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda.graphs import CudaGraphs
-from lopa.runtime.cuda.row_kernel import RowKernel
-from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.device_worker import ThreadedSession
@@ -75,9 +72,6 @@ def _open_on_thread(
         memory = CudaMemory(cuda, number)
         stack.callback(memory.close)
         shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
-        library = loaded_library(number)
-        if isinstance(library, CudaLibrary):
-            memory.use_row_kernel(RowKernel(library, shape))
         engine = TensorRTForward(trt, found, bundle, cuda_device(number), memory, CudaGraphs(cuda, memory.stream))
         stack.callback(engine.close)
         session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, bucket_for=engine.bucket_for)
