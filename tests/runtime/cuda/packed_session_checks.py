@@ -221,6 +221,25 @@ def test_full_memory_ends_one_request(session: Session, cudart: StandInCudart) -
     session.release(ticket)
 
 
+def test_kept_rows_need_no_memory_unless_copied(session: Session, cudart: StandInCudart) -> None:
+    """Kept rows behind other rows have to be copied. If that fails, the request is as before."""
+    ticket = session.start(random_rows(np.random.default_rng(1), {1: [320], 2: [100]}, {}))
+    session.wait(ticket)
+    session.commit(ticket, 2, 0, 100)
+    kept = session.keep_rows(2, 0, 100)
+    session.append_rows(3, session.read_rows(ticket, 2, 0, 5))
+    release = _with_free_bytes(cudart, 1)
+    session.commit(ticket, 1, 0, 320)  # in all free chunks
+    session.append_kept(4, [kept])
+    with pytest.raises(DeviceMemoryError):
+        session.append_kept(3, [kept])
+    assert (session.prefix_length(3), session.prefix_length(4)) == (5, 100)
+    release()
+    session.append_kept(3, [kept])
+    assert session.prefix_length(3) == 105
+    session.release(ticket)
+
+
 def _with_free_bytes(cudart: StandInCudart, device: int) -> Callable[[], None]:
     """Leave little memory on a device. Return a function that gives it back."""
     other = threading.Thread(target=lambda: (cudart.cudaSetDevice(device), given.append(cudart.take(left))))

@@ -49,6 +49,7 @@ from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 T = TypeVar("T")
 _RESERVE = 1 << 29
 """Bytes of device memory that caches leave to ONNX Runtime, for forwards of other sizes."""
+_FREE_BYTES_CALLS = 32
 
 
 class _Lease:
@@ -100,6 +101,8 @@ class PackedSession:
         self._flights: weakref.WeakKeyDictionary[Ticket, _Flight] = weakref.WeakKeyDictionary()
         self._returned: list[Slot] = []
         """Slots that no ticket uses."""
+        self._asked, self._free_bytes = 0, (0, 0)
+        """Number of `free_rows` calls. All chunks when the device was asked last, and its free bytes."""
         self._worker = worker
         self._forward: PackedForward | None = forward
         memory = forward.memory
@@ -204,17 +207,26 @@ class PackedSession:
         return self._caches[request].keep(start, count)
 
     def append_kept(self, request: int, rows: Sequence[KeptRows]) -> None:
-        """Append kept rows by reference. Rows that no request had after these are copied."""
+        """Append kept rows by reference. Rows that no request had after these are copied. Raises DeviceMemoryError."""
         self._open_forward()
         self._tickets.check_idle(request)
         cache = self._cache(request)
-        for run in chain.from_iterable(cast("ChunkRows", each).runs for each in rows):
-            if not cache.share(run):
-                self._append(request, run.chunk.address + run.first * self._row, self._in_chunk, run.count)
+        length = cache.length
+        try:
+            for run in chain.from_iterable(cast("ChunkRows", each).runs for each in rows):
+                if not cache.share(run):
+                    self._append(request, run.chunk.address + run.first * self._row, self._in_chunk, run.count)
+        except DeviceMemoryError:
+            self.shorten(request, length)
+            raise
 
     def free_rows(self) -> int:
-        """Return the number of rows that free chunks and free device memory can hold."""
-        left = max(0, self._on_worker(self._open_forward().memory.free_bytes) - _RESERVE)
+        """Return the number of rows that free chunks and free device memory can hold. The device is not asked each
+        time."""
+        self._asked += 1
+        if self._asked % _FREE_BYTES_CALLS == 1 or self._free_bytes[0] != self._chunks.total:
+            self._free_bytes = self._chunks.total, self._on_worker(self._open_forward().memory.free_bytes)
+        left = max(0, self._free_bytes[1] - _RESERVE)
         return (self._chunks.free + left // self._chunks.chunk_bytes) * CHUNK_ROWS
 
     def shorten(self, request: int, count: int) -> None:
