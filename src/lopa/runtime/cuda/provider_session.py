@@ -15,7 +15,7 @@ from lopa.runtime.contract import stored_dtype
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.cuda.cuda_operators import CudaOperators
+from lopa.runtime.cuda.cuda_operators import VARIABLE, CudaOperators
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
@@ -43,6 +43,7 @@ class ProviderSession:
         """
         graph = bundle.graph if operators is None else operators.graph
         self._device, self._with_graphs, self._captures = memory.device, with_graphs, 0
+        self._has_operators = operators is not None
         providers = cuda_providers(
             device,
             user_compute_stream=str(memory.stream),
@@ -101,6 +102,7 @@ class ProviderSession:
                 f"ONNX Runtime on cuda:{self._device}: {error}",
                 expected="a successful forward",
                 remedy="check nvidia-smi; if memory is full, decode fewer requests at once",
+                operator=f"{VARIABLE}=off in the environment runs the plain graph" if self._has_operators else "",
             ) from error
 
     def close(self) -> None:
