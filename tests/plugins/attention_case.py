@@ -22,7 +22,7 @@ class Problem:
     slab: Array
     """[chunks, 2 LAYERS, kv_heads, CHUNK_ROWS, size]. Rows that no request has are NaN."""
     origin: int
-    """Chunk at which offsets begin."""
+    """Element of the slab from which chunks are counted."""
     layer: int
     work: Array
     tasks: Array
@@ -132,8 +132,8 @@ def random_problem(
             for task in tiles[n]:
                 task[7], parts = parts, parts + 1
         tasks += tiles[n]
-    origin = int(rng.integers(len(order)))
-    chunks = (order[: sum(counts)] - origin).astype(np.int64) * slab[0].size
+    origin = 64 * int(rng.integers(slab.size // 64))
+    chunks = order[: sum(counts)].astype(np.int64) * slab[0].size - origin
     of_tasks, of_merges = np.array(tasks, np.int32), np.array(merges, np.int32).reshape(-1, 4)
     work = _work(rng, rows, of_tasks, of_merges, chunks, window_mask)
     return Problem(query, key, value, slab, origin, layer, work, of_tasks, of_merges, wanted, touched, factor)

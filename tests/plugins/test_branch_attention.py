@@ -35,7 +35,7 @@ def _attended(kernels: Kernels, problem: Problem, tiles: dict[str, int], *, prog
     _, kv_heads, size = problem.sizes
     channels = next(channels for channels in (64, 128, 256) if channels >= size)
     output, scratch = problem.results()
-    cache = kernel_calls.View(problem.slab, problem.origin * problem.slab[0].size)
+    cache = kernel_calls.View(problem.slab, problem.origin)
     given = arguments(problem, cache, output, scratch)
     constants = {"CHANNELS": channels, "CHUNK_ROWS": 64, **tiles}
     *_, output, scratch = kernels(kernel_calls.run, "branch_attention", (programs, kv_heads), given, constants)
@@ -161,7 +161,7 @@ def test_the_references_of_launches_are_attention_row_by_row(monkeypatch: pytest
         seen=[0.5, 0.1, 0.9][seed],
     )
     output, scratch = problem.results()
-    cache = problem.slab[problem.origin :]
+    cache = problem.slab.reshape(-1)[problem.origin :]
     for reference, values in (
         (launched_kernels.branch_attention, arguments(problem, cache, output, scratch)),
         (launched_kernels.attention_merge, [scratch, problem.work, output, *problem.sizes]),
