@@ -93,16 +93,21 @@ def attention_work(
 @lru_cache(maxsize=_CACHED_FORWARDS)
 def _lists(requests: tuple[_Request, ...], padding: int, heads: AttentionHeads) -> tuple[Int32, int]:
     """Return the words of a forward before its mask, with zeros in place of chunks, and the number of parts."""
-    works = [_work_of_request(lengths, prefix, heads) for lengths, prefix, _ in requests]
+    # Lists of requests are for whole tiles of a prefix, since these seldom change. They end with the prefix below.
+    works = [_work_of_request(lengths, -(-prefix // TILE) * TILE, heads) for lengths, prefix, _ in requests]
+    works.append(_padding(padding, heads))
     sizes = [
         (len(rows), sum(length**2 for length in lengths), chunks, len(tasks) if len(merges) else 0, 0)
-        for (rows, tasks, merges), (lengths, _, chunks) in zip(works, requests, strict=True)
+        for (rows, tasks, merges), (lengths, _, chunks) in zip(works, requests, strict=False)
     ]
-    firsts = np.array([(0,) * 5, *sizes]).cumsum(axis=0)
+    firsts = np.array([(0,) * 5, *sizes], np.int32).cumsum(axis=0, dtype=np.int32)
+    counts = [[*map(len, parts)] for parts in zip(*works, strict=True)]
     lists = [
-        np.concatenate(parts) + firsts[:, columns].repeat([*map(len, parts)], axis=0)
-        for parts, columns in zip(zip(*works, _padding(padding, heads), strict=True), _MOVED, strict=True)
+        np.concatenate(parts) + firsts[:, columns].repeat(count, axis=0)
+        for parts, columns, count in zip(zip(*works, strict=True), _MOVED, counts, strict=True)
     ]
+    ends = np.repeat([*(prefix for _, prefix, _ in requests), 0], counts[1])
+    lists[1][:, 3] = np.minimum(lists[1][:, 3], ends)
     places = np.cumsum([_HEADER_WORDS, *(each.size for each in lists)])
     chunks = places[-1] + places[-1] % 2
     words = np.zeros(chunks + 2 * firsts[-1, _CHUNK], np.int32)
