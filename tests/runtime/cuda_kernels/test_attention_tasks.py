@@ -65,7 +65,7 @@ def test_every_row_meets_its_prefix_and_its_window_once(heads: AttentionHeads) -
     rng = np.random.default_rng(heads.heads)
     for _ in range(20):
         windows = [rng.integers(1, 41, rng.integers(1, 5)).tolist() for _ in range(rng.integers(1, 4))]
-        prefixes = [int(rng.choice([0, 1, 63, 64, rng.integers(0, 2000)])) for _ in windows]
+        prefixes = [int(rng.choice([0, 1, 63, 64, int(rng.integers(0, 2000))])) for _ in windows]
         padding = int(rng.integers(0, 100))
         lists = work_of(windows, prefixes, heads, padding)
         _check(lists, windows, prefixes, heads, padding)
@@ -128,6 +128,10 @@ def test_masks_beyond_the_offsets_of_kernels_are_refused() -> None:
 def test_prefixes_without_chunks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"received \[1\] chunks, expected enough for the rows \[65\]"):
         attention_work(batch_of([[3]]), 3, [65], [[0]], HEADS[0])
+
+
+def test_a_mask_of_one_byte_takes_two_words() -> None:
+    assert len(work_of([[1]], [64], HEADS[0]).work.words) % 2 == 0
 
 
 def test_small_forwards_have_more_programs() -> None:

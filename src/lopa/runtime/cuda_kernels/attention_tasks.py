@@ -118,7 +118,7 @@ def _lists(requests: tuple[_Request, ...], padding: int, heads: AttentionHeads) 
 
 @lru_cache(maxsize=_CACHED_REQUESTS)
 def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHeads) -> _Lists:
-    """Return the lists of a request with windows of these lengths, as if it were alone."""
+    """Return the lists of a request with windows of these lengths, as if it were alone. The last part is whole."""
     windows = np.array(lengths)
     ends, squares = windows.cumsum(), windows**2
     starts = ends - windows
@@ -127,7 +127,7 @@ def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHead
     row_tiles = _tiles_of_rows(len(window), heads)
     most = _most_parts(prefix, len(row_tiles) * heads.kv_heads)
     size = max(1, -(-prefix // (most * _PART_COLUMNS))) * _PART_COLUMNS
-    parts = [(begin, min(begin + size, prefix)) for begin in range(0, max(prefix, 1), size)]
+    parts = [(begin, begin + size) for begin in range(0, max(prefix, 1), size)]
     tasks: list[tuple[int, ...]] = []
     merges: list[tuple[int, ...]] = []
     for first, end in row_tiles:
