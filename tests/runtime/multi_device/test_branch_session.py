@@ -13,6 +13,7 @@ import pytest
 from tests.lone_decode import LoneDecode
 from tests.params import params_of
 from tests.runtime.failing_device import FailingDevice
+from tests.runtime.kept_rows import assert_rows_are_kept
 from tests.runtime.random_windows import (
     assert_close,
     assert_same_statistics,
@@ -20,6 +21,7 @@ from tests.runtime.random_windows import (
     full_mask,
     random_batch,
 )
+from tests.runtime.requests.overlapping_session import OverlappingSession
 from tests.runtime.sequential import sequential
 
 from lopa.cli.files.step_log import record_from_step
@@ -170,3 +172,12 @@ def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -
 def test_invalid_arguments(bundle: Bundle, count: int, seconds: float) -> None:
     with pytest.raises(ValueError, match=f"{count} sessions and {seconds} seconds"):
         BranchParallelSession(counted_devices(bundle, count), stall_seconds=seconds)
+
+
+def test_each_device_keeps_rows_in_its_own_memory(bundle: Bundle) -> None:
+    devices = [OverlappingSession(open_session(bundle, "cpu", threads=1), memory=memory) for memory in (400, 300)]
+    session = BranchParallelSession(devices)
+    assert (session.free_rows(), session.rows_per_forward) == (300, None)
+    assert_rows_are_kept(session)
+    assert session.free_rows() == 300  # kept rows were dropped
+    session.close()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime import Decoder
-from lopa.runtime.contract import Statistics
+from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.contract.batch_parts import PackedPart, part_of_windows, statistics_of_parts
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import DeviceMemoryError
@@ -90,6 +90,17 @@ class OverlappingSession:
         with self._lock:
             self._inner.commit(self._computed[ticket].result()[1][request], request, branch, count)
         self._rows.setdefault(request, []).extend(object() for _ in range(count))
+
+    def read_rows(self, ticket: Ticket, request: int, branch: int, count: int) -> CacheRows:
+        with self._lock:
+            return self._inner.read_rows(self._computed[ticket].result()[1][request], request, branch, count)
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        self._check_idle(request)
+        self._allocate(request, rows.count)
+        with self._lock:
+            self._inner.append_rows(request, rows)
+        self._rows.setdefault(request, []).extend(object() for _ in range(rows.count))
 
     def release(self, ticket: Ticket) -> None:
         self.in_flight.discard(ticket)
