@@ -1,6 +1,5 @@
 """The points at which the loop asks an extension, and the rows that a request's cache accepts."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def test_each_point_is_asked_once_a_round_and_in_order(session: Session, bundle:
 def test_an_extension_changes_what_it_returns(session: Session, bundle: Bundle) -> None:
     """An answer that one extension ends reaches the next one, and the loop."""
     seen: list[Any] = []
-    ending = Extension(answer=lambda loop, answer, _: replace(answer, stop_reason="eos") if loop.steps else answer)
+    ending = Extension(answer=lambda loop, answer, _: answer._replace(stop_reason="eos") if loop.steps else answer)
     noting = Extension(answer=lambda _, answer, __: seen.append(answer.stop_reason) or answer)
     decoding = LoneDecode(session, PROMPT, params_of(max_new_tokens=24), bundle.manifest, ending, noting)
     decoding.step()

@@ -4,7 +4,6 @@ The candidates are the model's own: before a grammar, and before a strategy chan
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class CandidateRecord:
         self._without = loop.context.unwritten
         if end is not None:
             self._add_round(loop, end)
-        return replace(answer, recorded=self.of_positions)
+        return answer._replace(recorded=self.of_positions)
 
     def _add_round(self, loop: LoopState, end: RoundEnd) -> None:
         packed, rows, winner = end.scores.packed, end.rows, end.numbers[-1]

@@ -100,7 +100,7 @@ class GrowingHoles(HoleFilling):
         sizes = [end - start for start, end in self._lengths[0].holes]
         if answer.stop_reason != "length" or any(map(operator.ge, sizes, self._most)):
             return answer
-        return replace(answer, stop_reason="eos")
+        return answer._replace(stop_reason="eos")
 
 
 def hole_filling(holes: EncodedHoles, ends: tuple[int, ...]) -> Extension:

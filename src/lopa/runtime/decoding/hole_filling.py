@@ -4,7 +4,6 @@ Token healing decides which tokens may be written at the edges of holes (lopa.ru
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -52,8 +51,7 @@ class HoleFilling:
         if end is not None and len(self._lengths) > 1:
             self._lengths = self._lengths[end.numbers[-1] : end.numbers[-1] + 1]
         holes, layout = self._lengths[-1], loop.anchor.layout
-        return replace(
-            answer,
+        return answer._replace(
             end=layout.end,
             final=min(answer.final, layout.end - layout.prompt),
             generated_positions=max(loop.generated_positions, sum(end - start for start, end in holes.holes)),

@@ -7,7 +7,6 @@ statistics. Everything else that a request may have is an extension.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -144,7 +143,7 @@ class LopaLoop:
 
     def stop(self, reason: StopReason) -> None:
         """End the request from outside, e.g. at a time limit. No published loop returns what it has then."""
-        self.answer = replace(self.answer, stop_reason=reason, returns_generated=False)
+        self.answer = self.answer._replace(stop_reason=reason, returns_generated=False)
 
     def write_draft(self) -> None:
         """Write the last round's best tokens at its masked positions, up to a position that it did not compute.
@@ -160,8 +159,7 @@ class LopaLoop:
         drafted = candidates[own]
         anchor = with_tokens(self.anchor, positions[own], drafted.tokens, drafted.logprobs, self.context)
         self.branches = (anchor,)
-        self.answer = replace(
-            self.answer,
+        self.answer = self.answer._replace(
             tokens=anchor.tokens,
             unmasked=anchor.unmasked,
             token_logprobs=anchor.logprobs,

@@ -55,7 +55,7 @@ class ReferenceMode:
             first = int(is_end(anchor.tokens, self._ends).argmax())
             if anchor.unmasked[answer.start : first].all():
                 final, reason = max(0, first + 1 - answer.start), "eos"
-        return replace(answer, final=final, stop_reason=reason, returns_generated=reason is not None)
+        return answer._replace(final=final, stop_reason=reason, returns_generated=reason is not None)
 
 
 def is_done(branch: Branch, context: Context) -> bool:

@@ -1,7 +1,5 @@
 """Stage 7 on a branch: unmasked positions that are verified again, their probabilities, and the positions to remask."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from lopa.runtime.contract import Float32, Int64
@@ -35,7 +33,7 @@ def with_finished_text(loop: LoopState, answer: AnswerState, _: RoundEnd | None)
     ended."""
     if answer.stop_reason in ("eos", "length"):
         return answer
-    return replace(answer, final=min(answer.final, final_length(loop.anchor)))
+    return answer._replace(final=min(answer.final, final_length(loop.anchor)))
 
 
 def remaskable_positions(anchor: Branch, context: Context) -> Int64:

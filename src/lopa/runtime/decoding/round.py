@@ -171,7 +171,8 @@ def scores_from_rows(
         offsets = np.concatenate([own - own[:1] for own in np.split(positions, packed.first_columns[1:])])
     candidates = candidates_from_rows(rows, positions, context, step=step, offsets=offsets)
     columns = [packed.sampled_columns(number) for number in range(len(branches))]
-    proposed = tuple(candidates[own] for own in columns)
+    is_alone = len(columns) == 1 and columns[0] == slice(0, len(positions))
+    proposed = (candidates,) if is_alone else tuple([candidates[own] for own in columns])
     views = [_branch_view(*each) for each in zip(branches, packed.sampled, proposed, strict=True)]
     judge = context.strategy.branch_confidence
     confidences = tuple(

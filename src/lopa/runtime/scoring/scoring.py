@@ -9,7 +9,6 @@ Otherwise every window computes the prompt again, because its rows attend to the
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -95,7 +94,7 @@ class Scoring:
 
     def stop(self, reason: StopReason) -> None:
         """End the request from outside, e.g. at a time limit."""
-        self.answer = replace(self.answer, stop_reason=reason)
+        self.answer = self.answer._replace(stop_reason=reason)
 
     def write_draft(self) -> None:
         """Leave the answer as it is: without all scores there is none."""

@@ -1,8 +1,7 @@
 """The answer of a request after a round: its final text, its holes, and why decoding stopped."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,8 +14,7 @@ from lopa.runtime.text.encoded_holes import EncodedHoles
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled", "choice"]
 
 
-@dataclass(frozen=True)
-class AnswerState:
+class AnswerState(NamedTuple):
     """The answer of a request after a round."""
 
     tokens: Int64

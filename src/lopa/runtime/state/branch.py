@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.derived import derived
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.strategy import Memory
 
@@ -161,17 +161,17 @@ class Branch:
         vars(branch).update(values)
         return branch
 
-    @cached_property
+    @derived
     def masked(self) -> Int64:
         """Masked positions, ascending."""
         return (~self.unmasked).nonzero()[0]
 
-    @cached_property
+    @derived
     def active(self) -> Blocks:
         """Blocks that are being unmasked."""
         return tuple([block for block in self.blocks if block.state is BlockState.ACTIVE])
 
-    @cached_property
+    @derived
     def due(self) -> Blocks:
         """Blocks that the next forward commits to the cache. They are adjacent."""
         return tuple([block for block in self.blocks if block.state is BlockState.TO_CACHE])

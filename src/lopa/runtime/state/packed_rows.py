@@ -25,7 +25,7 @@ rows as before, but the order of the sums changes, which may change the last bit
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -35,6 +35,7 @@ from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import BlockState, Branch, open_span
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.derived import derived
 from lopa.runtime.state.layout import Layout
 
 _MAX_KEPT_MASK = 512
@@ -90,7 +91,7 @@ class PackedRows:
         """Number of columns of each branch [B]."""
         return tuple(stop - first for first, stop in pairwise((*self.first_columns, len(self.column_positions))))
 
-    @cached_property
+    @derived
     def first_columns(self) -> tuple[int, ...]:
         """First column of each branch [B]."""
         counts = [self.kept_columns + len(each) for each in self.sampled]
@@ -119,13 +120,13 @@ class PackedRows:
         """Columns of the remaskable positions."""
         return slice(len(self.column_positions) - len(self.remaskable), len(self.column_positions))
 
-    @cached_property
+    @derived
     def from_kept_row(self) -> Bool:
-        """True for columns [C] that the kept row predicts."""
+        """Mask [C] of the columns that the kept row predicts."""
         is_kept: Bool = self.column_rows == KEPT_ROW
         return is_kept
 
-    @cached_property
+    @derived
     def sampled_rows(self) -> Int64:
         """Rows [M] that predict a column, each once, ascending; the first row if there are none."""
         is_sampled = np.zeros(self.input_ids.size + 1, np.bool_)
@@ -133,7 +134,7 @@ class PackedRows:
         rows = is_sampled[:-1].nonzero()[0]
         return rows if rows.size else np.zeros(1, np.int64)
 
-    @cached_property
+    @derived
     def answers(self) -> Int64:
         """Index of each column's row [C] in `sampled_rows`; any index for the kept row."""
         return self.sampled_rows.searchsorted(self.column_rows)
@@ -367,15 +368,17 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
 
 def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Context) -> Bool:
     """Return the masks of the branches' rows. Leading equal rows have the same mask in every branch."""
-    longest = max((each.order for each in every), key=len)
+    longest = max([each.order for each in every], key=len)
     seen = attention_mask(longest, branches[-1].layout, context.params)
+    if len(every) == 1:
+        return seen.ravel()
     masks = []
     for branch, each in zip(branches, every, strict=True):
         length = len(each.order)
         alike = each.order is longest or np.array_equal(each.order, longest[:length])
         mask = seen[:length, :length] if alike else attention_mask(each.order, branch.layout, context.params)
         masks.append(mask.ravel())
-    return masks[0] if len(masks) == 1 else np.concatenate(masks)
+    return np.concatenate(masks)
 
 
 def _as_in_first_round(branch: Branch) -> Branch:
