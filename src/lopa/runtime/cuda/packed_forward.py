@@ -121,10 +121,6 @@ class Slot:
         self.enqueued: Future[None] | None = None
         """The last forward, which has recorded the event once this is done."""
 
-    def holds(self, inputs: int, outputs: int, rows: int) -> bool:
-        """Return True if the slot has at least these bytes."""
-        return all(has >= needed for has, needed in zip(self.sizes, (inputs, outputs, rows), strict=True))
-
     def free(self, memory: CudaMemory) -> None:
         """Free the memory after waiting for all work."""
         self._on_device.free()
