@@ -16,8 +16,11 @@ from tests.runtime.cuda.stand_in_ort import StandInOrt
 from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.kept_rows import assert_rows_are_kept
 from tests.runtime.random_windows import assert_same_statistics
+from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
 from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight, random_rows
+from tools.random_configs import random_config, random_prompt
 
+from lopa.runtime import Decoder, Engine
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
 from lopa.runtime.contract.packed_batch import PackedBatch
@@ -26,6 +29,7 @@ from lopa.runtime.cuda.packed_forward import MAX_ROWS, padded_count
 from lopa.runtime.cuda.packed_session import PackedSession
 from lopa.runtime.cuda_kernels.attention_tasks import CHUNK_ROWS
 from lopa.runtime.errors import DeviceMemoryError, EngineFailedError
+from lopa.runtime.requests import pool
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -282,6 +286,28 @@ def test_graph_with_operators_on_the_cpu_runs_without_graphs(tiny_bundle: Path, 
     _forward(opened, random_rows(np.random.default_rng(0), {1: [9]}, {}))
     assert len(machine.captures) == captures
     opened.close()
+
+
+@pytest.mark.parametrize("capacity", [1 << 34, 1 << 20])
+def test_an_engine_gives_the_answers_of_single_decodes(
+    capacity: int, tiny_bundle: Path, cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random requests in two groups that alternate, with shared prefixes and prompts in pieces, and with little memory
+    beside what the session takes when it opens."""
+    monkeypatch.setattr(pool, "MIN_GROUP_ROWS", 16)
+    monkeypatch.setattr(PackedSession, "rows_per_forward", 128)
+    monkeypatch.setattr("lopa.runtime.cuda.packed_session._RESERVE", 0)
+    rng = np.random.default_rng(capacity)
+    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as plain:
+        cases = [(random_prompt(rng, plain), random_config(rng, plain)) for _ in range(16)]
+        cases += [cases[index] for index in rng.integers(0, len(cases), 8)]
+        expected = [alone(plain, *case) for case in cases]
+    with Decoder.open(tiny_bundle, ["cuda:3"]) as decoder, Engine(decoder, max_num_seqs=6) as engine:
+        monkeypatch.setattr(cudart, "capacity", min(capacity + cudart.allocated(3), cudart.capacity))
+        for handle, each in zip([engine.submit(*case) for case in cases], expected, strict=True):
+            found = result_of(handle)
+            assert found == with_stored_prompt(each, found)
+    assert cudart.left == []
 
 
 def test_soak(tiny_bundle: Path, session: Session, cudart: StandInCudart) -> None:

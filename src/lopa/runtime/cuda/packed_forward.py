@@ -150,9 +150,10 @@ class PackedForward:
         weights = fused_weights(bundle, twin, memory)
         self._weights = {name: (each.form, each.address) for name, each in weights.items()}
         self._scratch = self._scratch_floats = 0
+        self._captured: dict[tuple[Slot, int, int], Any] = {}
+        self._grow_scratch(_MIN_SCRATCH)
         self._table = memory.allocate(_MAX_PIECES * _PIECE_BYTES)
         """Table of copies outside forwards."""
-        self._captured: dict[tuple[Slot, int, int], Any] = {}
         self.places = lru_cache(maxsize=256)(self._places)
         self.usual = self._usual_sizes()
         """Bytes of a usual slot."""
@@ -231,11 +232,11 @@ class PackedForward:
 
     def _grow_scratch(self, floats: int) -> None:
         """Make room in the attention's scratch memory, which all forwards use in turn."""
-        if self._scratch and floats <= self._scratch_floats:
+        if floats <= self._scratch_floats:
             return
         self._captured.clear()  # the graphs have the old address
         self.memory.synchronize()
-        floats, old = max(floats, _MIN_SCRATCH, 2 * self._scratch_floats), self._scratch
+        floats, old = max(floats, 2 * self._scratch_floats), self._scratch
         self._scratch = self._scratch_floats = 0
         if old:
             self.memory.free(old)

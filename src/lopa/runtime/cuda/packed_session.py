@@ -48,7 +48,7 @@ from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
 
 T = TypeVar("T")
 _RESERVE = 1 << 29
-"""Bytes of device memory that caches leave to ONNX Runtime, for forwards of other sizes."""
+"""Bytes of device memory that caches leave to forwards of other sizes."""
 _FREE_BYTES_CALLS = 32
 
 
@@ -103,17 +103,20 @@ class PackedSession:
         """Slots that no ticket uses."""
         self._asked, self._free_bytes = 0, (0, 0)
         """Number of `free_rows` calls. All chunks when the device was asked last, and its free bytes."""
+        self._reserve = 0
+        """Bytes of free memory that chunks do not take. The first ones do."""
         self._worker = worker
         self._forward: PackedForward | None = forward
         memory = forward.memory
         try:
             self._chunks = ChunkPool(
                 self._shape.arrays * self._shape.kv_heads * CHUNK_ROWS * self._row,
-                lambda size: self._on_worker(partial(_allocated, memory, size)),
+                lambda size: self._on_worker(partial(_allocated, memory, size, self._reserve)),
                 lambda address: self._on_worker(partial(_freed, memory, address)),
                 device,
             )
             self._returned += [self._on_worker(partial(Slot, memory, *forward.usual, is_usual=True)) for _ in range(2)]
+            self._reserve = _RESERVE
         except BaseException:
             self.close()
             raise
@@ -359,8 +362,10 @@ class PackedSession:
             self._on_worker(partial(self._open_forward().copy_rows, copies))
 
 
-def _allocated(memory: CudaMemory, size: int) -> int:
-    """Return the address of new memory, all zeros."""
+def _allocated(memory: CudaMemory, size: int, reserve: int) -> int:
+    """Return the address of new memory, all zeros. Raises MemoryError unless `reserve` bytes stay free."""
+    if reserve and memory.free_bytes() < size + reserve:
+        raise MemoryError
     address = memory.allocate(size)
     memory.fill_zero(address, size)
     return address
