@@ -145,7 +145,9 @@ class ChunkedCache:
         """
         end, used = self.length + count, self.length % CHUNK_ROWS
         last = self.chunks[-1] if used and count else None
-        is_shared = last is not None and (last.owner != self._request or last.kept > used)
+        is_shared = last is not None and (
+            last.owner != self._request or last.kept > used or any(last is each for each in self.chunks[:-1])
+        )
         new = self._pool.take(self._request, -(-end // CHUNK_ROWS) - len(self.chunks) + is_shared)
         copied = None
         if last is not None and is_shared:

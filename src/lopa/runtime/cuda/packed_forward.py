@@ -5,7 +5,7 @@ forward is captured as a CUDA graph, and later ones replay it. Lengths, masks an
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -39,7 +39,7 @@ _OUTPUT_BYTES = 1 << 26
 """Bytes of a usual slot for outputs, more than all but logits need."""
 
 _MIN_SCRATCH = 1 << 22
-"""Numbers in the attention's scratch memory at first, 16 MB."""
+"""Least numbers in the attention's scratch memory, 16 MB. It grows by as many."""
 _PIECE_BYTES = 24
 _MAX_PIECES = 4096
 """Pieces of a launch of copies outside a forward."""
@@ -95,13 +95,15 @@ def _placed(forms: Mapping[str, ArrayForm], alignment: int = _ALIGNMENT) -> Plac
     return Places(forms, starts, end)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RowCopies:
     """Copies of rows of all arrays into chunks, for one launch."""
 
     source: RowStrides
     pieces: list[tuple[int, int, int]]
     """Addresses of the first array's first row to read and to write, and number of rows."""
+    are_made: bool = False
+    """True once the device's thread has launched them."""
 
 
 class Slot:
@@ -113,13 +115,16 @@ class Slot:
         A usual slot is used again, and its forwards are captured.
         """
         self.is_usual, self.sizes = is_usual, (inputs, outputs, rows)
-        self._on_device = BufferSet(memory, self.sizes)
+        with ExitStack() as stack:
+            self._on_device = BufferSet(memory, self.sizes)
+            stack.callback(self._on_device.free)
+            self.upload, self.download = (memory.pinned_block(size) for size in (inputs, outputs))
+            stack.pop_all()
         self.inputs, self.outputs, self.rows = (buffer.address for buffer in self._on_device.buffers)
-        self.upload, self.download = memory.pinned_block(inputs), memory.pinned_block(outputs)
         self.arrived = memory.event()
         """Recorded behind the download."""
-        self.enqueued: Future[None] | None = None
-        """The last forward, which has recorded the event once this is done."""
+        self.is_idle = True
+        """False from a forward until it was waited for. The device may still read the upload until then."""
 
     def free(self, memory: CudaMemory) -> None:
         """Free the memory after waiting for all work."""
@@ -149,9 +154,9 @@ class PackedForward:
         self._session, self._with_graphs = opened_for_graphs(bundle, device, memory, operators)
         weights = fused_weights(bundle, twin, memory)
         self._weights = {name: (each.form, each.address) for name, each in weights.items()}
-        self._scratch = self._scratch_floats = 0
+        self._scratch = self.scratch_floats = 0
         self._captured: dict[tuple[Slot, int, int], Any] = {}
-        self._grow_scratch(_MIN_SCRATCH)
+        self.grow_scratch(_MIN_SCRATCH)
         self._table = memory.allocate(_MAX_PIECES * _PIECE_BYTES)
         """Table of copies outside forwards."""
         self.places = lru_cache(maxsize=256)(self._places)
@@ -172,31 +177,22 @@ class PackedForward:
         inputs, outputs, rows = self.bytes_of(ForwardSize(MAX_ROWS, MAX_ROWS))
         return inputs + _LIST_BYTES, min(outputs, _OUTPUT_BYTES), rows
 
-    def run(
-        self,
-        slot: Slot,
-        size: ForwardSize,
-        uploaded: int,
-        scratch: int,
-        cache: int,
-        copies: Sequence[RowCopies],
-    ) -> None:
+    def run(self, slot: Slot, size: ForwardSize, uploaded: int, cache: int, copies: Sequence[RowCopies]) -> None:
         """Enqueue a forward: the upload, `copies`, the graph and the download.
 
-        The upload has the inputs, the attention's lists and the table of the copies. `scratch` is the size of the
-        attention's memory in numbers, and `cache` the address of the first slab of chunks.
+        The upload has the inputs, the attention's lists and the table of the copies. `cache` is the address of the
+        first slab of chunks.
         """
         memory, (inputs, outputs) = self.memory, self.places(size)
         memory.copy(slot.inputs, slot.upload.ctypes.data, uploaded)
         self._launch(copies, slot.inputs + uploaded - table_bytes(copies))
-        self._grow_scratch(scratch)
         key = (slot, size.rows, size.sampled)
         bound, captures = self._captured.get(key), False
         if bound is None:
             captures = self._with_graphs and slot.is_usual
             others = {
                 ATTENTION_WORK: ((slot.sizes[0] - inputs.size) // 4, slot.inputs + inputs.size),
-                ATTENTION_SCRATCH: (self._scratch_floats, self._scratch),
+                ATTENTION_SCRATCH: (self.scratch_floats, self._scratch),
                 CACHE: (1, cache),
             }
             lists = {name: (ArrayForm((count,), self._types[name]), at) for name, (count, at) in others.items()}
@@ -213,9 +209,10 @@ class PackedForward:
         """Run copies outside a forward, and wait for them."""
         for each in copies:
             for first in range(0, len(each.pieces), _MAX_PIECES):
-                some = [RowCopies(each.source, each.pieces[first : first + _MAX_PIECES])]
+                some = [RowCopies(each.source, each.pieces[first : first + _MAX_PIECES], each.are_made)]
                 self.memory.upload(self._table, table_of(some))
                 self._launch(some, self._table)
+            each.are_made = True
         self.memory.synchronize()
 
     def close(self) -> None:
@@ -225,22 +222,23 @@ class PackedForward:
 
     def _launch(self, copies: Sequence[RowCopies], table: int) -> None:
         for each in copies:
-            most = max(count for _, _, count in each.pieces)
-            pieces = len(each.pieces)
-            self._kernel.launch(self.memory.stream, table, pieces, most, each.source, self._chunk)
+            if not each.are_made:
+                most, each.are_made = max(count for _, _, count in each.pieces), True
+                self._kernel.launch(self.memory.stream, table, len(each.pieces), most, each.source, self._chunk)
             table += table_bytes([each])
 
-    def _grow_scratch(self, floats: int) -> None:
-        """Make room in the attention's scratch memory, which all forwards use in turn."""
-        if floats <= self._scratch_floats:
-            return
-        self._captured.clear()  # the graphs have the old address
+    def grow_scratch(self, floats: int) -> None:
+        """Make room for numbers in the attention's scratch memory, which all forwards use in turn. Waits for them.
+
+        Raises CudaMemoryError; the memory is then as before.
+        """
+        floats = -(-floats // _MIN_SCRATCH) * _MIN_SCRATCH
+        address = self.memory.allocate(4 * floats)
         self.memory.synchronize()
-        floats, old = max(floats, 2 * self._scratch_floats), self._scratch
-        self._scratch = self._scratch_floats = 0
-        if old:
-            self.memory.free(old)
-        self._scratch, self._scratch_floats = self.memory.allocate(4 * floats), floats
+        self._captured.clear()  # the graphs have the old address
+        if self._scratch:
+            self.memory.free(self._scratch)
+        self._scratch, self.scratch_floats = address, floats
 
 
 def table_of(copies: Sequence[RowCopies]) -> npt.NDArray[np.int64]:

@@ -151,7 +151,9 @@ class PackedSession:
                 forward.memory.wait_for(flight.rows.lease.slot.arrived)
         except EngineFailedError:
             self._tickets.clear()
+            del flight  # the error's traceback would keep its slot
             raise
+        flight.rows.lease.slot.is_idle = True
         arrays = forward.places(flight.size)[1].views(flight.rows.lease.slot.download)
         self._tickets.keep(ticket, flight.rows)
         return statistics_of_arrays(arrays).mapped(lambda array: array[: len(batch.sampled_rows)].copy())
@@ -193,14 +195,11 @@ class PackedSession:
         heads = self._shape.kv_heads
         block = np.ascontiguousarray(np.stack(rows.layers).transpose(0, 2, 1, 3))
         with converted_device_errors(self._device):
-            try:
-                address = self._on_worker(partial(_uploaded, memory, block))
-            except MemoryError as error:
-                raise DeviceMemoryError(self._device, request, rows.count) from error
+            address = self._make_room(partial(_uploaded, memory, block), request, rows.count)
             try:
                 self._append(request, address, RowStrides(rows.count * heads, 1, heads), rows.count)
-                self._make_copies()
             finally:
+                self._make_copies()
                 self._on_worker(partial(_freed, memory, address))
 
     def keep_rows(self, request: int, start: int, count: int) -> ChunkRows:
@@ -284,8 +283,10 @@ class PackedSession:
         chunks = [[(chunk.address - base) // item for chunk in cache.chunks] for cache in caches]
         work = attention_work(batch, rows, [cache.length for cache in caches], chunks, self._heads)
         size = ForwardSize(rows, padded_count(wanted))
+        if work.scratch > forward.scratch_floats:
+            self._make_room(partial(forward.grow_scratch, work.scratch), batch.requests[-1], rows)
         lease = _Lease(self._slot(size, work.words.nbytes, batch.requests[-1]), self._returned)
-        copies, self._copies = self._copies, []
+        copies = self._noted_copies()
         places, table = forward.places(size)[0], table_of(copies)
         windows = batch.starts.searchsorted(batch.sampled_rows, "right") - 1
         inputs = {
@@ -302,10 +303,9 @@ class PackedSession:
             begin = -(-uploaded // 8) * 8  # kernels read numbers of 8 bytes
             uploaded = begin + array.nbytes
             lease.slot.upload[begin:uploaded] = array.ravel().view(np.uint8)
-        lease.slot.enqueued = self._worker.submit(
-            partial(forward.run, lease.slot, size, uploaded, work.scratch, base, copies)
-        )
-        return _Flight(_NewRows(lease, rows), size, lease.slot.enqueued)
+        lease.slot.is_idle = False
+        enqueued = self._worker.submit(partial(forward.run, lease.slot, size, uploaded, base, copies))
+        return _Flight(_NewRows(lease, rows), size, enqueued)
 
     def _slot(self, size: ForwardSize, lists: int, request: int) -> Slot:
         """Return a slot for a forward with bytes for its lists: one that was returned, or a new one.
@@ -322,14 +322,18 @@ class PackedSession:
         is_usual = all(has >= needs for has, needs in zip(forward.usual, needed, strict=True))
         if is_usual and self._returned:
             slot = self._returned.pop()
-            if slot.enqueued is not None and slot.enqueued.exception() is None:
-                forward.memory.wait_for(slot.arrived)  # of a forward that nobody waited for
+            if not slot.is_idle:  # its forward failed, or nobody waited for it
+                self._on_worker(forward.memory.synchronize)
             return slot
         sizes = forward.usual if is_usual else needed
+        return self._make_room(partial(Slot, forward.memory, *sizes, is_usual=is_usual), request, size.rows)
+
+    def _make_room(self, work: Callable[[], T], request: int, rows: int) -> T:
+        """Return the result of `work`, which allocates device memory. Raises DeviceMemoryError if it is full."""
         try:
-            return self._on_worker(partial(Slot, forward.memory, *sizes, is_usual=is_usual))
+            return self._on_worker(work)
         except MemoryError as error:
-            raise DeviceMemoryError(self._device, request, size.rows) from error
+            raise DeviceMemoryError(self._device, request, rows) from error
 
     def _window(self, ticket: Ticket, request: int, branch: int, count: int) -> tuple[int, RowStrides]:
         """Return address and strides of a window's new rows. Raises like Tickets.window."""
@@ -357,9 +361,15 @@ class PackedSession:
 
     def _make_copies(self) -> None:
         """Make the noted copies at once."""
-        copies, self._copies = self._copies, []
-        if copies:
+        if copies := self._noted_copies():
             self._on_worker(partial(self._open_forward().copy_rows, copies))
+
+    def _noted_copies(self) -> list[RowCopies]:
+        """Return the copies to make. They are noted until the device's thread has made them, whatever interrupts this
+        one."""
+        self._are_apart = True
+        self._copies = [copies for copies in self._copies if not copies.are_made]
+        return list(self._copies)
 
 
 def _allocated(memory: CudaMemory, size: int, reserve: int) -> int:
@@ -379,7 +389,11 @@ def _freed(memory: CudaMemory, address: int) -> None:
 def _uploaded(memory: CudaMemory, block: Rows) -> int:
     """Return the address of a copy of an array in device memory."""
     address = memory.allocate(block.nbytes)
-    memory.upload(address, block)
+    try:
+        memory.upload(address, block)
+    except BaseException:
+        _freed(memory, address)
+        raise
     return address
 
 
