@@ -390,7 +390,7 @@ def test_memory_of_the_attention_is_full(
 def test_an_engine_gives_the_answers_of_single_decodes(
     capacity: int, tiny_bundle: Path, cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random requests in two groups that alternate, with shared prefixes and prompts in pieces, and with little memory
+    """Random requests in alternating groups, with shared prefixes and prompts in pieces, and with little memory
     beside what the session takes when it opens."""
     monkeypatch.setattr(pool, "MIN_GROUP_ROWS", 16)
     monkeypatch.setattr(PackedSession, "rows_per_forward", 128)
