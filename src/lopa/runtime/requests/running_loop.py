@@ -221,14 +221,20 @@ def groups_from_rows(requests: Sequence[PackedRows], max_padding: float) -> tupl
     shapes = [(len(each.lengths), max(each.lengths)) for each in requests]
     by_size = sorted(range(len(shapes)), key=lambda i: -shapes[i][0] * shapes[i][1])  # stable: equal sizes keep order
     groups: list[list[int]] = []
+    sizes: list[tuple[int, int, int]] = []
+    """Most windows of a request, rows of the longest window, and real rows of each group."""
     for index in by_size:
-        target = next(
-            (group for group in groups if _fits_padding([shapes[i] for i in (*group, index)], max_padding)), None
-        )
-        if target is None:
-            groups.append([index])
+        windows, length = shapes[index]
+        for number, group in enumerate(groups):
+            most, longest, rows = sizes[number]
+            joined = max(most, windows), max(longest, length), rows + windows * length
+            if (len(group) + 1) * joined[0] * joined[1] <= (1 + max_padding) * joined[2]:
+                group.append(index)
+                sizes[number] = joined
+                break
         else:
-            target.append(index)
+            groups.append([index])
+            sizes.append((windows, length, windows * length))
     return tuple(tuple(sorted(group)) for group in groups)
 
 
@@ -246,12 +252,6 @@ def groups_by_rows(sizes: Sequence[int], max_rows: int, complete: float) -> tupl
         groups[-1].append(index)
         rows += size
     return tuple(map(tuple, groups))
-
-
-def _fits_padding(shapes: Sequence[tuple[int, int]], max_padding: float) -> bool:
-    """Return True if the padding of requests of these `shapes`, windows and longest window, stays within the limit."""
-    rows = len(shapes) * max(windows for windows, _ in shapes) * max(length for _, length in shapes)
-    return rows <= (1 + max_padding) * sum(windows * length for windows, length in shapes)
 
 
 def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], temperatures: Sequence[float]) -> PackedBatch:
