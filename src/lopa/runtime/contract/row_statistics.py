@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.contract import Bool, Float32, Int64, Statistics
 from lopa.runtime.errors import NonFiniteAnswerError
 
 Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice | Int64, ...]
@@ -80,7 +80,7 @@ def statistics_error(received: str, expected: str) -> NonFiniteAnswerError:
     )
 
 
-def statistics_problem(rows: RowStatistics, vocab_size: int) -> tuple[str, str] | None:
+def statistics_problem(rows: RowStatistics | Statistics, vocab_size: int) -> tuple[str, str] | None:
     """Return what is wrong with the statistics and what is expected, or None if nothing is."""
     if not _are_finite(rows.entropy) or not _are_logprobs(rows.topk_logprobs):
         return "NaN or infinity", "finite statistics for every requested row"

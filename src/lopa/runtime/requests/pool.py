@@ -7,15 +7,14 @@ of one decoder take turns on its session.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, ForwardSplit, tiles
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics, statistics_problem
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import DeviceMemoryError, raise_if_from_handler
 from lopa.runtime.requests.admission import PoolLoad
@@ -87,10 +86,12 @@ class _Running(RunningLoop):
         start, params = len(self.cache.positions), self.loop.params
         return self._pieces.rows(self.job.prompt_ids, start, self.loop.layout, params)
 
-    def finish_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step | None:
+    def finish_round(
+        self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, is_valid: bool = False
+    ) -> Step | None:
         """Commit a piece of the prompt, or process a round of the loop."""
         if not self.has_pieces:
-            return super().finish_round(packed, rows, split)
+            return super().finish_round(packed, rows, split, is_valid)
         self.cache.commit(packed, rows, 0)
         return None
 
@@ -210,7 +211,7 @@ class RequestPool:
         self._report_admission(job, began, cache.reused)
         for handle in job.unfinished:
             handle.timing.admitted = began
-        with self._errors_end_request(job):
+        with _ErrorsEndRequest(self, job):
             self._running.append(self._start(job, cache))
             self._round.prompt_rows += len(job.prompt_ids) - cache.reused
         if job.done:
@@ -236,7 +237,7 @@ class RequestPool:
         for group in groups or [()] * bool(self._flights):
             finished = self._turns.run(partial(self._advance, [rounds[index] for index in group], in_flight))
             for running, _, step in finished:  # callbacks may use the session in turn
-                with self._errors_end_request(running.job):
+                with _ErrorsEndRequest(self, running.job):
                     if step is not None and running.job.on_step is not None:
                         running.job.on_step(step)
                     for handle in running.unfinished:
@@ -252,7 +253,7 @@ class RequestPool:
                 continue  # one prompt after another, so that a round computes one piece
             if running.in_flight or running.job.done or running.loop.answer.stop_reason is not None:
                 continue  # its first answer may have been the last
-            with self._errors_end_request(running.job):
+            with _ErrorsEndRequest(self, running.job):
                 rounds.append((running, running.open_round()))
         return rounds
 
@@ -288,12 +289,13 @@ class RequestPool:
             self._round.rows += ticket.batch.padded_rows if padded else ticket.batch.input_ids.size
             self._round.real_rows += ticket.batch.input_ids.size
         finished: list[tuple[_Running, PackedRows, Step | None]] = []
+        are_valid = statistics_problem(statistics, self._manifest.dimensions.vocab_size) is None
         columns = columns_from_statistics(statistics, [packed for _, packed in members])
         for (running, packed), rows in zip(members, columns, strict=True):
             if running.job.done:
                 continue  # it ended for lack of memory
-            with self._errors_end_request(running.job):
-                step = running.finish_round(packed, rows, statistics.split)
+            with _ErrorsEndRequest(self, running.job):
+                step = running.finish_round(packed, rows, statistics.split, are_valid)
                 finished.append((running, packed, step))
                 if running.loop.steps == 1:
                     prefilled = time.perf_counter()
@@ -313,7 +315,7 @@ class RequestPool:
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
         """Give empty results to handles of a request that never ran."""
-        with self._errors_end_request(job):
+        with _ErrorsEndRequest(self, job):
             running = self._start(job, RequestCache(self._session))
             for handle, reason in ends:
                 self._hand_out_result(running, handle, reason)
@@ -468,7 +470,7 @@ class RequestPool:
             self._reported_evictions = evictions
 
     def _hand_out_result(self, running: _Running, handle: RequestHandle, reason: StopReason) -> None:
-        with self._errors_end_request(running.job):
+        with _ErrorsEndRequest(self, running.job):
             events = running.outputs[handle].last_events(reason, running.cache.reused)
             last = events[-1]
             assert isinstance(last, DoneEvent)
@@ -511,14 +513,23 @@ class RequestPool:
                 _LOG.exception("the engine's observer raised in %s; later exceptions are not logged", receive.__name__)
             self._observer_failed = True
 
-    @contextmanager
-    def _errors_end_request(self, job: Job) -> Iterator[None]:
-        """Catch `_own_errors` as this request's, which end it. Exceptions of signal handlers are the caller's."""
-        try:
-            yield
-        except self._own_errors as error:
-            raise_if_from_handler(error)
-            self.end_failed(job, error)
+
+class _ErrorsEndRequest:
+    """Context that catches `_own_errors` of `pool` as those of the request `job`, which end it. Exceptions of signal
+    handlers are the caller's. A round enters several per request, and a generator takes three times as long."""
+
+    def __init__(self, pool: RequestPool, job: Job) -> None:
+        self._pool, self._job = pool, job
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, self._pool._own_errors):
+            return False
+        raise_if_from_handler(error)
+        self._pool.end_failed(self._job, error)
+        return True
 
 
 def _rows_to_allocate(job: Job, cached: int) -> int:

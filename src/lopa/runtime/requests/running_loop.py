@@ -180,16 +180,19 @@ class RunningLoop:
         self._forward_began = time.perf_counter()
         return packed
 
-    def finish_round(self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None) -> Step | None:
+    def finish_round(
+        self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, is_valid: bool = False
+    ) -> Step | None:
         """Process the statistics `rows` [C] of the round's `packed` rows, and commit the winner's rows.
 
-        The ticket of their forward has to be the cache's, and not released. `split` is the forward's time
-        by device, for the returned step. Raises NonFiniteAnswerError for statistics that are not finite; the loop is
-        then unchanged.
+        The ticket of their forward has to be the cache's, and not released. `split` is the forward's time by device,
+        for the returned step. Raises NonFiniteAnswerError for statistics that are not finite, unless they are known to
+        be valid; the loop is then unchanged.
         """
         loop, cache, began = self.loop, self.cache, time.perf_counter()
         seconds = {"windows": self._forward_began - self._opened, "forward": began - self._forward_began}
-        check_statistics(rows, loop.model.dimensions.vocab_size, device=cache.session.device, step=loop.steps + 1)
+        if not is_valid:
+            check_statistics(rows, loop.model.dimensions.vocab_size, device=cache.session.device, step=loop.steps + 1)
         step = loop.finish_round(packed, cache.with_last_row(packed, rows), split, seconds)
         committing = time.perf_counter()
         cache.commit(packed, rows, 0 if step is None else step.winner)
