@@ -57,7 +57,8 @@ def test_a_row_of_another_position_is_rejected(shift: int, shared: bool) -> None
 
 
 def test_a_column_that_reads_the_result_of_another_row_is_rejected() -> None:
-    packed = rows_of(shift=0, branches=2)
+    packed = with_shared_rows(rows_of(shift=0, branches=2), always)
+    assert packed.answers is not None
     packed.answers[1] += 1
     with pytest.raises(RuntimeError, match=rf"no row predicts the positions \[{PROMPT + 2}\]"):
         check_rows(packed, prediction_shift=0, unseen=0, kept_for=None)

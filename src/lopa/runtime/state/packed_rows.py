@@ -135,8 +135,10 @@ class PackedRows:
         return rows if rows.size else np.zeros(1, np.int64)
 
     @derived
-    def answers(self) -> Int64:
-        """Index of each column's row [C] in `sampled_rows`; any index for the kept row."""
+    def answers(self) -> Int64 | None:
+        """Index of each column's row [C] in `sampled_rows`, any index for the kept row; None if these are the rows."""
+        if self.column_rows.tobytes() == self.sampled_rows.tobytes():
+            return None
         return self.sampled_rows.searchsorted(self.column_rows)
 
     def window_of(self, branch: int) -> int:
@@ -393,10 +395,11 @@ def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_f
     A position is predicted by a row of the round or by the kept row, which predicts position `kept_for` (None without a
     kept row). `unseen` is `Layout.unseen`. Without this check, a wrong row would cause wrong text without an error.
     """
-    needed, kept = packed.column_positions, packed.from_kept_row.nonzero()[0]
-    found = packed.positions[packed.sampled_rows[packed.answers]] + unseen
+    needed, rows = packed.column_positions, packed.sampled_rows
+    found = packed.positions[rows if packed.answers is None else rows[packed.answers]] + unseen
     right: Bool = found == np.maximum(needed - prediction_shift, unseen)
-    if len(kept):
+    if packed.answers is not None:
+        kept = packed.from_kept_row
         right[kept] = needed[kept] == kept_for
     if np.count_nonzero(right) < len(right):
         raise RuntimeError(
