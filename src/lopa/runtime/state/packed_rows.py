@@ -160,7 +160,7 @@ class PackedRows:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BranchRows:
     """The rows of one branch in a round."""
 
@@ -174,6 +174,13 @@ class BranchRows:
     """True if the committed rows are final: rows of finished blocks."""
     is_partial: bool = False
     """True if no row predicts some masked positions of open blocks, which wait for a later round."""
+
+    @derived
+    def row_at(self) -> Int64:
+        """Index in `order` of each position up to the last row's, or KEPT_ROW."""
+        rows = np.full(self.order.max(initial=-1) + 1, KEPT_ROW)
+        rows[self.order] = np.arange(len(self.order))
+        return rows
 
 
 def rows_from_branch(branch: Branch, anchor: Branch, params: DecodingParams) -> BranchRows:
@@ -333,39 +340,43 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
         )
         every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], params))
     due, unseen = every[-1], anchor.layout.unseen
-    order = np.concatenate([each.order for each in every])
     lengths = tuple([len(each.order) for each in every])
 
     sampled = tuple([sampled_positions(branch, params) for branch in branches])
     if due.is_partial:
-        pairs = zip(sampled, every, strict=True)
-        sampled = tuple(positions[np.isin(positions - shift, each.order)] for positions, each in pairs)
+        sampled = tuple(own[np.isin(own - shift, each.order)] for own, each in zip(sampled, every, strict=True))
     editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
-    groups = (sampled, editable) if editable else (sampled,)
-    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
-    positions = np.concatenate(columns)
+    columns = sampled
+    if editable or len(kept):
+        groups = (sampled, editable) if editable else (sampled,)
+        columns = tuple(np.concatenate([kept, *each]) for each in zip(*groups, strict=True))
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
-    predicting = np.maximum(positions - shift, unseen)
-    numbers = np.arange(len(branches))
-    row_at = np.full((len(branches), 1 + max([len(branch.tokens) for branch in branches])), KEPT_ROW)
-    row_at[numbers.repeat(lengths), order] = np.arange(len(order))
+    pairs = zip(columns, every, strict=True)
+    column_rows = _joined([each.row_at[np.maximum(own - shift, unseen)] for own, each in pairs])
+    if len(branches) > 1:
+        first = np.repeat((0, *accumulate(lengths[:-1])), [*map(len, columns)])
+        column_rows += np.where(column_rows == KEPT_ROW, 0, first)
     return PackedRows(
         len(due.cached),
         due.commit,
         lengths,
         lengths,
-        np.concatenate([branch.tokens[each.order] for branch, each in zip(branches, every, strict=True)]),
-        order - unseen,
+        _joined([branch.tokens[each.order] for branch, each in zip(branches, every, strict=True)]),
+        _joined([each.order for each in every]) - unseen,
         _masks(branches, every, context),
         sampled,
         len(kept),
-        positions,
-        row_at[numbers.repeat(list(map(len, columns))), predicting],
+        _joined(columns),
+        column_rows,
         editable,
         cached=due.cached - unseen,
         is_final=due.is_final,
     )
+
+
+def _joined(arrays: Sequence[Int64]) -> Int64:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _masks(branches: Sequence[Branch], every: Sequence[BranchRows], context: Context) -> Bool:
