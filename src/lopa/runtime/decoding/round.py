@@ -170,15 +170,15 @@ def scores_from_rows(
     if context.params.slides:
         offsets = np.concatenate([own - own[:1] for own in np.split(positions, packed.first_columns[1:])])
     candidates = candidates_from_rows(rows, positions, context, step=step, offsets=offsets)
-    columns = [packed.sampled_columns(number) for number in range(len(branches))]
-    is_alone = len(columns) == 1 and columns[0] == slice(0, len(positions))
-    proposed = (candidates,) if is_alone else tuple([candidates[own] for own in columns])
+    proposed: tuple[Candidates, ...] = (candidates,)
+    if len(branches) > 1 or len(packed.sampled[0]) < len(positions):
+        proposed = tuple([candidates[packed.sampled_columns(number)] for number in range(len(branches))])
     views = [_branch_view(*each) for each in zip(branches, packed.sampled, proposed, strict=True)]
     judge = context.strategy.branch_confidence
     confidences = tuple(
         [float(judge(each, context.params)) if len(each.positions) else FINISHED_CONFIDENCE for each in views]
     )
-    view = RoundView(packed.sampled, proposed, max(range(len(views)), key=confidences.__getitem__))
+    view = RoundView(packed.sampled, proposed, confidences.index(max(confidences)))
     edits = tuple(candidates[packed.editable_columns(number)] for number in range(len(packed.editable)))
     return Scores(branches, packed, rows, view, confidences, step, edits, time.perf_counter())
 
@@ -340,10 +340,11 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool | None, 
     at_once = is_whole and strategy.takes_all_certain and not params.unmask_first_masked
     if at_once:
         chosen = masked & (certainties(candidates, params) > constant_limit(params))
-    for block in blocks:
+    spans = positions.searchsorted([open_span(branch, block, params) for block in blocks]).tolist()
+    for block, (start, end) in zip(blocks, spans, strict=True):
         if at_once and not block.fully_activated:
             continue  # it has no minimum
-        own = slice(*positions.searchsorted(open_span(branch, block, params)))
+        own = slice(start, end)
         minimum = share_after_rounds(block.rounds, params)
         if at_once and (np.count_nonzero(chosen[own]) >= minimum or not np.count_nonzero(masked[own])):
             continue

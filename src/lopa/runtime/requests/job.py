@@ -96,7 +96,7 @@ class Job:
     @property
     def done(self) -> bool:
         """True if every handle has ended."""
-        return not self.unfinished
+        return self.handle.done and not self.unfinished
 
     def decode_key(self) -> Hashable:
         """Return a key that is equal for jobs that decode the same, so that one decode can serve them all.

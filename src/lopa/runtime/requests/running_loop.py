@@ -262,7 +262,8 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
 
     A temperature of 0 decodes greedily and leaves the logits unchanged.
     """
-    starts = accumulate((each.input_ids.size for each in rows), initial=0)
+    starts = list(accumulate((each.input_ids.size for each in rows[:-1]), initial=0))
+    sampled_rows = np.concatenate([each.sampled_rows for each in rows])
     return PackedBatch(
         requests=tuple(requests),
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
@@ -271,7 +272,7 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
         input_ids=np.concatenate([each.input_ids for each in rows]),
         position_ids=np.concatenate([each.positions for each in rows]),
         mask=rows[0].mask if len(rows) == 1 else np.concatenate([each.mask for each in rows]),
-        sampled_rows=np.concatenate([each.sampled_rows + start for each, start in zip(rows, starts, strict=False)]),
+        sampled_rows=sampled_rows + np.repeat(starts, [len(each.sampled_rows) for each in rows]),
     )
 
 
