@@ -44,7 +44,7 @@ KEPT_ROW = -1
 """Value in `PackedRows.column_rows` of the row that an earlier round computed last."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # in every round of every request: frozen takes four times as long
 class PackedRows:
     """N rows in S windows, all on the same cached rows, and the C columns of B branches, the anchor last.
 
@@ -333,12 +333,7 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
     """
     params, shift, anchor = context.params, context.prediction_shift, branches[-1]
     states = tuple(map(_as_in_first_round, branches)) if anew else branches
-    every: list[BranchRows] = []
-    for state in states:
-        is_like_first = (
-            not params.slides and len(state.tokens) == len(states[0].tokens) and state.layout is states[0].layout
-        )
-        every.append(every[0] if every and is_like_first else rows_from_branch(state, states[-1], params))
+    every = [rows_from_branch(state, states[-1], params) for state in states]
     due, unseen = every[-1], anchor.layout.unseen
     lengths = tuple([len(each.order) for each in every])
 
@@ -347,13 +342,11 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
         sampled = tuple(own[np.isin(own - shift, each.order)] for own, each in zip(sampled, every, strict=True))
     editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
-    columns = sampled
-    if editable or len(kept):
-        groups = (sampled, editable) if editable else (sampled,)
-        columns = tuple(np.concatenate([kept, *each]) for each in zip(*groups, strict=True))
+    groups = (sampled, editable) if editable else (sampled,)
+    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
-    pairs = zip(columns, every, strict=True)
-    column_rows = _joined([each.row_at[np.maximum(own - shift, unseen)] for own, each in pairs])
+    predicting = [np.maximum(each - shift, unseen) for each in columns]
+    column_rows = _joined([each.row_at[own] for own, each in zip(predicting, every, strict=True)])
     if len(branches) > 1:
         first = np.repeat((0, *accumulate(lengths[:-1])), [*map(len, columns)])
         column_rows += np.where(column_rows == KEPT_ROW, 0, first)
