@@ -156,10 +156,9 @@ def score_branches(
 ) -> Scores:
     """Return the scores of `branches` in step number `step`, from the statistics `rows` [C] of their `packed` rows."""
     branches, rows = _rescore(branches, packed, rows, context)
-    allowed = rows
     if branches[-1].grammar is not None:
-        allowed = rows_at_first_masked(branches, packed, rows, context.params)
-    return scores_from_rows(branches, packed, allowed, step, context)
+        rows = rows_at_first_masked(branches, packed, rows, context.params)
+    return scores_from_rows(branches, packed, rows, step, context)
 
 
 def scores_from_rows(

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -63,16 +64,6 @@ class _Running(RunningLoop):
     ) -> None:
         super().__init__(loop, cache, job.sharing)
         self.job, self.outputs, self._pieces = job, outputs, pieces
-
-    @property
-    def unfinished(self) -> list[RequestHandle]:
-        """Handles that have not ended."""
-        return [handle for handle in self.outputs if not handle.done]
-
-    @property
-    def in_flight(self) -> bool:
-        """True while a forward of this request is in flight."""
-        return self.cache.ticket is not None
 
     @property
     def has_pieces(self) -> bool:
@@ -240,7 +231,7 @@ class RequestPool:
                 with _ErrorsEndRequest(self, running.job):
                     if step is not None and running.job.on_step is not None:
                         running.job.on_step(step)
-                    for handle in running.unfinished:
+                    for handle in running.job.unfinished:
                         handle.put_events(running.outputs[handle].events_from_step(step))
         self._remove_ended()
         self._end_round(began)
@@ -251,7 +242,7 @@ class RequestPool:
         for running in self._running:
             if running.has_pieces and running is not prefilling:
                 continue  # one prompt after another, so that a round computes one piece
-            if running.in_flight or running.job.done or running.loop.answer.stop_reason is not None:
+            if running.cache.ticket is not None or running.job.done or running.loop.answer.stop_reason is not None:
                 continue  # its first answer may have been the last
             with _ErrorsEndRequest(self, running.job):
                 rounds.append((running, running.open_round()))
@@ -299,7 +290,7 @@ class RequestPool:
                 finished.append((running, packed, step))
                 if running.loop.steps == 1:
                     prefilled = time.perf_counter()
-                    for handle in running.unfinished:
+                    for handle in running.job.unfinished:
                         handle.timing.prefilled = prefilled
         # Devices that failed may lose these rows, so all requests commit theirs first.
         for running, packed, step in finished:
@@ -332,7 +323,7 @@ class RequestPool:
         while self._flights:
             self._turns.run(partial(self._release, *self._flights.popleft()))
         for running in self._running:
-            for handle in running.unfinished:
+            for handle in running.job.unfinished:
                 handle.cancel()
         self._remove_ended()
 
@@ -340,7 +331,7 @@ class RequestPool:
         """Give every ended request its result. This does not use the session, so it works after the session failed."""
         for running in self._running:
             if running.loop.answer.stop_reason is not None:
-                for handle in running.unfinished:
+                for handle in running.job.unfinished:
                     self._hand_out_result(running, handle, running.loop.answer.stop_reason)
 
     def close(self) -> None:
@@ -432,9 +423,9 @@ class RequestPool:
         """Release the caches of finished requests and give them their results. Single copies may end earlier."""
         gone = []
         for running in self._running:
-            if running.in_flight:
-                continue
-            unfinished = running.unfinished
+            if running.cache.ticket is not None:
+                continue  # its forward is in flight
+            unfinished = running.job.unfinished
             ending = ending_handles(unfinished, running.job.deadline, running.loop.answer.stop_reason)
             if len(ending) == len(unfinished):
                 running.cache.end_sharing()
@@ -514,15 +505,12 @@ class RequestPool:
             self._observer_failed = True
 
 
-class _ErrorsEndRequest:
+class _ErrorsEndRequest(AbstractContextManager[None]):
     """Context that catches `_own_errors` of `pool` as those of the request `job`, which end it. Exceptions of signal
     handlers are the caller's. A round enters several per request, and a generator takes three times as long."""
 
     def __init__(self, pool: RequestPool, job: Job) -> None:
         self._pool, self._job = pool, job
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         if not isinstance(error, self._pool._own_errors):

@@ -93,7 +93,8 @@ class RequestCache:
     def commit(self, packed: PackedRows, rows: RowStatistics, winner: int) -> None:
         """Commit the finished rows of the branch `winner`, and keep the statistics of the last one from `rows`."""
         if packed.commit:
-            self.session.commit(self._ticket(), self.number, packed.window_of(winner), packed.commit)
+            assert self.ticket is not None  # rows are committed after a forward
+            self.session.commit(self.ticket, self.number, packed.window_of(winner), packed.commit)
             self.positions = np.concatenate([self.positions, packed.positions[packed.rows_to_commit(winner)]])
         if packed.kept_columns:
             column = packed.first_columns[winner]
@@ -151,10 +152,6 @@ class RequestCache:
         ticket, self.ticket = self.ticket, None
         if ticket is not None:
             self.session.release(ticket)
-
-    def _ticket(self) -> Ticket:
-        assert self.ticket is not None  # rows are committed and read after a forward
-        return self.ticket
 
 
 RequestLoop = LopaLoop | Scoring
@@ -219,13 +216,10 @@ def groups_from_rows(requests: Sequence[PackedRows], max_padding: float) -> tupl
     limit. Requests of equal size always share a forward. An infinite `max_padding` gives one group, 0 one group per
     size.
     """
-    if len(requests) == 1:
-        return ((0,),)
     shapes = [(len(each.lengths), max(each.lengths)) for each in requests]
     by_size = sorted(range(len(shapes)), key=lambda i: -shapes[i][0] * shapes[i][1])  # stable: equal sizes keep order
-    groups: list[list[int]] = []
-    sizes: list[tuple[int, int, int]] = []
-    """Most windows of a request, rows of the longest window, and real rows of each group."""
+    groups, sizes = list[list[int]](), list[tuple[int, int, int]]()
+    """Members of each group; most windows of one, its longest window, and its real rows."""
     for index in by_size:
         windows, length = shapes[index]
         for number, group in enumerate(groups):
@@ -263,7 +257,6 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
     A temperature of 0 decodes greedily and leaves the logits unchanged.
     """
     starts = list(accumulate((each.input_ids.size for each in rows[:-1]), initial=0))
-    sampled_rows = np.concatenate([each.sampled_rows for each in rows])
     return PackedBatch(
         requests=tuple(requests),
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
@@ -272,20 +265,16 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
         input_ids=np.concatenate([each.input_ids for each in rows]),
         position_ids=np.concatenate([each.positions for each in rows]),
         mask=rows[0].mask if len(rows) == 1 else np.concatenate([each.mask for each in rows]),
-        sampled_rows=sampled_rows + np.repeat(starts, [len(each.sampled_rows) for each in rows]),
+        sampled_rows=np.concatenate([each.sampled_rows for each in rows])
+        + np.repeat(starts, [len(each.sampled_rows) for each in rows]),
     )
 
 
 def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) -> list[RowStatistics]:
     """Return the columns [C] of each request from the `statistics` [M, ...] of a forward of their `rows`."""
+    every = RowStatistics(statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, statistics.logits)
     found, begin = [], 0
     for packed in rows:
-        own = slice(begin, begin := begin + len(packed.sampled_rows))
-        results = RowStatistics(
-            statistics.topk_ids[own],
-            statistics.topk_logprobs[own],
-            statistics.entropy[own],
-            None if statistics.logits is None else statistics.logits[own],
-        )
+        results = every[begin : (begin := begin + len(packed.sampled_rows))]
         found.append(results if packed.answers is None else results.take(packed.answers))  # logits are large
     return found
