@@ -48,7 +48,7 @@ def anchor_of(seed: int, context: Context) -> Branch:
     branch = branch_of(rng.integers(3, 975, PROMPT), context, blocks=2)
     unmasked = branch.unmasked | (rng.random(len(branch.tokens)) < 0.5)
     tokens = np.where(branch.unmasked | ~unmasked, branch.tokens, rng.integers(3, 975, len(branch.tokens)))
-    first = replace(branch.blocks[0], state=BlockState.TO_CACHE)
+    first = branch.blocks[0]._replace(state=BlockState.TO_CACHE)
     return replace(branch, tokens=tokens, unmasked=unmasked, blocks=(first, *branch.blocks[1:]))
 
 
@@ -64,7 +64,7 @@ def rows_with_shadows(anchor: Branch, judged: Int64, context: Context) -> Packed
 @torch.no_grad()
 def logits_of(model: Any, ids: Int64, positions: Int64, mask: np.ndarray, past: DynamicCache | None = None) -> Logits:
     """Return the logits [W, V] of a window. Rows see all of the past, and the window by `mask` [W, past + W]."""
-    allowed = torch.from_numpy(mask)[None, None]
+    allowed = torch.tensor(mask)[None, None]
     bias = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill_(~allowed, torch.finfo(torch.float64).min)
     answer = model.model(
         input_ids=torch.from_numpy(ids)[None],

@@ -93,6 +93,7 @@ def test_errors_of_callbacks_pass(decoder: Decoder) -> None:
 def test_bad_input_errors_pass(decoder: Decoder) -> None:
     class TooSmall:
         device = "cpu"
+        rows_per_forward = None
 
         def free_rows(self) -> None:
             pass
