@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 
 pytest.importorskip("triton", reason="needs Triton to compile the kernels that the stand-in loads")
 ROOT = Path(__file__).resolve().parents[3]
@@ -17,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_sessions_and_recordings() -> None:
     """The launches show that the fused graph ran, with the prefix split into parts and rows committed by the kernel."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.runtime.cuda_kernels.stand_in_plugin", "-q", "-s", "-m", ""]
+    measured = Coverage.current() is not None  # pytest-cov adds what the other process measures
+    command = [sys.executable, *(["-m", "coverage", "run", "--parallel-mode"] if measured else [])]
+    command += ["-m", "pytest", "-p", "tests.runtime.cuda_kernels.stand_in_plugin", "-q", "-s", "-m", ""]
     command += ["-p", "no:cacheprovider", "tests/runtime/cuda/packed_session_checks.py"]
     recordings = "tests/conformance/test_conformance.py::test_published_traces_are_reproduced"
     command += [f"{recordings}[{name}-4]" for name in ("lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block")]
