@@ -37,7 +37,7 @@ _LIST_BYTES = 1 << 21
 """Bytes of a usual slot for the attention's lists and a table of copies. MAX_ROWS rows in one window need 1.1 MB."""
 _OUTPUT_BYTES = 1 << 26
 """Bytes of a usual slot for outputs, more than all but logits need."""
-
+_CACHED_SIZES = 256
 _MIN_SCRATCH = 1 << 22
 """Least numbers in the attention's scratch memory, 16 MB. It grows by as many."""
 _PIECE_BYTES = 24
@@ -150,7 +150,7 @@ class PackedForward:
         self._inputs = forms
         self._outputs = outputs_of_twin(manifest, whole, twin)
         self._new_rows = {name: self._outputs.pop(name) for name in window_names(manifest.dimensions.layers)}
-        self._chunk = RowStrides(array=shape.kv_heads * CHUNK_ROWS, head=CHUNK_ROWS, row=1)
+        self.chunk = RowStrides(array=shape.kv_heads * CHUNK_ROWS, head=CHUNK_ROWS, row=1)
         self._session, self._with_graphs = opened_for_graphs(bundle, device, memory, operators)
         weights = fused_weights(bundle, twin, memory)
         self._weights = {name: (each.form, each.address) for name, each in weights.items()}
@@ -159,7 +159,8 @@ class PackedForward:
         self.grow_scratch(_MIN_SCRATCH)
         self._table = memory.allocate(_MAX_PIECES * _PIECE_BYTES)
         """Table of copies outside forwards."""
-        self.places = lru_cache(maxsize=256)(self._places)
+        self.places = lru_cache(maxsize=_CACHED_SIZES)(self._places)
+        self.bytes_of = lru_cache(maxsize=_CACHED_SIZES)(self._bytes_of)
         self.usual = self._usual_sizes()
         """Bytes of a usual slot."""
 
@@ -168,7 +169,7 @@ class PackedForward:
         downloaded."""
         return _placed(size.arrays(self._inputs)), _placed(size.arrays(self._outputs))
 
-    def bytes_of(self, size: ForwardSize) -> tuple[int, int, int]:
+    def _bytes_of(self, size: ForwardSize) -> tuple[int, int, int]:
         """Return the bytes of all inputs without lists, of all outputs but new rows, and of new rows."""
         inputs, outputs = self.places(size)
         return inputs.size, outputs.size, _placed(size.arrays(self._new_rows), 1).size
@@ -224,7 +225,7 @@ class PackedForward:
         for each in copies:
             if not each.are_made:
                 most, each.are_made = max(count for _, _, count in each.pieces), True
-                self._kernel.launch(self.memory.stream, table, len(each.pieces), most, each.source, self._chunk)
+                self._kernel.launch(self.memory.stream, table, len(each.pieces), most, each.source, self.chunk)
             table += table_bytes([each])
 
     def grow_scratch(self, floats: int) -> None:

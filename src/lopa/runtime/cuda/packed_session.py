@@ -91,7 +91,7 @@ class PackedSession:
         self._shape = cache_shape_from_manifest(bundle.manifest)
         self._heads = AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
         self._row = self._shape.head_size * self._shape.dtype.itemsize
-        self._in_chunk = RowStrides(self._shape.kv_heads * CHUNK_ROWS, CHUNK_ROWS, 1)
+        self._in_chunk = forward.chunk
         self._caches: dict[int, ChunkedCache] = {}
         self._copies: list[RowCopies] = []
         """Copies into chunks that no forward has made yet, in order."""
