@@ -300,7 +300,7 @@ def _export_once(
     with_logits: bool,
     checkpoint: Path = CHECKPOINT,
     lora: Path | None = ADAPTER,
-    quantize: Literal["int8", "int4"] | None = None,
+    quantize: Literal["int8", "int4", "fp8"] | None = None,
     stages: int = 1,
     dialects: tuple[Literal["standard", "portable"], ...] = ("standard",),
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",

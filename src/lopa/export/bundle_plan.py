@@ -146,6 +146,12 @@ def stage_name(number: int, stages: int) -> str:
 def _check(choices: BundleChoices) -> None:
     if tuple(choices.dialects) not in (("standard",), ("portable",), ("standard", "portable")):
         raise ValueError(f"received dialects {choices.dialects}, expected standard, portable, or both in this order")
+    if "portable" in choices.dialects and choices.quantization is not None and choices.quantization.kind == "fp8":
+        raise BadInputError(
+            "--quantize fp8 with the portable dialect",
+            expected="int8 or int4: FP8 is for NVIDIA GPUs, which read the standard dialect",
+            remedy="export with --dialect standard, or with --quantize int8",
+        )
     if "portable" in choices.dialects and choices.quantization is not None and choices.dtype == "bfloat16":
         raise BadInputError(
             f"--quantize {choices.quantization.kind} and --dtype bfloat16 with the portable dialect",
@@ -168,7 +174,7 @@ def _check(choices: BundleChoices) -> None:
 
 def _check_portable_experts(choices: BundleChoices, records: Mapping[str, TensorRecord]) -> None:
     """Raise BadInputError for quantized experts in the portable dialect, which computes every expert for every row."""
-    stacked = [name for name, each in records.items() if each.dtype in ("int8", "int4") and len(each.shape) > 2]
+    stacked = [name for name, each in records.items() if each.is_quantized and len(each.shape) > 2]
     if "portable" in choices.dialects and choices.quantization is not None and stacked:
         raise BadInputError(
             f"--quantize {choices.quantization.kind} with the portable dialect, for a model with experts",

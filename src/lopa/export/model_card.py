@@ -83,12 +83,12 @@ def _quantization(manifest: Manifest) -> str:
     found = manifest.quantization
     if found is None:
         return ""
-    integers = [name for name, each in manifest.tensors.items() if each.dtype == found.kind]
+    integers = [name for name, each in manifest.tensors.items() if each.is_quantized]
     method = "none" if found.calibration is None else f"{found.calibration.method}, {found.calibration.rows:,} tokens"
     rows = {
         "matrices": f"{len(integers)} as {found.kind}",
         "scales": "one an output" if found.block is None else f"one an output and {found.block} inputs",
-        "activations": "not rounded" if found.activation == "none" else "int8 for each row",
+        "activations": "not rounded" if found.activation == "none" else f"{found.kind} for each row",
         "excluded": ", ".join(found.excluded) or "none",
         "calibration": method,
     }

@@ -32,7 +32,7 @@ class FasterSharing:
         sizes."""
         sizes = manifest.dimensions
         work = {
-            name: tensor.row_operations / (INTEGER_SPEEDUP if manifest.has_integers(name) else 1)
+            name: tensor.row_operations / (INTEGER_SPEEDUP if manifest.is_quantized(name) else 1)
             for name, tensor in network_from_dimensions(sizes).tensors.items()
         }
         self._table = table

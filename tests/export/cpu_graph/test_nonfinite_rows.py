@@ -17,7 +17,7 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph.nonfinite_rows import NonFiniteRowsPass
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
-from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.plan import Dtype, QuantizedKind
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime import Decoder, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
@@ -113,6 +113,7 @@ def _broken(bundle: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             yield f"{form} {norm} {place}", opened
 
 
+@pytest.mark.parametrize("tiny_quantized", ["int8", "int4", "fp8"], indirect=True)
 def test_decodes_fail(tiny_quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for where, bundle in _broken(tiny_quantized, tmp_path / "bundle", monkeypatch):
         with Decoder.open(bundle.path, threads=1) as decoder:
@@ -125,7 +126,7 @@ def _is_finite(bundle: Bundle) -> bool:
     return bool(np.isfinite(statistics_of(bundle, "cpu", batch).entropy).any())
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
 def test_layers_of_experts(
     kind: str, family_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +145,7 @@ ODD = {"intermediate_size": 96, "vocab_size": 33}
     [("int8", "float16", HALF_OF_TESTS), ("int4", "float16", HALF_OF_TESTS), ("int4", "float32", ODD)],
 )
 def test_other_bundles(
-    kind: IntegerDtype, dtype: Dtype, changes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: QuantizedKind, dtype: Dtype, changes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=changes)
     source = bundle_from_checkpoint(checkpoint, tmp_path / "source", dtype=dtype, quantization=QuantizationChoice(kind))

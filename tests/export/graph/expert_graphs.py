@@ -10,13 +10,14 @@ import onnxruntime
 import torch
 
 from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
-from lopa.export.weights.plan import Dtype
-from lopa.export.weights.quantize_tensor import bytes_from_int4, int4_from_values, int8_from_values
+from lopa.export.weights.plan import Dtype, QuantizedKind
+from lopa.export.weights.quantize_tensor import bytes_from_int4, float32_from_fp8, integers_from_values
 from lopa.runtime.bundle.weights import values_from_integers
 from lopa.runtime.sessions.providers import multiply_exactly
 
 FILE = "weights.data"
 PREFIX = "layers.3.mlp.experts"
+STORED = {"int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "fp8": ir.DataType.FLOAT8E4M3FN}
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class Sizes:
     inner: int = 32
     dtype: Dtype = "float32"
     """Type of the rows, and of matrices that are not quantized."""
-    quantized: str = ""
-    """int8, int4 or empty."""
+    quantized: QuantizedKind | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +69,16 @@ def random_weights(sizes: Sizes, folder: Path) -> WeightsOfLayer:
             stored(key, array.tobytes(), ir.DataType.from_numpy(array.dtype), shape)
             values.append(array.astype(np.float64))
             continue
-        is_int8 = sizes.quantized == "int8"
-        pairs = [int8_from_values(each) if is_int8 else int4_from_values(each, sizes.dtype) for each in exact]
+        kind = sizes.quantized
+        pairs = [integers_from_values(kind, each, sizes.dtype) for each in exact]
         integers = torch.stack([pair[0] for pair in pairs])
         scales = torch.stack([pair[1] for pair in pairs]).numpy()
-        packed = integers if is_int8 else bytes_from_int4(integers)
-        stored(key, packed.numpy().tobytes(), ir.DataType.INT8 if is_int8 else ir.DataType.INT4, shape)
+        if kind == "fp8":
+            packed, shape = integers.swapaxes(1, 2), (sizes.experts, outputs, inputs)
+            integers = float32_from_fp8(integers)
+        else:
+            packed = bytes_from_int4(integers) if kind == "int4" else integers
+        stored(key, packed.numpy().tobytes(), STORED[kind], shape)
         stored(f"{key}_scale", scales.tobytes(), ir.DataType.from_numpy(scales.dtype), scales.shape)
         values.append(
             np.stack(
@@ -134,9 +138,9 @@ def random_inputs(sizes: Sizes, shape: tuple[int, int], **changes: Any) -> dict[
 
 
 def expected_result(weights: WeightsOfLayer, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the layer's result in float64. Rows of int8 products are rounded."""
+    """Return the layer's result in float64. Rows of int8 and FP8 products are rounded."""
     gate, up, down = weights.values
-    rounded = _rounded if weights.sizes.quantized == "int8" else _unchanged
+    rounded = {"int8": _rounded, "fp8": _rounded_to_fp8}.get(weights.sizes.quantized or "", _unchanged)
     result = np.zeros(inputs["rows"].shape)
     for place in np.ndindex(*inputs["ids"].shape):
         expert, row = inputs["ids"][place], rounded(inputs["rows"][place[:2]].astype(np.float64))
@@ -152,6 +156,12 @@ def _rounded(row: np.ndarray) -> np.ndarray:
     return rounded
 
 
+def _rounded_to_fp8(row: np.ndarray) -> np.ndarray:
+    scale = max(np.abs(row).max(), 1e-30) / 448
+    rounded: np.ndarray = torch.from_numpy(row / scale).to(torch.float8_e4m3fn).double().numpy() * scale
+    return rounded
+
+
 def _unchanged(row: np.ndarray) -> np.ndarray:
     return row
 
@@ -164,6 +174,8 @@ def run(
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     multiply_exactly(options)
+    if weights.sizes.quantized == "fp8":
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -179,6 +191,6 @@ def saved(model: ir.Model, weights: WeightsOfLayer) -> Path:
     return path
 
 
-def quantized(kind: str) -> Sizes:
+def quantized(kind: QuantizedKind | None) -> Sizes:
     """Return sizes of a layer with quantized matrices."""
     return replace(Sizes(), quantized=kind)

@@ -27,6 +27,7 @@ from lopa.export.graph.expert_batched import BatchedLayer
 from lopa.export.graph.expert_forms import join_experts, with_expert_operators
 from lopa.export.graph.expert_layer import ExpertsPass
 from lopa.export.graph.portable_lint import violations_of_model
+from lopa.export.weights.plan import QuantizedKind
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.openvino.openvino_library import openvino_core
 
@@ -35,8 +36,10 @@ KINDS = {
     "float16": Sizes(dtype="float16"),
     "int8": quantized("int8"),
     "int4": quantized("int4"),
+    "fp8": quantized("fp8"),
     "int8 in float16": Sizes(dtype="float16", quantized="int8"),
     "int4 in float16": Sizes(dtype="float16", quantized="int4"),
+    "fp8 in float16": Sizes(dtype="float16", quantized="fp8"),
 }
 SHAPES = {
     "one row": (Sizes(), (1, 1)),
@@ -58,8 +61,8 @@ def _in_form(weights: WeightsOfLayer, form: str) -> ir.Model:
 
 def _assert_close(found: np.ndarray, expected: np.ndarray, sizes: Sizes) -> None:
     assert found.dtype == np.dtype(sizes.dtype)
-    # A rounded inner value near a tie may become the next integer.
-    tolerance = {"int8": 1e-2}.get(sizes.quantized, 1e-5) if sizes.dtype == "float32" else 1e-2
+    # A rounded inner value near a tie may become the next number.
+    tolerance = (1e-2 if sizes.quantized in ("int8", "fp8") else 1e-5) if sizes.dtype == "float32" else 1e-2
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
@@ -84,16 +87,16 @@ def test_numbers_of_rows_and_experts(sizes: Sizes, shape: tuple[int, int], form:
     _assert_close(run(_in_form(weights, form), weights, inputs), expected_result(weights, inputs), sizes)
 
 
-@pytest.mark.parametrize("kind", ["", "int8", "int4"])
-def test_onnx_runtime_fuses_every_product(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [None, "int8", "int4"])
+def test_onnx_runtime_fuses_every_product(kind: QuantizedKind | None, tmp_path: Path) -> None:
     weights = random_weights(quantized(kind), tmp_path)
     path = saved(_in_form(weights, "standard"), weights)
     onnx.checker.check_model(str(path), full_check=True)
-    fused = {"": "MatMul", "int8": "MatMulIntegerToFloat", "int4": "MatMulNBits"}[kind]
+    fused = {None: "MatMul", "int8": "MatMulIntegerToFloat", "int4": "MatMulNBits"}[kind]
     operators = operators_when_optimized(path, tmp_path)
     assert operators[fused] == 3 * 6
     assert operators["DequantizeLinear"] == 0
-    assert kind == "" or operators["MatMul"] == 0
+    assert kind is None or operators["MatMul"] == 0
     assert operators["QuantizeLinear"] == (2 if kind == "int8" else 0)  # rows are rounded once per row and layer
 
 

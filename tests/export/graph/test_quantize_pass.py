@@ -15,7 +15,7 @@ from tests.export.graph_runs import operators_when_optimized
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.verify.session_check import NumpyReference, report_from_session
-from lopa.export.weights.plan import IntegerDtype
+from lopa.export.weights.plan import QuantizedKind
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.quantize_tensor import int4_from_values, int8_from_values
 from lopa.runtime.bundle import Bundle
@@ -25,7 +25,7 @@ from lopa.runtime.sessions.session import open_session
 RNG = np.random.default_rng(77)
 NEW = {"int8": {"Abs", "DequantizeLinear", "Max", "QuantizeLinear", "ReduceMax"}, "int4": {"DequantizeLinear"}}
 FUSED = {"int8": "MatMulIntegerToFloat", "int4": "MatMulNBits"}
-KINDS: tuple[IntegerDtype, ...] = ("int8", "int4")
+KINDS: tuple[QuantizedKind, ...] = ("int8", "int4")
 
 
 def test_standard_operators_only(tiny_quantized: Path) -> None:
@@ -48,7 +48,7 @@ def test_onnx_runtime_computes_every_product_with_integers(tiny_quantized: Path,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) -> None:
+def test_float16_keeps_the_fused_products(tmp_path: Path, kind: QuantizedKind) -> None:
     checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
     choice = QuantizationChoice(kind, exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, with_logits=True)
@@ -63,7 +63,7 @@ def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) ->
 
 
 def _product_model(
-    kind: IntegerDtype, values: np.ndarray, dtype: ir.DataType, uses: int
+    kind: QuantizedKind, values: np.ndarray, dtype: ir.DataType, uses: int
 ) -> tuple[ir.Model, np.ndarray]:
     """Return a graph of `uses` products with one matrix before the pass, and the dequantized matrix after it."""
     inputs, outputs = values.shape

@@ -19,7 +19,7 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.module import inverse_frequencies
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.verify.report import report_from_bundle
-from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.plan import Dtype, QuantizedKind
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
@@ -98,7 +98,7 @@ def test_defaults_are_portable_graphs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_quantized_graphs_and_their_twins(kind: IntegerDtype, tmp_path: Path) -> None:
+def test_quantized_graphs_and_their_twins(kind: QuantizedKind, tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
     choice = QuantizationChoice(kind)
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, rotary_inputs=True)

@@ -11,7 +11,7 @@ from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.export.graph_runs import Arrays, opened, random_inputs
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.weights.plan import IntegerDtype
+from lopa.export.weights.plan import QuantizedKind
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Stage
@@ -54,7 +54,7 @@ def test_two_stages(tiny_staged: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_float16_stages_of_integers(kind: IntegerDtype, tmp_path: Path) -> None:
+def test_float16_stages_of_integers(kind: QuantizedKind, tmp_path: Path) -> None:
     """Check int8 in float16: between integer products ONNX Runtime rounds different values to float16."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
     choice = QuantizationChoice(kind)

@@ -86,7 +86,7 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape, touched: float | No
             is_stacked = tensor.row_share < 1
             moved += int(length * (tensor.share_of_rows(rows) if touched is None or not is_stacked else touched))
         operations = int(tensor.row_operations * (shape.branches * shape.wanted if name == HEAD else rows))
-        if manifest.has_integers(name):
+        if manifest.is_quantized(name):
             int8 += operations
         else:
             float32 += operations

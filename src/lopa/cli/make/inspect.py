@@ -176,13 +176,13 @@ def _weights(bundle: Bundle) -> str:
     found = manifest.quantization
     if found is None:
         return manifest.dtype
-    integers = [tensor for tensor in manifest.tensors.values() if tensor.dtype == found.kind]
+    integers = [tensor for tensor in manifest.tensors.values() if tensor.is_quantized]
     return ", ".join(
         [
             f"{len(integers)} matrices in {found.kind}",
             "a scale for each output" if found.block is None else f"a scale for each output and {found.block} inputs",
             f"the rest in {manifest.dtype}",
-            *(["rows of activations rounded to int8"] if found.activation == "int8_per_row" else []),
+            *([] if found.activation == "none" else [f"rows of activations rounded to {found.kind}"]),
             *([] if found.head else ["without the head"]),
             *(f"without {pattern}" for pattern in found.excluded),
             f"opened as {cpu_form(bundle)} on this machine's CPU",

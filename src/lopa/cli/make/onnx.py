@@ -16,7 +16,7 @@ from lopa.export.families import FAMILIES
 from lopa.export.weights.quantization import QuantizationChoice
 
 if TYPE_CHECKING:
-    from lopa.export.weights.plan import Dtype, IntegerDtype
+    from lopa.export.weights.plan import Dtype, QuantizedKind
     from lopa.runtime.bundle.manifest import Dialect
 
 _SHORT: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -29,7 +29,7 @@ class _DtypeChoice(click.Choice["Dtype"]):
         return super().convert(_SHORT.get(value, value), param, ctx)
 
 
-_INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "int4": "int4"}
+_KINDS: dict[str, "QuantizedKind | None"] = {"none": None, "int8": "int8", "int4": "int4", "fp8": "fp8"}
 
 _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "standard": ("standard",),
@@ -77,9 +77,10 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
 @option(
     "--quantize",
     "kind",
-    type=click.Choice(list(_INTEGERS)),
+    type=click.Choice(list(_KINDS)),
     default="none",
-    help="Quantize matrices: int8 computes integer products; int4, in blocks of 32, needs the least memory.",
+    help="Quantize matrices: int8 computes integer products; int4, in blocks of 32, needs the least memory; fp8 is "
+    "for GPUs of compute capability 8.9 or later.",
 )
 @option(
     "--quantize-exclude",
@@ -92,14 +93,14 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "--quantize-head/--no-quantize-head",
     "head",
     default=None,
-    show_default="quantize-head",
+    show_default="quantize-head; with fp8 no-quantize-head",
     help="Quantize the output head, which projects to the vocabulary.",
 )
 @option(
     "--calibrate",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help='JSON lines with "prompt" and "answer": round int4 matrices so that errors on these texts cancel (GPTQ).',
+    help='JSON lines with "prompt" and "answer": round int4 or fp8 so that errors on these texts cancel (GPTQ).',
 )
 @option(
     "--dialect",
@@ -159,11 +160,11 @@ def command(
     """
     if kind == "none" and (exclude or head is not None or calibrate is not None):
         raise click.UsageError("--quantize-exclude, --quantize-head and --calibrate need --quantize")
-    integers = _INTEGERS[kind]
+    quantized = _KINDS[kind]
     sources = local_sources(checkpoint, lora, output, revision=revision, locked=locked)
     choices = BundleChoices(
         dtype=dtype,
-        quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude, calibrate),
+        quantization=None if quantized is None else QuantizationChoice(quantized, head, exclude, calibrate),
         dialects=_DIALECTS[dialect],
         rotary_inputs=rotary_inputs,
         with_logits=with_logits,
@@ -189,6 +190,6 @@ def command(
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     size = sum(record.size for record in bundle.manifest.files)
-    kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"
+    kinds = bundle.manifest.dtype if quantized is None else f"{bundle.manifest.dtype} and {quantized}"
     tensors = len(bundle.manifest.tensors)
     click.echo(f"{output}: {tensors} tensors, {bytes_text(size)}, {kinds}, in {duration_text(progress.seconds)}")

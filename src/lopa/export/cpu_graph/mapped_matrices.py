@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.cpu_graph.rounded_rows import MICROSOFT
+from lopa.export.graph.expert_layer import layer_from_node
 from lopa.export.graph.experts import expert_nodes
 from lopa.export.graph.quantize_pass import replace_value
 from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
@@ -54,12 +55,13 @@ class MappedInt8Pass(ir.passes.InPlacePass):
 class MappedExpertsPass(ir.passes.InPlacePass):
     """Pass that computes the experts of a sparse layer by one of lopa's own operators.
 
-    It reads only the matrices of experts that a row uses. Rows of float16 are cast to float32 and back.
+    It reads only the matrices of experts that a row uses. Rows of float16 are cast to float32 and back. It computes no
+    FP8.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes of experts (lopa.export.graph.experts)."""
-        nodes = expert_nodes(model)
+        nodes = [node for node in expert_nodes(model) if not layer_from_node(node).gate.is_fp8]
         for node in nodes:
             operator = _expert_operator(node)
             if node.outputs[0].dtype == ir.DataType.FLOAT16:

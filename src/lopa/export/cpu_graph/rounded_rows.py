@@ -92,7 +92,13 @@ def _rounding_of(node: ir.Node) -> _RowRounding | None:
     if divided is None or not_zero is None or largest is None or magnitudes is None:
         return None
     factor = divided.inputs[0]
-    if factor is None or magnitudes.inputs[0] is not factor or node.outputs[0].dtype not in (None, ir.DataType.UINT8):
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None  # its type is that of the rounded rows
+    if (
+        factor is None
+        or magnitudes.inputs[0] is not factor
+        or zero_point is None
+        or zero_point.dtype != ir.DataType.UINT8
+    ):
         return None
     return _RowRounding(factor, magnitudes, largest, not_zero, divided, node)
 

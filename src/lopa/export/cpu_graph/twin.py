@@ -40,9 +40,9 @@ def twins_for_cpu(model: ir.Model, dimensions: ModelDimensions, part: ModelPart)
         modified.append(_apply_passes(with_expert_operators(packed, "standard"), passes))
     if any([*modified, NonFiniteRowsPass()(packed).modified]):
         twins["packed"] = packed
-    if any(
-        [MappedExpertsPass()(mapped).modified, MappedInt4Pass()(mapped).modified, MappedInt8Pass()(mapped).modified]
-    ):
+    modified = [each(mapped).modified for each in (MappedExpertsPass(), MappedInt4Pass(), MappedInt8Pass())]
+    if any(modified):
+        mapped = with_expert_operators(mapped, "standard")  # FP8
         NonFiniteRowsPass()(mapped)  # products that no kernel of lopa's computes
         twins["mapped"] = mapped
     return twins

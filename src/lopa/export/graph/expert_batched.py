@@ -18,7 +18,7 @@ class BatchedLayer(LayerForm):
         layer, nodes = self.layer, self.nodes
         flat = nodes.add("Reshape", [layer.rows, nodes.ints(1, -1, layer.hidden_size)], "rows")
         flat.type = ir.TensorType(layer.dtype)
-        summed = self._sum_of_int8(flat) if layer.gate.is_int8 else self._sum(flat)
+        summed = self._sum_of_rounded(flat) if layer.gate.rounds_rows else self._sum(flat)
         nodes.finish(nodes.add("Reshape", [summed, nodes.add("Shape", [layer.rows], "shape")], "result"))
 
     def _sum(self, flat: ir.Value) -> ir.Value:
@@ -37,8 +37,8 @@ class BatchedLayer(LayerForm):
             attributes["block_size"] = layer.down.block
         return nodes.add("MatMul", [joined, nodes.matrix(tensors, "down", attributes)], "down")
 
-    def _sum_of_int8(self, flat: ir.Value) -> ir.Value:
-        """Return the weighted sum [rows, H] of int8 experts, whose rounded rows keep their outputs apart."""
+    def _sum_of_rounded(self, flat: ir.Value) -> ir.Value:
+        """Return the weighted sum [rows, H] of int8 or FP8 experts, whose rounded rows keep their outputs apart."""
         layer, nodes = self.layer, self.nodes
         inner = nodes.activated(*self._rounded_products(flat, (layer.gate, "gate"), (layer.up, "up")))
         inner.type = ir.TensorType(ir.DataType.FLOAT)
@@ -57,7 +57,7 @@ class BatchedLayer(LayerForm):
         return found
 
     def _rounded_products(self, rows: ir.Value, *matrices: tuple[ExpertMatrix, str]) -> list[ir.Value]:
-        """Return the products [E, rows, outputs] of rounded rows with int8 matrices.
+        """Return the products [E, rows, outputs] of rounded rows with int8 or FP8 matrices.
 
         An expert's scales follow the product, because DequantizeLinear takes no scales for two of three axes.
         """
@@ -71,6 +71,7 @@ class BatchedLayer(LayerForm):
             stored = nodes.matrix([matrix.values], name, {})
             one = self.rounding.one_and_zero[0]
             weight = nodes.add("DequantizeLinear", [stored, one], f"{name}.weight")
+            weight = nodes.with_inputs_first(matrix, weight, name, (0, 2, 1))
             product = nodes.add("MatMul", [rounded, weight], name)
             scaled = nodes.add("Mul", [product, scales], f"{name}.scaled")
             experts, _, outputs = matrix.shape

@@ -87,7 +87,7 @@ class SplitLayer(LayerForm):
     """Form of sorted rows and products of single experts."""
 
     def replace(self) -> None:
-        """Replace the layer's node. The weighted sum is float32, as are all values of int8 experts."""
+        """Replace the layer's node. The weighted sum is float32, as are all values of int8 and FP8 experts."""
         layer, nodes = self.layer, self.nodes
         flat = nodes.add("Reshape", [layer.rows, nodes.ints(-1, layer.hidden_size)], _ROWS)
         ids = nodes.add("Reshape", [layer.ids, nodes.ints(-1)], _IDS)
@@ -113,18 +113,20 @@ class SplitLayer(LayerForm):
         return self.nodes.add_many("TopK", [values, count], name, attributes, outputs=2)[1]
 
     def _factor(self, rows: ir.Value, chosen: ir.Value | None, counts: ir.Value, name: str) -> _Factor:
-        """Return the rows of every expert, rounded for int8. `chosen` are the rows of the sorted pairs, or None."""
-        nodes, scales = self.nodes, None
-        if self.layer.gate.is_int8:
+        """Return the rows of every expert, rounded for int8 and FP8. `chosen` are the sorted pairs' rows, or None."""
+        nodes, scales, zero = self.nodes, None, list[ir.Value]()
+        if self.layer.gate.rounds_rows:
             rows.type = ir.TensorType(ir.DataType.FLOAT if chosen is None else self.layer.dtype)
             rows, scales = self.rounding.integers_of_rows(nodes.node, rows)
+            zero = self.rounding.one_and_zero
+        if self.layer.gate.is_fp8:  # Gather and Split do not take it
+            rows = nodes.add("DequantizeLinear", [rows, *zero], f"{name}.widened")
         if chosen is not None:
             rows = nodes.add("Gather", [rows, chosen], f"{name}.sorted")
             scales = None if scales is None else nodes.add("Gather", [scales, chosen], f"{name}.scales")
         parts = nodes.add_many("Split", [rows, counts], name, {"axis": 0}, outputs=self.layer.experts)
-        if scales is None:
-            return _Factor(list(parts), None)
-        zero = self.rounding.one_and_zero
+        if scales is None or self.layer.gate.is_fp8:
+            return _Factor(list(parts), scales)
         widened = [
             nodes.add("DequantizeLinear", [part, *zero], f"{name}.widened.{expert}")
             for expert, part in enumerate(parts)
@@ -133,13 +135,14 @@ class SplitLayer(LayerForm):
 
     def _product(self, factor: _Factor, matrix: ExpertMatrix, name: str) -> ir.Value:
         """Return the products of every expert's rows and matrix, one below the other."""
-        attributes = {"axis": 1} if matrix.is_int8 else {"axis": 0}
-        if matrix.scales is not None and not matrix.is_int8:
+        attributes = {"axis": 1 if matrix.rounds_rows and not matrix.is_fp8 else 0}
+        if matrix.scales is not None and not matrix.rounds_rows:
             attributes["block_size"] = matrix.block
         nodes, products = self.nodes, []
         for expert, part in enumerate(factor.parts):
             tensors = [part_of_expert(tensor, expert) for tensor in matrix.tensors]
             weight = nodes.matrix(tensors, f"{name}.{expert}", attributes)
+            weight = nodes.with_inputs_first(matrix, weight, f"{name}.{expert}", (1, 0))
             products.append(nodes.add("MatMul", [part, weight], f"{name}.{expert}"))
         product = nodes.add("Concat", products, name, {"axis": 0})
         return product if factor.scales is None else nodes.add("Mul", [product, factor.scales], f"{name}.scaled")
@@ -148,7 +151,7 @@ class SplitLayer(LayerForm):
         """Add up the outputs [pairs, H] of every row. `places` are the places of the pairs in `outputs`."""
         layer, nodes = self.layer, self.nodes
         of_rows = nodes.add("Gather", [outputs, places], "outputs")
-        if not layer.gate.is_int8:
+        if not layer.gate.rounds_rows:
             of_rows = nodes.cast(of_rows, layer.dtype, ir.DataType.FLOAT, "outputs.float32")
         shape = nodes.add(
             "Concat", [nodes.add("Shape", [layer.ids], "shape"), nodes.ints(layer.hidden_size)], "split", {"axis": 0}
@@ -196,6 +199,8 @@ def _join(model: ir.Model, nodes: dict[str, ir.Node], layer: str) -> None:
 def _stored(weight: ir.Value | None) -> list[ir.Value]:
     """Return the initializers of an expert's matrix: the values, and scales if they are quantized."""
     producer = None if weight is None else weight.producer()
+    if producer is not None and producer.op_type == "Transpose":
+        return _stored(producer.inputs[0])
     values = [weight] if producer is None else producer.inputs
     return [value for value in values if value is not None]
 

@@ -14,7 +14,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from lopa.export.graph.experts import TRACED_DOMAIN, expert_nodes
-from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initializer, replace_value, shared_constant
+from lopa.export.graph.quantize_pass import (
+    AROUND_128,
+    E4M3,
+    RoundedProducts,
+    initializer,
+    replace_value,
+    shared_constant,
+)
 
 _QUANTIZED_INPUTS = 9
 """Number of inputs of a node with quantized matrices."""
@@ -25,20 +32,25 @@ class ExpertMatrix:
     """Matrices of all experts in the weights file."""
 
     values: ir.ExternalTensor
-    """Values, [E, inputs, outputs], floating point, int8 or int4."""
+    """Values, [E, inputs, outputs], floating point, int8 or int4, or [E, outputs, inputs] in FP8."""
     scales: ir.ExternalTensor | None
-    """Scales, [E, outputs] for int8 and [E, inputs / block, outputs] for int4; None in floating point."""
+    """Scales, [E, outputs] for int8 and FP8, and [E, inputs / block, outputs] for int4; None in floating point."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Number of experts, inputs and outputs."""
         experts, inputs, outputs = self.values.shape.numpy()
-        return experts, inputs, outputs
+        return (experts, outputs, inputs) if self.is_fp8 else (experts, inputs, outputs)
 
     @property
-    def is_int8(self) -> bool:
-        """True for int8 values."""
-        return self.values.dtype == ir.DataType.INT8
+    def is_fp8(self) -> bool:
+        """True for FP8 values."""
+        return self.values.dtype == ir.DataType.FLOAT8E4M3FN
+
+    @property
+    def rounds_rows(self) -> bool:
+        """True for int8 and FP8, whose products have rounded rows."""
+        return self.is_fp8 or self.values.dtype == ir.DataType.INT8
 
     @property
     def block(self) -> int:
@@ -193,6 +205,10 @@ class LayerNodes:
         stored = [initializer(self.model, tensor) for tensor in tensors]
         return stored[0] if len(stored) == 1 else self.add("DequantizeLinear", stored, f"{name}.weight", attributes)
 
+    def with_inputs_first(self, matrix: ExpertMatrix, weight: ir.Value, name: str, axes: Sequence[int]) -> ir.Value:
+        """Return `weight`, values of `matrix` or of an expert, as [.., inputs, outputs]. `axes` swaps its last axes."""
+        return self.add("Transpose", [weight], f"{name}.transposed", {"perm": axes}) if matrix.is_fp8 else weight
+
     def activated(self, gate: ir.Value, up: ir.Value) -> ir.Value:
         """Return silu(gate) * up."""
         sigmoid = self.add("Sigmoid", [gate], "sigmoid")
@@ -215,7 +231,7 @@ class LayerForm(ABC):
     layer: ExpertLayer
     nodes: LayerNodes
     rounding: RoundedProducts
-    """Rounding of the rows of int8 experts."""
+    """Rounding of the rows of int8 and FP8 experts."""
 
     @abstractmethod
     def replace(self) -> None:
@@ -232,9 +248,9 @@ class ExpertsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes."""
         nodes = expert_nodes(model)
-        rounding = RoundedProducts(model, AROUND_128)
         for node in nodes:
             layer = layer_from_node(node)
+            rounding = RoundedProducts(model, E4M3 if layer.gate.is_fp8 else AROUND_128)
             self._form(layer, LayerNodes(model, node, layer.name), rounding).replace()
         model.graph.opset_imports.pop(TRACED_DOMAIN, None)
         return ir.passes.PassResult(model, modified=bool(nodes))

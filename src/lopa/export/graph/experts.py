@@ -27,7 +27,8 @@ def expert_nodes(model: ir.Model) -> list[ir.Node]:
 class QuantizedExpertsPass(ir.passes.InPlacePass):
     """Pass that replaces the inputs gate, up and down of experts by (integers, scales) of each, if `matrices` has them.
 
-    Integers are int8 or int4 [E, inputs, outputs]; scales are [E, outputs] or [E, inputs / block, outputs].
+    Integers are int8 or int4 [E, inputs, outputs], or FP8 [E, outputs, inputs]; scales are [E, outputs] or
+    [E, inputs / block, outputs].
     """
 
     def __init__(self, matrices: Mapping[str, QuantizedMatrix]) -> None:

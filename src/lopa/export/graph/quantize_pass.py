@@ -1,4 +1,4 @@
-"""Pass that replaces floating-point matrices by integers and scales, in standard operators only.
+"""Pass that replaces floating-point matrices by integers or FP8 and scales, in standard operators only.
 
 For int8, each row of the other factor is divided by its scale (its largest magnitude / 127) and rounded to int8. The
 product of the integers times the scales of the columns is float32, and is multiplied by the rows' scales.
@@ -8,6 +8,8 @@ depend on its batch mates. Products that share a factor share its rounded rows.
 
 Without rounded rows, as in portable graphs, DequantizeLinear and MatMul use the same matrices with the other factor
 unchanged.
+
+FP8 has the same form with numbers in E4M3, and matrices [outputs, inputs] that Transpose follows.
 
 For int4, DequantizeLinear works in blocks, and ONNX Runtime fuses it with MatMul to MatMulNBits. The other factor is
 unchanged.
@@ -23,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-MIN_MAGNITUDE = 1e-30
-"""Lower bound for the largest magnitude of a row, for rows of zeros."""
+from lopa.runtime.contract.float8 import MAX_E4M3, MIN_MAGNITUDE
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class RoundingType:
 
 # The type of ONNX Runtime's integer products on CPUs.
 AROUND_128 = RoundingType(ir.DataType.UINT8, 127.0, zero_point=128)
+E4M3 = RoundingType(ir.DataType.FLOAT8E4M3FN, MAX_E4M3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +51,9 @@ class QuantizedMatrix:
     """Replacement of one matrix [inputs, outputs]."""
 
     integers: ir.TensorProtocol
-    """Integers of the matrix, int8 or int4 [inputs, outputs]."""
+    """Integers of the matrix, int8 or int4 [inputs, outputs], or FP8 [outputs, inputs]."""
     scales: ir.TensorProtocol
-    """Scales, [outputs] for int8 and [inputs / block, outputs] for int4."""
+    """Scales, [outputs] for int8 and FP8, and [inputs / block, outputs] for int4."""
 
     @property
     def block(self) -> int:
@@ -92,12 +94,14 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the matrices. Initializers keep their names."""
-        products = RoundedProducts(model, AROUND_128)
+        products, fp8_products = RoundedProducts(model, AROUND_128), RoundedProducts(model, E4M3)
         for name, matrix in self._matrices.items():
             original = model.graph.initializers.pop(name)
             integers, scales = initializer(model, matrix.integers), initializer(model, matrix.scales)
             for use in tuple(original.uses()):
-                if matrix.integers.dtype == ir.DataType.INT8 and self._rounds_rows:
+                if matrix.integers.dtype == ir.DataType.FLOAT8E4M3FN:
+                    fp8_products.replace(use.node, _transposed_weight(use.node, integers, scales))
+                elif matrix.integers.dtype == ir.DataType.INT8 and self._rounds_rows:
                     weight = ir.node(
                         "DequantizeLinear", [integers, scales], {"axis": 1}, name=f"{use.node.name}/weight"
                     )
@@ -113,8 +117,18 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
         for name in self._matrices:
             value = model.graph.initializers[name]
             operators = {use.node.op_type for use in value.uses()}
-            if value.dtype not in (ir.DataType.INT8, ir.DataType.INT4) or operators != {"DequantizeLinear"}:
+            if value.dtype not in _QUANTIZED_TYPES or operators != {"DequantizeLinear"}:
                 raise ir.passes.PostconditionError(f"{name} is {value.dtype}, used by {sorted(operators)}")
+
+
+_QUANTIZED_TYPES = (ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
+
+
+def _transposed_weight(product: ir.Node, stored: ir.Value, scales: ir.Value) -> list[ir.Node]:
+    """Return the nodes that compute a matrix [inputs, outputs] from FP8 [outputs, inputs]."""
+    weight = ir.node("DequantizeLinear", [stored, scales], {"axis": 0}, name=f"{product.name}/weight")
+    transposed = ir.node("Transpose", [weight.outputs[0]], {"perm": [1, 0]}, name=f"{product.name}/transposed")
+    return [weight, transposed]
 
 
 def _multiply_dequantized(

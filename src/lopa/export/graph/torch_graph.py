@@ -20,18 +20,19 @@ from lopa.export.graph.portable_passes import as_quantized_portable
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.graph.tidy_passes import tidy
 from lopa.export.graph.traced_forms import TRACED_FORMS
-from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.plan import Dtype, StoredDtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions, TensorRecord, scale_name
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 
 _MATRIX_AXES = 2
-_IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
+_IR_DTYPES: dict[StoredDtype, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
     "bfloat16": ir.DataType.BFLOAT16,
     "int8": ir.DataType.INT8,
     "int4": ir.DataType.INT4,
+    "float8e4m3fn": ir.DataType.FLOAT8E4M3FN,
 }
 
 
@@ -55,9 +56,9 @@ def graph_from_dimensions(
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
-    # Integers and their scales replace traced matrices at the end.
+    # Quantized matrices and their scales replace traced matrices at the end.
     for name in initializers.keys() & tensors.keys():
-        if records[name].dtype not in ("int8", "int4"):
+        if not records[name].is_quantized:
             initializers[name].const_value = tensors[name]
     initializers["inverse_frequencies"].const_value = ir.tensor(
         inverse_frequencies(dimensions).numpy(), name="inverse_frequencies"
@@ -65,7 +66,7 @@ def graph_from_dimensions(
     quantized = {
         name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
         for name, record in records.items()
-        if record.dtype in ("int8", "int4") and name in initializers
+        if record.is_quantized and name in initializers
     }
     finish = as_quantized_portable if quantized and dialect == "portable" else TRACED_FORMS[dialect].finish
     model = finish(tidy(model))

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from lopa.export.graph.quantize_pass import MIN_MAGNITUDE, RoundedProducts, RoundingType, initializer
+from lopa.export.graph.quantize_pass import E4M3, RoundedProducts, RoundingType, initializer
 from lopa.runtime.contract import Float32
+from lopa.runtime.contract.float8 import MIN_MAGNITUDE
 
 Products = Literal["int8", "fp8"]
 
@@ -24,7 +25,7 @@ _CHUNK_ROWS = 1024
 """Rows of a weight that are converted to float32 at a time."""
 _KINDS: dict[Products, RoundingType] = {
     "int8": RoundingType(ir.DataType.INT8, 127.0),
-    "fp8": RoundingType(ir.DataType.FLOAT8E4M3FN, 448.0),
+    "fp8": E4M3,
 }
 
 

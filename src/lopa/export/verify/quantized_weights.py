@@ -26,7 +26,8 @@ _OTHERS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 def errors_of_weights(bundle: Bundle, network: Any) -> tuple[OutputError, OutputError]:
     """Return the errors of the integer tensor and of the other tensor that differ most from transformers' `network`.
 
-    The error of integers is in steps, that is, relative to each number's scale.
+    The error of quantized tensors is in steps. A step of integers is their scale, and one of FP8 the distance to the
+    next number.
     """
     integers, others = "", ""
     worst_integers = worst_others = Difference(0.0, 1.0, 0.0, 1.0)
@@ -37,7 +38,9 @@ def errors_of_weights(bundle: Bundle, network: Any) -> tuple[OutputError, Output
             exact = exact.swapaxes(-1, -2)
         scales = stored.scales(name)
         if scales is not None:
-            found = _difference_in_steps(values, exact, scales)
+            fp8 = bundle.manifest.tensors[name].dtype == "float8e4m3fn"
+            steps = _fp8_steps(values, scales) if fp8 else _integer_steps(values, scales)
+            found = difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
             if not integers or found.absolute > worst_integers.absolute:
                 integers, worst_integers = name, found
         else:
@@ -63,15 +66,22 @@ def _integer_names(stored: BundleWeights) -> Iterator[str]:
     return (name for name in stored if stored.scales(name) is not None)
 
 
-def _difference_in_steps(values: Floats, exact: Floats, scales: Floats) -> Difference:
-    """Return the difference of `values` and `exact`, [inputs, outputs] or [experts, inputs, outputs].
+def _integer_steps(values: Floats, scales: Floats) -> Floats:
+    """Return the steps of `values`, [inputs, outputs] or [experts, inputs, outputs].
 
     Scales are [outputs] or [blocks, outputs] for each expert.
     """
     *stacked, inputs, outputs = values.shape
     by_block = scales.astype(np.float32).reshape(*stacked, -1, outputs)
-    steps = by_block.repeat(inputs // by_block.shape[-2], axis=-2)
-    return difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
+    return by_block.repeat(inputs // by_block.shape[-2], axis=-2)
+
+
+def _fp8_steps(values: Floats, scales: Floats) -> Floats:
+    """Return the steps of numbers with 3 bits after the first one, and exponents of at least -6."""
+    by_output = scales[..., None, :]
+    _, exponents = np.frexp(values / by_output)
+    steps: Floats = np.ldexp(by_output, np.maximum(exponents - 1, -6) - 3)
+    return steps
 
 
 def _parameter(network: Any, name: str) -> torch.Tensor:

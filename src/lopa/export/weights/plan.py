@@ -15,8 +15,10 @@ from lopa.runtime.bundle.network import NetworkSpec, TensorSpec
 from lopa.runtime.errors import BadInputError
 
 Dtype = Literal["float32", "float16", "bfloat16"]
-IntegerDtype = Literal["int8", "int4"]
-ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
+QuantizedKind = Literal["int8", "int4", "fp8"]
+StoredDtype = Dtype | Literal["int8", "int4", "float8e4m3fn"]
+_STORED: dict[QuantizedKind, StoredDtype] = {"int8": "int8", "int4": "int4", "fp8": "float8e4m3fn"}
+_ITEM_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "float8e4m3fn": 8}
 BLOCK = 32
 """Number of inputs that share an int4 scale."""
 Shapes = Mapping[str, tuple[int, ...]]
@@ -44,8 +46,8 @@ class PlannedWeight:
     source: str
     """Name of the tensor in the checkpoint. For experts in separate tensors it contains EXPERT."""
     tensor: TensorSpec
-    quantized: IntegerDtype | None = None
-    """Type of the integers, or None. The scales follow as a separate tensor."""
+    quantized: QuantizedKind | None = None
+    """Type of the stored numbers, or None. The scales follow as a separate tensor."""
     first_row: int = 0
     """First row in a tensor of the checkpoint that contains several tensors of the bundle."""
     source_rows: int | None = None
@@ -116,22 +118,26 @@ def _with_shared_sources(plan: WeightPlan) -> WeightPlan:
 def tensor_records_from_plan(plan: WeightPlan, dtype: Dtype) -> dict[str, TensorRecord]:
     """Return offset and length of every tensor. Tensors follow each other at multiples of WEIGHT_ALIGNMENT.
 
-    Tensors that are not quantized and int4 scales have the type `dtype`. Routers are float32. Scales of int8 are
-    float32, because the graph multiplies the float32 result of a product by them.
+    Tensors that are not quantized and int4 scales have the type `dtype`. Routers are float32. Scales of int8 and FP8
+    are float32, because the graph multiplies the float32 result of a product by them. FP8 matrices are transposed.
     """
     records: dict[str, TensorRecord] = {}
     offset = 0
     for weight in plan:
-        tensors: list[tuple[str, Dtype | IntegerDtype, tuple[int, ...]]]
+        tensors: list[tuple[str, StoredDtype, tuple[int, ...]]]
         if weight.quantized is None:
             tensors = [(weight.name, "float32" if weight.tensor.is_float32 else dtype, weight.shape)]
         else:
             *stacked, inputs, outputs = weight.shape
-            scales = (*stacked, outputs) if weight.quantized == "int8" else (*stacked, inputs // BLOCK, outputs)
-            scale_dtype: Dtype = "float32" if weight.quantized == "int8" else dtype
-            tensors = [(weight.name, weight.quantized, weight.shape), (scale_name(weight.name), scale_dtype, scales)]
+            by_block = weight.quantized == "int4"
+            scales = (*stacked, inputs // BLOCK, outputs) if by_block else (*stacked, outputs)
+            shape = (*stacked, outputs, inputs) if weight.quantized == "fp8" else weight.shape
+            tensors = [
+                (weight.name, _STORED[weight.quantized], shape),
+                (scale_name(weight.name), dtype if by_block else "float32", scales),
+            ]
         for name, item, shape in tensors:
-            length = -(-math.prod(shape) * ITEM_BITS[item] // 8)
+            length = -(-math.prod(shape) * _ITEM_BITS[item] // 8)
             records[name] = TensorRecord(dtype=item, shape=list(shape), offset=offset, length=length)
             offset += -(-length // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
     return records

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
-from lopa.export.weights.plan import BLOCK, IntegerDtype, WeightPlan
+from lopa.export.weights.plan import BLOCK, QuantizedKind, WeightPlan
 from lopa.runtime.bundle.manifest import Calibration, Dialect, Quantization
 from lopa.runtime.bundle.network import HEAD
 from lopa.runtime.errors import BadInputError
@@ -16,28 +17,40 @@ class QuantizationChoice:
     """Quantization options.
 
     `exclude` has shell patterns of tensor names in the bundle, e.g. layers.*.mlp.down.weight. `calibrate` is a file of
-    prompts for which errors of int4 matrices are made small (lopa.export.weights.calibration_windows).
+    prompts for which errors of int4 and FP8 matrices are made small (lopa.export.weights.calibration_windows).
     """
 
-    kind: IntegerDtype
-    head: bool = True
+    kind: QuantizedKind
+    head: bool | None = None
+    """None quantizes the head to integers, but not to FP8."""
     exclude: tuple[str, ...] = ()
     calibrate: Path | None = None
 
     def record_for(self, dialects: Sequence[Dialect], calibration: Calibration | None = None) -> Quantization:
         """Return the entry of the manifest. Only standard graphs round activations."""
-        int8 = self.kind == "int8"
         return Quantization(
             kind=self.kind,
-            block=None if int8 else BLOCK,
-            activation="int8_per_row" if int8 and "standard" in dialects else "none",
-            head=self.head,
+            block=BLOCK if self.kind == "int4" else None,
+            activation=_ACTIVATIONS[self.kind] if "standard" in dialects else "none",
+            head=self.with_head,
             excluded=list(self.exclude),
             calibration=calibration,
         )
 
+    @property
+    def with_head(self) -> bool:
+        """True if the head is quantized."""
+        return self.kind != "fp8" if self.head is None else self.head
 
+
+_ACTIVATIONS: dict[QuantizedKind, Literal["none", "int8_per_row", "fp8_per_row"]] = {
+    "int8": "int8_per_row",
+    "int4": "none",
+    "fp8": "fp8_per_row",
+}
 _MATRIX_AXES = 2
+_FP8_MULTIPLE = 16
+"""Sizes of FP8 matrices are multiples of it, because cuBLASLt multiplies no others."""
 
 
 def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
@@ -49,7 +62,7 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
     candidates = [
         weight.name
         for weight in plan
-        if weight.transposed and not weight.tensor.is_float32 and (choice.head or weight.name != HEAD)
+        if weight.transposed and not weight.tensor.is_float32 and (choice.with_head or weight.name != HEAD)
     ]
     for pattern in choice.exclude:
         if not any(fnmatchcase(name, pattern) for name in candidates):
@@ -69,8 +82,7 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
     if choice.calibrate is not None:
         _check_calibration(plan, choice)
     marked = [replace(weight, quantized=choice.kind) if weight.name in chosen else weight for weight in plan]
-    if choice.kind == "int4":
-        _check_blocks(marked)
+    _check_sizes(marked)
     return marked
 
 
@@ -88,11 +100,11 @@ def _check_experts(candidates: list[str], chosen: set[str], choice: Quantization
 
 def _check_calibration(plan: WeightPlan, choice: QuantizationChoice) -> None:
     """Raise BadInputError unless calibration can round the matrices of `plan`."""
-    if choice.kind != "int4":
+    if choice.kind == "int8":
         raise BadInputError(
             f"--calibrate with --quantize {choice.kind}",
-            expected="--quantize int4: int8 keeps the quality without calibration",
-            remedy="drop --calibrate, or quantize to int4",
+            expected="--quantize int4 or fp8: int8 keeps the quality without calibration",
+            remedy="drop --calibrate, or quantize to int4 or fp8",
         )
     stacked = [weight.name for weight in plan if len(weight.parts) > 1 or len(weight.shape) > _MATRIX_AXES]
     if stacked:
@@ -103,11 +115,18 @@ def _check_calibration(plan: WeightPlan, choice: QuantizationChoice) -> None:
         )
 
 
-def _check_blocks(plan: WeightPlan) -> None:
+def _check_sizes(plan: WeightPlan) -> None:
     for weight in plan:
-        if weight.quantized is not None and weight.shape[-2] % BLOCK:
-            raise BadInputError(
-                f"{weight.name} has {weight.shape[-2]} inputs",
-                expected=f"a multiple of {BLOCK}, the inputs that share an int4 scale",
-                remedy=f"export with --quantize int8, or exclude it: --quantize-exclude '{weight.name}'",
-            )
+        inputs, outputs = weight.shape[-2:] if weight.quantized is not None else (0, 0)
+        if weight.quantized == "int4" and inputs % BLOCK:
+            received, expected = f"{inputs} inputs", f"a multiple of {BLOCK}, the inputs that share an int4 scale"
+        elif weight.quantized == "fp8" and (inputs % _FP8_MULTIPLE or outputs % _FP8_MULTIPLE):
+            received = f"{inputs} inputs and {outputs} outputs"
+            expected = f"multiples of {_FP8_MULTIPLE}, which GPUs multiply in FP8"
+        else:
+            continue
+        raise BadInputError(
+            f"{weight.name} has {received}",
+            expected=expected,
+            remedy=f"export with --quantize int8, or exclude it: --quantize-exclude '{weight.name}'",
+        )

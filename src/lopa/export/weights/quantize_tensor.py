@@ -1,13 +1,15 @@
-"""Quantization of matrices [inputs, outputs] to integers and scales.
+"""Quantization of matrices [inputs, outputs] to integers or FP8, and scales.
 
-The error of a value is at most half a step (the scale). The step is the smallest one possible without a zero point.
+The error of an integer is at most half a step (the scale). The step is the smallest one possible without a zero point.
+FP8 numbers are in the format E4M3. The largest of an output is 448.
 """
 
 import torch
 from torch import Tensor
 
-from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype
+from lopa.export.weights.plan import BLOCK, Dtype, QuantizedKind
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
+from lopa.runtime.contract.float8 import MAX_E4M3
 
 _MIN_SCALE: dict[Dtype, float] = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 """Smallest positive value that the type holds without being flushed to zero: the scale of (nearly) zero values."""
@@ -34,6 +36,21 @@ def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor
     return integers.reshape(inputs, outputs), scales
 
 
+def fp8_scales(values: Tensor) -> Tensor:
+    """Return the smallest scales [outputs] with which float32 [inputs, outputs] fits E4M3."""
+    return (values.abs().amax(dim=0) / MAX_E4M3).clamp_min(_MIN_SCALE["float32"])
+
+
+def rounded_to_fp8(values: Tensor) -> Tensor:
+    """Return the bytes of the nearest numbers in E4M3, at most MAX_E4M3, as int8 with the memory order of `values`."""
+    return values.clamp(-MAX_E4M3, MAX_E4M3).to(torch.float8_e4m3fn).view(torch.int8)
+
+
+def float32_from_fp8(stored: Tensor) -> Tensor:
+    """Return the values of the bytes of rounded_to_fp8."""
+    return stored.view(torch.float8_e4m3fn).float()
+
+
 def int4_scales(blocks: Tensor, dtype: Dtype) -> Tensor:
     """Return the smallest scales that clip no value of blocks [.., BLOCK, outputs]: [.., outputs] in `dtype`."""
     smallest, largest = torch.aminmax(blocks, dim=-2)
@@ -49,12 +66,15 @@ def bytes_from_int4(integers: Tensor) -> Tensor:
     return halves[0::2] | (halves[1::2] << 4)
 
 
-def integers_from_values(kind: IntegerDtype, values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
-    """Quantize float32 [inputs, outputs] to integers in int8 [inputs, outputs] and their scales.
+def integers_from_values(kind: QuantizedKind, values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
+    """Quantize float32 [inputs, outputs] to int8 [inputs, outputs], for FP8 its bytes, and their scales.
 
     `values` has complete columns of a matrix: all inputs of some or all outputs. Scales of int4 have the type
-    `scale_dtype`, and scales of int8 are float32.
+    `scale_dtype`, and others are float32.
     """
+    if kind == "fp8":
+        scales = fp8_scales(values)
+        return rounded_to_fp8(values / scales), scales
     return int8_from_values(values) if kind == "int8" else int4_from_values(values, scale_dtype)
 
 

@@ -19,7 +19,7 @@ from lopa.export.checkpoint.packed_weights import PackedTensor
 from lopa.export.checkpoint.tensors import CheckpointTensor
 from lopa.export.weights.calibration import Blocks, NetworkCalibration
 from lopa.export.weights.digests import HashedFile
-from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPart, WeightPlan
+from lopa.export.weights.plan import BLOCK, Dtype, PlannedWeight, QuantizedKind, WeightPart, WeightPlan
 from lopa.export.weights.quantize_tensor import bytes_from_int4, integers_from_values
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle.manifest import FileRecord, TensorRecord, scale_name
@@ -176,12 +176,12 @@ def _strips(weight: PlannedWeight, dtype: Dtype, origin: _Origin, workspace: Wor
 @dataclass(frozen=True)
 class _QuantizedMatrix:
     integers: Tensor
-    """int8 [inputs, outputs], in the workspace."""
+    """int8 [inputs, outputs], or the bytes of FP8, in the workspace."""
     scales: Tensor
 
 
 def _quantized_matrix(
-    weight: PlannedWeight, kind: IntegerDtype, scale_dtype: Dtype, origin: _Origin, workspace: Workspace
+    weight: PlannedWeight, kind: QuantizedKind, scale_dtype: Dtype, origin: _Origin, workspace: Workspace
 ) -> _QuantizedMatrix:
     """Return the integers and scales of one matrix.
 
@@ -193,8 +193,8 @@ def _quantized_matrix(
             published[0], _checked(published[1], scale_dtype, origin.tensor.name).to(TORCH_DTYPES[scale_dtype])
         )
     inputs, outputs = weight.shape[-2:]
-    integers = workspace.tensor((inputs, outputs), torch.int8)
-    shape = (outputs,) if kind == "int8" else (inputs // BLOCK, outputs)
+    integers = _empty_integers(kind, (inputs, outputs), workspace)
+    shape = (inputs // BLOCK, outputs) if kind == "int4" else (outputs,)
     scales = torch.empty(shape, dtype=TORCH_DTYPES[scale_dtype])
     for row, values in origin.blocks():
         columns = slice(row, row + len(values))
@@ -203,7 +203,13 @@ def _quantized_matrix(
     return _QuantizedMatrix(integers, scales)
 
 
-def _published_integers(kind: IntegerDtype, origin: _Origin) -> tuple[Tensor, Tensor] | None:
+def _empty_integers(kind: QuantizedKind, shape: tuple[int, int], workspace: Workspace) -> Tensor:
+    """Return uninitialized int8 [inputs, outputs] in the order of the file, which has FP8 transposed."""
+    inputs, outputs = shape
+    return workspace.tensor((outputs, inputs), torch.int8).t() if kind == "fp8" else workspace.tensor(shape, torch.int8)
+
+
+def _published_integers(kind: QuantizedKind, origin: _Origin) -> tuple[Tensor, Tensor] | None:
     """Return the int4 numbers and scales of the checkpoint, or None if the matrix must be rounded.
 
     A matrix that an adapter changes is rounded again, and so is one whose values blocks of int4 cannot express.
@@ -227,10 +233,10 @@ def _calibrated_matrix(
     return _QuantizedMatrix(integers, scales)
 
 
-def _packed(integers: Tensor, kind: IntegerDtype) -> Iterator[Tensor]:
-    """Yield the bytes of integers [inputs, outputs], two int4 values per byte."""
-    if kind == "int8":
-        yield integers
+def _packed(integers: Tensor, kind: QuantizedKind) -> Iterator[Tensor]:
+    """Yield the bytes of integers [inputs, outputs], two int4 values per byte, and FP8 transposed."""
+    if kind != "int4":
+        yield integers if kind == "int8" else integers.t()
         return
     rows = BLOCK * max(1, _PACKED_ITEMS // (BLOCK * integers.shape[1]))
     for start in range(0, len(integers), rows):
@@ -257,7 +263,7 @@ def _checked(values: Tensor, dtype: Dtype, name: str) -> Tensor:
 
 
 def _float_dtype(record: TensorRecord) -> Dtype:
-    if record.dtype == "int8" or record.dtype == "int4":
+    if record.dtype == "int8" or record.dtype == "int4" or record.dtype == "float8e4m3fn":
         raise ValueError(f"received a record of {record.dtype}, expected one of a floating-point type")
     return record.dtype
 

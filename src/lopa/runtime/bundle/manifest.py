@@ -188,18 +188,23 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Location of one weight in the weights file. Matrices are stored [inputs, outputs], row-major.
 
-    Two neighboring int4 numbers share a byte, the first in its low half. `scale_name` names the tensor with the scales
-    of an integer tensor.
+    Two neighboring int4 numbers share a byte, the first in its low half. Matrices in FP8 are stored [outputs, inputs],
+    as GPUs multiply them. `scale_name` names the tensor with the scales of a quantized tensor.
     """
 
-    dtype: Literal["float32", "float16", "bfloat16", "int8", "int4"]
+    dtype: Literal["float32", "float16", "bfloat16", "int8", "int4", "float8e4m3fn"]
     shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**32)]], Meta(max_length=8)]
     offset: Bytes
     length: Bytes
 
+    @property
+    def is_quantized(self) -> bool:
+        """True for integers and FP8, which have scales."""
+        return self.dtype in ("int8", "int4", "float8e4m3fn")
+
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Prompts for which the errors of int4 matrices were made small (lopa.export.weights.calibration)."""
+    """Prompts for which the errors of int4 or FP8 matrices were made small (lopa.export.weights.calibration)."""
 
     method: Literal["gptq"]
     rows: Annotated[int, Meta(ge=1)]
@@ -209,17 +214,16 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Quantization of integer matrices: value = integer x scale, without zero point (docs/reference/bundle.md).
+    """Quantization of matrices: value = stored number x scale, without zero point (docs/reference/bundle.md).
 
     The embedding, norms and biases are never quantized.
     """
 
-    kind: Literal["int8", "int4"]
+    kind: Literal["int8", "int4", "fp8"]
     block: Size | None
     """Inputs that share one scale per output, or None for all inputs."""
-    activation: Literal["none", "int8_per_row"]
-    """Quantization of activations in standard graphs: none, or int8 with one scale per row. Portable graphs round none.
-    """
+    activation: Literal["none", "int8_per_row", "fp8_per_row"]
+    """Quantization of activations in standard graphs: none, or one scale per row. Portable graphs round none."""
     head: bool
     """True if the vocabulary projection is also quantized."""
     excluded: list[str]
@@ -401,9 +405,14 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         """Return the parameters of a request (see `resolve`); None stands for no options."""
         return self.resolve(config or GenerationConfig(), devices).params
 
-    def has_integers(self, name: str) -> bool:
+    def is_quantized(self, name: str) -> bool:
         """Return True if the tensor `name` is quantized."""
-        return name in self.tensors and self.tensors[name].dtype in ("int8", "int4")
+        return name in self.tensors and self.tensors[name].is_quantized
+
+    @property
+    def is_fp8(self) -> bool:
+        """True if matrices are in FP8."""
+        return self.quantization is not None and self.quantization.kind == "fp8"
 
     def digest(self, name: str) -> str:
         """Return the hex sha256 of file `name`, which must be one of `files`."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
 from lopa.runtime.contract import Float32, Floats, float32_from_stored, stored_dtype
+from lopa.runtime.contract.float8 import float32_from_e4m3
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 
 Int8 = npt.NDArray[np.int8]
@@ -36,8 +37,7 @@ def int4_from_bytes(packed: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> In
     return signed[: int(np.prod(shape))].reshape(shape)
 
 
-_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
-_INTEGERS = ("int8", "int4")
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "float8e4m3fn": 8}
 
 
 class BundleWeights(Mapping[str, Floats]):
@@ -50,18 +50,22 @@ class BundleWeights(Mapping[str, Floats]):
     def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:
         self._data = data
         self._records = records
-        scales = {scale_name(name) for name, record in records.items() if record.dtype in _INTEGERS}
+        scales = {scale_name(name) for name, record in records.items() if record.is_quantized}
         self._names = [name for name in records if name not in scales]
 
     def __getitem__(self, name: str) -> Floats:
         record = self._records[name]
         stored = self._stored(record)
-        if record.dtype not in _INTEGERS:
+        if not record.is_quantized:
             return _floats(stored, record)
-        shape = tuple(record.shape)
+        shape, scale_record = tuple(record.shape), self._records[scale_name(name)]
+        scales = _floats(self._stored(scale_record), scale_record)
+        if record.dtype == "float8e4m3fn":
+            values = float32_from_e4m3(stored).reshape(shape)
+            values *= scales[..., None]
+            return values.swapaxes(-1, -2)
         integers = int4_from_bytes(stored, shape) if record.dtype == "int4" else stored.reshape(shape)
-        scales = self._records[scale_name(name)]
-        return values_from_integers(integers, _floats(self._stored(scales), scales))
+        return values_from_integers(integers, scales)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -73,7 +77,7 @@ class BundleWeights(Mapping[str, Floats]):
         """Return the scales of a quantized tensor, [.., outputs] or [.., inputs / block, outputs], or None for
         other tensors.
         """
-        if self._records[name].dtype not in _INTEGERS:
+        if not self._records[name].is_quantized:
             return None
         record = self._records[scale_name(name)]
         return _floats(self._stored(record), record)
@@ -89,7 +93,7 @@ class BundleWeights(Mapping[str, Floats]):
         return self._stored(record).reshape(record.shape), _floats(self._stored(scales), scales)
 
     def _stored(self, record: TensorRecord) -> npt.NDArray[Any]:
-        dtype = np.dtype(np.uint8) if record.dtype == "int4" else stored_dtype(record.dtype)
+        dtype = np.dtype(np.uint8) if record.dtype in ("int4", "float8e4m3fn") else stored_dtype(record.dtype)
         return self._data[record.offset : record.offset + record.length].view(dtype)
 
 
@@ -120,7 +124,7 @@ def weights_from_bundle(bundle: Bundle) -> BundleWeights:
                 expected=f"a length that fits the shape, inside the {data.size} bytes of {bundle.weights.name}",
                 remedy=remedy,
             )
-        if record.dtype in _INTEGERS:
+        if record.is_quantized:
             _check_scales(bundle, name, record, records.get(scale_name(name)))
     _check_layout(bundle, records)
     return BundleWeights(data, records)
@@ -144,9 +148,11 @@ def _check_layout(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
 
 def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:
     *stacked, inputs, outputs = record.shape if len(record.shape) in (2, 3) else (0, 0)
+    if record.dtype == "float8e4m3fn":
+        inputs, outputs = outputs, inputs
     block = bundle.manifest.quantization.block if bundle.manifest.quantization is not None else None
     expected = [*stacked, outputs] if block is None else [*stacked, inputs // block, outputs]
-    if scales is None or scales.dtype in _INTEGERS or scales.shape != expected or (block and inputs % block):
+    if scales is None or scales.is_quantized or scales.shape != expected or (block and inputs % block):
         found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
         raise BadInputError(
             f"the manifest of {bundle.path} has the scales {found} for {name} {record.dtype} {record.shape}",

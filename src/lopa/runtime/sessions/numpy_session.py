@@ -1,12 +1,13 @@
 """The contract computed with numpy from the bundle's weights in float32: a readable, slow reference.
 
-Every other backend is compared with this one. Integer matrices are dequantized; activations are never quantized here.
+Every other backend is compared with this one. Quantized matrices are dequantized. Rows of activations are rounded for
+products with FP8 matrices only.
 
 Shapes: R requests, B branches, W query tokens, P cached tokens, Q sampled positions, H hidden size, V vocabulary. D is
 the head size, and each of the Hkv key-value heads has G query heads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from lopa.runtime.contract import (
     stored_dtype,
     stored_from_float32,
 )
+from lopa.runtime.contract.float8 import rounded_rows
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.stamp import MappedFile
@@ -64,6 +66,7 @@ class NumpyForward:
         self._sizes = manifest.dimensions
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
+        self._fp8 = {name for name, record in manifest.tensors.items() if record.dtype == "float8e4m3fn"}
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the decoder checks for non-finite statistics
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -86,12 +89,12 @@ class NumpyForward:
             rows = (stored_from_float32(key, self._cache_type), stored_from_float32(value, self._cache_type))
             new_rows += rows
             attended = attention(query, prefix.arrays[2 * i : 2 * i + 2], rows, mask)
-            x = x + product(attended, self._weight(f"layers.{i}.attention.output.weight"))
+            x = x + self._product(attended, f"layers.{i}.attention.output.weight")
             normal = self._normal(f"layers.{i}.mlp_norm", x)
             is_sparse = sizes.moe is not None and i not in sizes.moe.dense_layers
             x = x + (self._experts if is_sparse else self._mlp)(f"layers.{i}.mlp", normal)
         sampled = np.take_along_axis(x, batch.logits_index[..., None], axis=2)  # [R, B, Q, H]
-        logits = product(self._normal("final_norm", sampled), self._weight("head.weight"))  # [R, B, Q, V]
+        logits = self._product(self._normal("final_norm", sampled), "head.weight")  # [R, B, Q, V]
         statistics = statistics_from_logits(logits, batch.temperature, keep_logits=self._with_logits)
         return statistics, tuple(new_rows)
 
@@ -105,19 +108,27 @@ class NumpyForward:
     def _weight(self, name: str) -> Float32:
         return np.asarray(self._weights[name], np.float32)
 
+    def _product(self, x: Float32, name: str, matrix: Float32 | None = None) -> Float32:
+        """Return the product of rows and the matrix `name`, or one expert's `matrix` of it."""
+        matrix = self._weight(name) if matrix is None else matrix
+        if name not in self._fp8:
+            return product(x, matrix)
+        rounded, scales = rounded_rows(x)
+        return product(rounded, matrix) * scales
+
     def _normal(self, name: str, x: Float32) -> Float32:
         return rms_norm(x, self._weight(f"{name}.weight"), self._sizes.rms_norm_eps)
 
     def _heads(self, name: str, x: Float32, heads: int) -> Float32:
         """Project [R, B, W, H] and split into [R, B, heads, W, D]."""
-        projected = product(x, self._weight(f"{name}.weight"))
+        projected = self._product(x, f"{name}.weight")
         if self._sizes.qkv_bias:
             projected = projected + self._weight(f"{name}.bias")
         return projected.reshape(*x.shape[:3], heads, self._sizes.head_size).swapaxes(2, 3)
 
     def _mlp(self, name: str, x: Float32) -> Float32:
         """Return the gated MLP of the rows [.., H]."""
-        return gated_mlp(x, *(self._weight(f"{name}.{part}.weight") for part in ("gate", "up", "down")))
+        return gated_mlp(x, lambda rows, part: self._product(rows, f"{name}.{part}.weight"))
 
     def _experts(self, name: str, x: Float32) -> Float32:
         """Return the mixture of experts of the rows [.., H]."""
@@ -126,19 +137,25 @@ class NumpyForward:
         bias = self._weight(f"{name}.router.bias") if moe.bias else np.float32(0)
         rows = x.reshape(-1, x.shape[-1])
         weights = expert_weights(product(rows, self._weight(f"{name}.router.weight")), bias, moe)  # [rows, E]
-        gate, up, down = (self._weight(f"{name}.experts.{part}.weight") for part in ("gate", "up", "down"))
+        names = {part: f"{name}.experts.{part}.weight" for part in ("gate", "up", "down")}
+        matrices = {part: self._weight(name) for part, name in names.items()}
         total: Float32 = np.zeros_like(rows)
-        for expert in np.flatnonzero(weights.any(axis=0)):
+        expert = 0
+
+        def multiplied(x: Float32, part: str) -> Float32:
+            return self._product(x, names[part], matrices[part][expert])
+
+        for expert in np.flatnonzero(weights.any(axis=0)).tolist():
             chosen = np.flatnonzero(weights[:, expert])
-            output = gated_mlp(rows[chosen], gate[expert], up[expert], down[expert])
+            output = gated_mlp(rows[chosen], multiplied)
             total[chosen] += weights[chosen, expert, None] * output
         chosen_experts: Float32 = total.reshape(x.shape)
         return chosen_experts + self._mlp(f"{name}.shared", x) if moe.shared_size else chosen_experts
 
 
-def gated_mlp(x: Float32, gate: Float32, up: Float32, down: Float32) -> Float32:
-    """Return down(silu(gate(x)) * up(x)) of the rows [.., H]."""
-    return product(silu(product(x, gate)) * product(x, up), down)
+def gated_mlp(x: Float32, multiplied: Callable[[Float32, str], Float32]) -> Float32:
+    """Return down(silu(gate(x)) * up(x)) of the rows [.., H]. `multiplied` has products with a part's matrix."""
+    return multiplied(silu(multiplied(x, "gate")) * multiplied(x, "up"), "down")
 
 
 def expert_weights(logits: Float32, bias: Float32 | np.float32, moe: MixtureOfExperts) -> Float32:
@@ -269,9 +286,12 @@ def _check_names_and_shapes(bundle: Bundle) -> None:
             remedy="export the checkpoint again",
         )
     for name, tensor in tensors.items():
-        if tuple(records[name].shape) != tensor.shape:
+        expected = [*tensor.shape]
+        if records[name].dtype == "float8e4m3fn":
+            expected[-2:] = expected[:-3:-1]
+        if records[name].shape != expected:
             raise BadInputError(
                 f"the manifest of {bundle.path} gives {name} the shape {records[name].shape}",
-                expected=f"{list(tensor.shape)}, from its dimensions",
+                expected=f"{expected}, from its dimensions",
                 remedy="export the checkpoint again",
             )
