@@ -1,18 +1,19 @@
 """Statistics of the rows of one request, and their candidates as lists for results."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64, Statistics
+from lopa.runtime.contract.records import record
 from lopa.runtime.errors import NonFiniteAnswerError
 
 Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice | Int64, ...]
 
 
-@dataclass(eq=False)  # in every round of every request: frozen takes four times as long
+@record
 class RowStatistics:
     """Statistics of rows of one request: ids and log-probabilities [..., K], and entropy [...].
 

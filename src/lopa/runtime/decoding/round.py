@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.contract.records import record
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.constrained import ConstrainedRun, possible_lookaheads, rows_at_first_masked
@@ -70,7 +71,7 @@ class Proposals(NamedTuple):
     """[1]: statistics at the first position of the next block, if a committed block predicts it; otherwise None."""
 
 
-@dataclass(frozen=True)
+@record
 class UnmaskedTokens:
     """The tokens that a round unmasked, ordered by the strategy's step, then by block and position."""
 

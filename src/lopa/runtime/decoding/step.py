@@ -1,20 +1,21 @@
 """Record of one decoding step, and the flat table of several, with a row for each sampled position of each branch."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lopa.runtime.contract import ForwardSplit, Int64
+from lopa.runtime.contract.records import record
 from lopa.runtime.decoding.round import EditedTokens, UnmaskedTokens
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """Record of one decoding step. `step_table` makes a flat table of several."""
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.contract.records import derived
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.answer_state import AnswerState, StopReason
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.derived import derived
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.strategy import Memory
 

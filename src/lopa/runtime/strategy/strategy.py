@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
+from lopa.runtime.contract.records import record
 from lopa.runtime.contract.row_statistics import Index, RowStatistics
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.options.option import Confidence, Option
@@ -29,7 +30,7 @@ from lopa.runtime.strategy.topk_ties import indices_of_topk
 # The arguments of stages. They hold arrays, so that a stage depends on no branch, session or grammar.
 
 
-@dataclass(frozen=True)
+@record
 class Candidates:
     """One candidate token for each sampled position. All arrays have the same shape, e.g. [B, Q]."""
 
@@ -56,7 +57,7 @@ class Memory(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class BranchView:
     """The n masked positions of a branch that are judged or may get a lookahead token, ascending. n is at least 1."""
 
@@ -72,7 +73,7 @@ class BranchView:
     """Memory of the branch after the first stage of this round."""
 
 
-@dataclass(frozen=True)
+@record
 class RoundView:
     """Candidates that a round's forward proposed for all branches, the anchor last."""
 
@@ -84,7 +85,7 @@ class RoundView:
     """Index of the winning branch."""
 
 
-@dataclass(frozen=True)
+@record
 class BlockView:
     """The n sampled positions of an active block that may be unmasked now, ascending."""
 

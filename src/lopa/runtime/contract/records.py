@@ -1,9 +1,20 @@
-"""Values that are derived from a record on first use."""
+"""Records of a round that are made for every request, and values that are derived from them on first use."""
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, dataclass_transform
 
+Record = TypeVar("Record")
 Value = TypeVar("Value")
+
+
+@dataclass_transform(frozen_default=True)
+def record(cls: type[Record]) -> type[Record]:
+    """Make `cls` a dataclass that only type checkers freeze, and that is equal to itself alone.
+
+    Making an object takes a quarter of the time of a frozen dataclass.
+    """
+    return dataclass(eq=False)(cls)
 
 
 class derived(Generic[Value]):  # noqa: N801, used like functools.cached_property
