@@ -340,11 +340,10 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool | None, 
     at_once = is_whole and strategy.takes_all_certain and not params.unmask_first_masked
     if at_once:
         chosen = masked & (certainties(candidates, params) > constant_limit(params))
-    spans = positions.searchsorted([open_span(branch, block, params) for block in blocks]).tolist()
-    for block, (start, end) in zip(blocks, spans, strict=True):
+    for block in blocks:
         if at_once and not block.fully_activated:
             continue  # it has no minimum
-        own = slice(start, end)
+        own = slice(*positions.searchsorted(open_span(branch, block, params)).tolist())
         minimum = share_after_rounds(block.rounds, params)
         if at_once and (np.count_nonzero(chosen[own]) >= minimum or not np.count_nonzero(masked[own])):
             continue

@@ -5,6 +5,8 @@ Between rounds `normalize_branch` and `branches_of_round` normalize every branch
 (docs/how-to/structured-output.md), nothing follows its end of text, and its next block is open.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from lopa.runtime.options import DecodingParams
@@ -185,20 +187,17 @@ def after_round(winner: Branch) -> Blocks:
 
     A block behind an active one stays active.
     """
-    result: list[Block] = []
-    edges = [block.start for block in winner.blocks] + [winner.blocks[-1].end]
+    due, active = winner.due, winner.active
+    cached = winner.blocks[: len(winner.blocks) - len(due) - len(active)]
+    result = [*cached, *[block._replace(state=BlockState.IN_CACHE) for block in due]]
+    edges = [block.start for block in active] + [winner.blocks[-1].end]
     masked_before = winner.masked.searchsorted(edges).tolist()
-    """Number of masked positions before each block's start, and before the last one's end."""
-    behind_active = False
-    for number, block in enumerate(winner.blocks):
-        if block.state is BlockState.ACTIVE:
-            masks = masked_before[number + 1] - masked_before[number]
-            behind_active = behind_active or masks > 0 or block.is_unsettled
-            state = BlockState.ACTIVE if behind_active else BlockState.TO_CACHE
-            block = block.after_round(masks, state)
-        elif block.state is BlockState.TO_CACHE:
-            block = block._replace(state=BlockState.IN_CACHE)
-        result.append(block)
+    """Number of masked positions before each active block's start, and before the last one's end."""
+    state = BlockState.TO_CACHE
+    for block, (before, until) in zip(active, pairwise(masked_before), strict=True):
+        if until > before or block.is_unsettled:
+            state = BlockState.ACTIVE
+        result.append(block.after_round(until - before, state))
     return tuple(result)
 
 
