@@ -50,12 +50,12 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
 
 
 def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """Replace the rows where `lacking` [n] is True with the row `kept` [K] of the last commit, if there is one."""
+    """Overwrite the rows where `lacking` [n] is True with the row `kept` [K] of the last commit, if there is one, and
+    return all rows, without logits if it has none."""
     if kept is None or not np.count_nonzero(lacking):
         return rows
-    filled = rows.copy() if kept.logits is not None else replace(rows, logits=None).copy()
-    put_rows(filled, lacking, kept)
-    return filled
+    put_rows(rows, lacking, kept)
+    return rows if kept.logits is not None else replace(rows, logits=None)
 
 
 def check_statistics(rows: RowStatistics, vocab_size: int, *, device: str, step: int) -> None:

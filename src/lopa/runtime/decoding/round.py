@@ -335,11 +335,11 @@ def _choose(proposals: Proposals, candidates: Candidates, allowed: Bool | None, 
     masked = ~branch.unmasked[positions]
     if allowed is not None:
         masked &= allowed
-    chosen, blocks = np.zeros(len(positions), np.bool_), branch.active
+    blocks = branch.active
     is_whole = params.sub_block >= max([block.end - block.start for block in blocks], default=0)
     at_once = is_whole and strategy.takes_all_certain and not params.unmask_first_masked
-    if at_once:
-        chosen = masked & (certainties(candidates, params) > constant_limit(params))
+    is_certain = certainties(candidates, params) > constant_limit(params)
+    chosen = masked & is_certain if at_once else np.zeros(len(positions), np.bool_)
     for block in blocks:
         if at_once and not block.fully_activated:
             continue  # it has no minimum

@@ -343,7 +343,7 @@ def pack_rows(branches: tuple[Branch, ...], context: Context, *, anew: bool = Fa
     editable = tuple(editable_positions(branch) for branch in branches) if params.edits else ()
     kept = due.order[:1] + due.commit if due.commit and due.is_final and shift else due.order[:0]
     groups = (sampled, editable) if editable else (sampled,)
-    columns = [np.concatenate([kept, *each]) for each in zip(*groups, strict=True)]
+    columns = [_joined((kept, *each) if len(kept) else each) for each in zip(*groups, strict=True)]
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = [np.maximum(each - shift, unseen) for each in columns]
     column_rows = _joined([each.row_at[own] for own, each in zip(predicting, every, strict=True)])
@@ -400,11 +400,10 @@ def check_rows(packed: PackedRows, *, prediction_shift: int, unseen: int, kept_f
     kept row). `unseen` is `Layout.unseen`. Without this check, a wrong row would cause wrong text without an error.
     """
     needed, rows = packed.column_positions, packed.sampled_rows
-    found = packed.positions[rows if packed.answers is None else rows[packed.answers]] + unseen
-    right: Bool = found == np.maximum(needed - prediction_shift, unseen)
+    found = packed.positions[rows if packed.answers is None else rows[packed.answers]]
+    right: Bool = found == np.maximum(needed - (prediction_shift + unseen), 0)
     if packed.answers is not None:
-        kept = packed.from_kept_row
-        right[kept] = needed[kept] == kept_for
+        right = np.where(packed.from_kept_row, needed == kept_for, right)
     if np.count_nonzero(right) < len(right):
         raise RuntimeError(
             f"no row predicts the positions {np.unique(needed[~right])}, "
