@@ -35,16 +35,16 @@ from lopa.runtime.contract import (
     window_names,
 )
 from lopa.runtime.contract.batch_parts import branch_part_count
-from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.contract.packed_batch import padded_batch as padded_windows
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.errors import EngineFailedError, converted_device_errors
+from lopa.runtime.sessions.caching_session import CachingSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import KeepsOnHost, check_kept_rows, check_prefix_count
-from lopa.runtime.sessions.tickets import Ticket, Tickets
+from lopa.runtime.sessions.session import KeepsOnHost
+from lopa.runtime.sessions.tickets import Ticket
 
 
-class DeviceSession(KeepsOnHost):
+class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache, "_NewRows"], KeepsOnHost):
     """Session with caches in the memory of `forward`'s device."""
 
     def __init__(
@@ -63,29 +63,15 @@ class DeviceSession(KeepsOnHost):
         every input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs
         need that. It costs a second copy of the prefix rows per bucket shape.
         """
-        self._forward: QueuedForward | HostBoundForward | None = forward
-        self._memory = forward.memory
-        self._device = device
-        self._shape = shape
+        super().__init__(forward, device, lambda _: DeviceCache(self._memory, shape, self._capacity_for))
+        self._memory, self._shape = forward.memory, shape
         self._bucket_for = bucket_for or BucketTable(forward.buckets).bucket_for
         self._prefixes = sorted({bucket.prefix for bucket in forward.buckets})
         self._window_names = window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
-        self._caches: dict[int, DeviceCache] = {}
-        self._tickets = Tickets[_NewRows]()
         self._last: Ticket | None = None
         """Ticket of the last run, whose rows the next run overwrites."""
-
-    @property
-    def device(self) -> str:
-        """Device name as given by the user."""
-        return self._device
-
-    def start(self, batch: PackedBatch) -> Ticket:
-        """Check and keep `batch`. Raises like Session.start."""
-        self._open_forward()
-        return self._tickets.start(batch)
 
     def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
@@ -146,23 +132,7 @@ class DeviceSession(KeepsOnHost):
 
     def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
         """Return a host copy of committed rows. Raises like Session.keep_rows."""
-        self._open_forward()
-        check_kept_rows(self.prefix_length(request), start, count)
-        return self._downloaded(self._caches[request].place(start), count)
-
-    def shorten(self, request: int, count: int) -> None:
-        """Drop the request's committed rows after the first `count`, in order with the device's forwards."""
-        self._open_forward()
-        self._tickets.check_idle(request)
-        check_prefix_count(self.prefix_length(request), count)
-        cache = self._caches.get(request)
-        if cache is not None:
-            self._buffers.shorten(cache, count)
-            cache.shorten(count)
-
-    def prefix_length(self, request: int) -> int:
-        """Return the number of committed rows of the request, or 0 if it is unknown."""
-        return self._caches[request].length if request in self._caches else 0
+        return self._downloaded(self._with_rows(request, start, count).place(start), count)
 
     def free(self, request: int) -> None:
         """Free the request's cache. An unknown request is ignored."""
@@ -191,11 +161,6 @@ class DeviceSession(KeepsOnHost):
                 forward.close()
             finally:
                 self._memory.close()
-
-    def _open_forward(self) -> QueuedForward | HostBoundForward:
-        if self._forward is None:
-            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
-        return self._forward
 
     def _run_part(self, place: dict[str, Buffer], batch: WindowBatch, first: int, bucket: ShapeBucket) -> Statistics:
         """Run one part in the shape of `bucket`. `first` is the index of its first request, and `place` holds its
@@ -227,10 +192,10 @@ class DeviceSession(KeepsOnHost):
         caches = [self._cache(request) for request in requests]
         return self._open_forward().form.past(self._buffers.prefix(caches, first, bucket))
 
-    def _cache(self, request: int) -> DeviceCache:
-        if request not in self._caches:
-            self._caches[request] = DeviceCache(self._memory, self._shape, self._capacity_for)
-        return self._caches[request]
+    def _shorten(self, cache: DeviceCache, count: int) -> None:
+        """Drop rows in order with the device's forwards."""
+        self._buffers.shorten(cache, count)
+        cache.shorten(count)
 
     def _capacity_for(self, rows: int) -> int:
         """Return the next larger prefix length of a shape bucket. A cache of this capacity is used without a copy."""

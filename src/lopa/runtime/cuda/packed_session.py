@@ -41,10 +41,11 @@ from lopa.runtime.cuda.packed_forward import (
 from lopa.runtime.cuda.row_kernel import RowStrides
 from lopa.runtime.cuda_kernels.attention_tasks import CHUNK_ROWS, AttentionHeads, attention_work
 from lopa.runtime.errors import DeviceMemoryError, EngineFailedError, converted_device_errors
+from lopa.runtime.sessions.caching_session import CachingSession
 from lopa.runtime.sessions.device_worker import DeviceWorker
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest, check_rows
-from lopa.runtime.sessions.session import KeptRows, check_kept_rows, check_prefix_count
-from lopa.runtime.sessions.tickets import Ticket, Tickets, window_of_branch
+from lopa.runtime.sessions.session import KeptRows
+from lopa.runtime.sessions.tickets import Ticket, window_of_branch
 
 T = TypeVar("T")
 _RESERVE = 1 << 29
@@ -62,24 +63,16 @@ class _Lease:
         self._returned.append(self.slot)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Flight:
-    """A forward from `start` to `wait`."""
+    """A forward, whose slot has its new rows: dtype [arrays, size.rows, Hkv, D]."""
 
-    rows: "_NewRows"
+    lease: _Lease
     size: ForwardSize
     enqueued: Future[None]
 
 
-@dataclass(frozen=True, eq=False)
-class _NewRows:
-    """New rows of a forward: dtype [arrays, rows, Hkv, D]."""
-
-    lease: _Lease
-    rows: int
-
-
-class PackedSession:
+class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
     """Session on "cuda:N" with the operators of this project."""
 
     rows_per_forward = MAX_ROWS
@@ -87,17 +80,16 @@ class PackedSession:
     def __init__(self, bundle: Bundle, device: str, forward: PackedForward, worker: DeviceWorker) -> None:
         """Create a session over a forward that was opened on the thread of `worker`. Raises DeviceMemoryError."""
         dimensions = bundle.manifest.dimensions
-        self._device, self._rotary = device, bundle.manifest.rotary
+        super().__init__(forward, device, lambda request: ChunkedCache(request, self._chunks))
+        self._rotary = bundle.manifest.rotary
         self._shape = cache_shape_from_manifest(bundle.manifest)
         self._heads = AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
         self._row = self._shape.head_size * self._shape.dtype.itemsize
         self._in_chunk = forward.chunk
-        self._caches: dict[int, ChunkedCache] = {}
         self._copies: list[RowCopies] = []
         """Copies into chunks that no forward has made yet, in order."""
         self._are_apart = True
         """True if the next copy may write what a noted one writes, and needs a launch of its own."""
-        self._tickets = Tickets[_NewRows]()
         self._flights: weakref.WeakKeyDictionary[Ticket, _Flight] = weakref.WeakKeyDictionary()
         self._returned: list[Slot] = []
         """Slots that no ticket uses."""
@@ -106,7 +98,6 @@ class PackedSession:
         self._reserve = 0
         """Bytes of free memory that chunks do not take. The first ones do."""
         self._worker = worker
-        self._forward: PackedForward | None = forward
         memory = forward.memory
         try:
             self._chunks = ChunkPool(
@@ -120,11 +111,6 @@ class PackedSession:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def device(self) -> str:
-        """Device name as given by the user."""
-        return self._device
 
     def start(self, batch: PackedBatch) -> Ticket:
         """Enqueue a forward. Raises like Session.start."""
@@ -148,14 +134,14 @@ class PackedSession:
         try:
             with converted_device_errors(self._device):
                 flight.enqueued.result()
-                forward.memory.wait_for(flight.rows.lease.slot.arrived)
+                forward.memory.wait_for(flight.lease.slot.arrived)
         except EngineFailedError:
             self._tickets.clear()
             del flight  # the error's traceback would keep its slot
             raise
-        flight.rows.lease.slot.is_idle = True
-        arrays = forward.places(flight.size)[1].views(flight.rows.lease.slot.download)
-        self._tickets.keep(ticket, flight.rows)
+        flight.lease.slot.is_idle = True
+        arrays = forward.places(flight.size)[1].views(flight.lease.slot.download)
+        self._tickets.keep(ticket, flight)
         return statistics_of_arrays(arrays).mapped(lambda array: array[: len(batch.sampled_rows)].copy())
 
     def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
@@ -204,9 +190,7 @@ class PackedSession:
 
     def keep_rows(self, request: int, start: int, count: int) -> ChunkRows:
         """Return references to committed rows. Raises like Session.keep_rows."""
-        self._open_forward()
-        check_kept_rows(self.prefix_length(request), start, count)
-        return self._caches[request].keep(start, count)
+        return self._with_rows(request, start, count).keep(start, count)
 
     def append_kept(self, request: int, rows: Sequence[KeptRows]) -> None:
         """Append kept rows by reference. Rows that no request had after these are copied. Raises DeviceMemoryError."""
@@ -231,19 +215,6 @@ class PackedSession:
         left = max(0, self._free_bytes[1] - _RESERVE)
         return (self._chunks.free + left // self._chunks.chunk_bytes) * CHUNK_ROWS
 
-    def shorten(self, request: int, count: int) -> None:
-        """Drop the request's committed rows after the first `count`."""
-        self._open_forward()
-        self._tickets.check_idle(request)
-        check_prefix_count(self.prefix_length(request), count)
-        if request in self._caches:
-            self._caches[request].shorten(count)
-            self._are_apart = True
-
-    def prefix_length(self, request: int) -> int:
-        """Return the number of committed rows of the request, or 0 if it is unknown."""
-        return self._caches[request].length if request in self._caches else 0
-
     def free(self, request: int) -> None:
         """Free the request's cache. An unknown request is ignored."""
         self._tickets.free(request)
@@ -265,16 +236,12 @@ class PackedSession:
         self._worker.stop()
         closing.result()
 
-    def _open_forward(self) -> PackedForward:
-        if self._forward is None:
-            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
-        return self._forward
-
     def _on_worker(self, work: Callable[[], T]) -> T:
         return self._worker.submit(work).result()
 
-    def _cache(self, request: int) -> ChunkedCache:
-        return self._caches.setdefault(request, ChunkedCache(request, self._chunks))
+    def _shorten(self, cache: ChunkedCache, count: int) -> None:
+        cache.shorten(count)
+        self._are_apart = True
 
     def _enqueued(self, batch: PackedBatch, caches: Sequence[ChunkedCache]) -> _Flight:
         """Make a forward's inputs in pinned memory, and let the device's thread enqueue it."""
@@ -305,7 +272,7 @@ class PackedSession:
             lease.slot.upload[begin:uploaded] = array.ravel().view(np.uint8)
         lease.slot.is_idle = False
         enqueued = self._worker.submit(partial(forward.run, lease.slot, size, uploaded, base, copies))
-        return _Flight(_NewRows(lease, rows), size, enqueued)
+        return _Flight(lease, size, enqueued)
 
     def _slot(self, size: ForwardSize, lists: int, request: int) -> Slot:
         """Return a slot for a forward with bytes for its lists: one that was returned, or a new one.
@@ -340,7 +307,7 @@ class PackedSession:
         found, index = self._tickets.window(ticket, request, branch, count)
         first = int(ticket.batch.starts[window_of_branch(ticket.batch, index, branch)])
         heads = self._shape.kv_heads
-        return found.lease.slot.rows + first * heads * self._row, RowStrides(found.rows * heads, 1, heads)
+        return found.lease.slot.rows + first * heads * self._row, RowStrides(found.size.rows * heads, 1, heads)
 
     def _append(self, request: int, address: int, source: RowStrides, count: int) -> None:
         """Note the copies that append rows to a cache. Raises DeviceMemoryError; nothing is then appended."""

@@ -87,8 +87,7 @@ class RequestCache:
             self.positions = packed.cached
 
     def with_last_row(self, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
-        """Return the statistics `rows` [C] of `packed`, after writing those of the last committed row where it predicts.
-        """
+        """Write the statistics of the last committed row into those of `packed`, `rows` [C], where it predicts."""
         return fill_with_kept_row(rows, self._last, packed.from_kept_row)
 
     def commit(self, packed: PackedRows, rows: RowStatistics, winner: int) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.packed_batch import PackedBatch, padded_batch
+from lopa.runtime.contract.packed_batch import padded_batch
 from lopa.runtime.errors import converted_device_errors
 from lopa.runtime.files.stamp import MappedFile
+from lopa.runtime.sessions.caching_session import CachingSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
-from lopa.runtime.sessions.session import KeepsOnHost, check_kept_rows, check_prefix_count
-from lopa.runtime.sessions.tickets import Ticket, Tickets
+from lopa.runtime.sessions.session import KeepsOnHost
+from lopa.runtime.sessions.tickets import Ticket
 
 
 class Forward(Protocol):
@@ -31,31 +32,16 @@ class Forward(Protocol):
         """Free all resources."""
 
 
-class HostSession(KeepsOnHost):
+class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsOnHost):
     """Session with prefix caches in host memory. `forward` computes in `wait`."""
 
     def __init__(self, forward: Forward, device: str, shape: CacheShape, mapped: MappedFile | None = None) -> None:
-        self._forward: Forward | None = forward
-        self._mapped = mapped
-        """File that forwards read, or None."""
-        self._device = device
-        self._shape = shape
-        self._caches: dict[int, PrefixCache] = {}
+        """Own `forward`, which reads the file `mapped`. Its new rows are dtype [R, B, Hkv, W, D] each."""
+        super().__init__(forward, device, lambda _: PrefixCache(shape))
+        self._mapped, self._shape = mapped, shape
         self._stack = PrefixStack(shape)
-        self._tickets = Tickets[tuple[Rows, ...]]()
-        """New rows of each forward, each dtype [R, B, Hkv, W, D]."""
         self._last: Ticket | None = None
         """Ticket of the last run, whose rows the next run overwrites."""
-
-    @property
-    def device(self) -> str:
-        """Device name as given by the user."""
-        return self._device
-
-    def start(self, batch: PackedBatch) -> Ticket:
-        """Check and keep `batch`. Raises like Session.start."""
-        self._open_forward()
-        return self._tickets.start(batch)
 
     def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
@@ -87,10 +73,6 @@ class HostSession(KeepsOnHost):
         """Return a copy of rows of a forward. Raises like `commit`."""
         return CacheRows(tuple(array.copy() for array in self._rows(ticket, request, branch, count)))
 
-    def release(self, ticket: Ticket) -> None:
-        """End the use of the forward's new rows."""
-        self._tickets.release(ticket)
-
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows that another session computed. Raises ValueError if they do not match this bundle."""
         self._open_forward()
@@ -99,23 +81,7 @@ class HostSession(KeepsOnHost):
 
     def keep_rows(self, request: int, start: int, count: int) -> CacheRows:
         """Return a copy of committed rows. Raises like Session.keep_rows."""
-        self._open_forward()
-        check_kept_rows(self.prefix_length(request), start, count)
-        return self._cache(request).copied_rows(start, count)
-
-    def shorten(self, request: int, count: int) -> None:
-        """Drop the request's committed rows after the first `count`, as Session.shorten does."""
-        self._open_forward()
-        self._tickets.check_idle(request)
-        check_prefix_count(self.prefix_length(request), count)
-        cache = self._caches.get(request)
-        if cache is not None:
-            cache.shorten(count)
-            self._stack.shorten(cache, count)
-
-    def prefix_length(self, request: int) -> int:
-        """Return the number of committed rows of the request, or 0 if it is unknown."""
-        return self._caches[request].length if request in self._caches else 0
+        return self._with_rows(request, start, count).copied_rows(start, count)
 
     def free(self, request: int) -> None:
         """Free the request's cache. An unknown request is ignored."""
@@ -136,15 +102,9 @@ class HostSession(KeepsOnHost):
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
 
-    def _open_forward(self) -> Forward:
-        if self._forward is None:
-            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
-        return self._forward
-
-    def _cache(self, request: int) -> PrefixCache:
-        if request not in self._caches:
-            self._caches[request] = PrefixCache(self._shape)
-        return self._caches[request]
+    def _shorten(self, cache: PrefixCache, count: int) -> None:
+        cache.shorten(count)
+        self._stack.shorten(cache, count)
 
     def _rows(self, ticket: Ticket, request: int, branch: int, count: int) -> Sequence[Rows]:
         """Return views [Hkv, count, D] of a forward's new rows."""
