@@ -122,6 +122,15 @@ class DeviceStatus:
 _RUNTIME = Ability(
     "runtime", "decode (runtime)", ("numpy", "onnxruntime or onnxruntime-gpu", "tokenizers"), pip_install
 )
+_with_tensorrt = partial(
+    DeviceFamily,
+    suffix=_NUMBER,
+    session_module="lopa.runtime.tensorrt.tensorrt_session",
+    status_module="lopa.runtime.tensorrt.tensorrt_library",
+    caches="device",
+    is_nvidia_gpu=True,
+    needs_engine=True,
+)
 _TABLE = (
     DeviceFamily(
         name="cpu",
@@ -175,17 +184,11 @@ _TABLE = (
             lambda: f"{pip_command()} uninstall onnxruntime, then {pip_install('gpu')}",
         ),
     ),
-    DeviceFamily(
+    _with_tensorrt(
         name="tensorrt",
         description="an engine by TensorRT on GPU N",
         syntax="tensorrt:N",
-        suffix=_NUMBER,
         examples=("tensorrt:0",),
-        session_module="lopa.runtime.tensorrt.tensorrt_session",
-        status_module="lopa.runtime.tensorrt.tensorrt_library",
-        caches="device",
-        is_nvidia_gpu=True,
-        needs_engine=True,
         ability=Ability(
             "tensorrt",
             "build and run engines with TensorRT",
@@ -193,17 +196,11 @@ _TABLE = (
             lambda: f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/how-to/engines.md)",
         ),
     ),
-    DeviceFamily(
+    _with_tensorrt(
         name="tensorrt-rtx",
         description="an engine by TensorRT for RTX on GPU N",
         syntax="tensorrt-rtx:N",
-        suffix=_NUMBER,
         examples=("tensorrt-rtx:0",),
-        session_module="lopa.runtime.tensorrt.tensorrt_session",
-        status_module="lopa.runtime.tensorrt.tensorrt_library",
-        caches="device",
-        is_nvidia_gpu=True,
-        needs_engine=True,
         ability=Ability(
             "tensorrt-rtx",
             "build engines with TensorRT for RTX (also without a GPU)",

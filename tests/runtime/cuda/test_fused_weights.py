@@ -30,9 +30,9 @@ def test_fused_matrices(tiny_bundle: Path, cudart: StandInCudart, monkeypatch: p
             for each in records
         ]
         expected = np.concatenate(parts, -1)
-        matrix = found[fused.name]
-        assert (matrix.form.shape, matrix.address % 512) == (expected.shape, 0)
-        assert np.array_equal(cudart.view(matrix.address, expected.nbytes).view(np.float32), expected.ravel())
+        form, address = found[fused.name]
+        assert (form.shape, address % 512) == (expected.shape, 0)
+        assert np.array_equal(cudart.view(address, expected.nbytes).view(np.float32), expected.ravel())
         expected_bytes += expected.nbytes
     assert expected_bytes <= cudart.allocated(0) < expected_bytes + 1024 * (len(found) + 1)
     memory.close()

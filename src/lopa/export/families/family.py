@@ -123,3 +123,18 @@ class Family:
     def name(self) -> str:
         """Name of the architecture."""
         return self.architecture.name
+
+
+def block_by_block(skip_threshold: float, block_size: int, **more: int) -> dict[str, Any]:
+    """Return the decoding defaults, with `more` of them, of a model that was trained on blocks whose previous blocks
+    are unmasked."""
+    return {
+        "strategy": "threshold",
+        "confidence": "probability",
+        "skip_threshold": skip_threshold,
+        "alignment": "absolute",
+        "block_add_threshold": 1.0,
+        "attention": "block_causal",
+        "block_size": block_size,
+        **more,
+    }

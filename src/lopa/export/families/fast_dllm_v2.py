@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from lopa.export.families.family import Architecture, Family
+from lopa.export.families.family import Architecture, Family, block_by_block
 from lopa.export.families.sizes import sizes_from_transformers_names
 
 FAST_DLLM_V2 = Family(
@@ -17,14 +17,5 @@ FAST_DLLM_V2 = Family(
     mask_tokens=("|<MASK>|",),
     more_ends=True,
     add_bos=False,
-    decoding={
-        "strategy": "threshold",
-        "confidence": "probability",
-        "skip_threshold": 0.9,
-        "alignment": "absolute",
-        "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "attention": "block_causal",
-        "block_size": 32,
-        "sub_block": 8,
-    },
+    decoding=block_by_block(0.9, 32, sub_block=8),
 )

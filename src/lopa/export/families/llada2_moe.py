@@ -5,7 +5,7 @@ expert computes every row. Half of a head's channels rotate. LLaDA2.1 has the sa
 unmasked tokens, which is a decoding option (editing_threshold).
 """
 
-from lopa.export.families.family import EXPERTS, QWEN2_LAYER, Architecture, Family
+from lopa.export.families.family import EXPERTS, QWEN2_LAYER, Architecture, Family, block_by_block
 from lopa.export.families.settings import fixed, rope_settings
 from lopa.export.families.sizes import EXPERT_SIZES, MAX_EXPERTS, expert_counts, rope_value
 from lopa.export.families.sizes import sizes_from_transformers_names as transformers_sizes
@@ -114,13 +114,5 @@ LLADA2_MOE = Family(
     mask_id=156895,  # default of generate in the reference code of LLaDA2.0
     more_ends=True,
     add_bos=False,
-    decoding={
-        "strategy": "threshold",
-        "confidence": "probability",
-        "skip_threshold": 0.95,
-        "alignment": "absolute",
-        "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "attention": "block_causal",
-        "block_size": 32,
-    },
+    decoding=block_by_block(0.95, 32),
 )

@@ -5,7 +5,7 @@ The head size is set by head_dim, and queries and keys are normalized.
 
 from functools import partial
 
-from lopa.export.families.family import QWEN3_LAYER, Architecture, Family
+from lopa.export.families.family import QWEN3_LAYER, Architecture, Family, block_by_block
 from lopa.export.families.settings import Setting, fixed
 from lopa.export.families.sizes import sizes_from_transformers_names
 
@@ -29,13 +29,5 @@ SDAR = Family(
     adapter_folder="Uno, which is causal and drafts with this adapter",
     more_ends=True,
     add_bos=False,
-    decoding={
-        "strategy": "threshold",
-        "confidence": "probability",
-        "skip_threshold": 0.85,
-        "alignment": "absolute",
-        "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "attention": "block_causal",
-        "block_size": 4,
-    },
+    decoding=block_by_block(0.85, 4),
 )

@@ -5,7 +5,7 @@ Its model_type is the same as for every Llama, so the class in config.json ident
 
 from functools import partial
 
-from lopa.export.families.family import Architecture, Family
+from lopa.export.families.family import Architecture, Family, block_by_block
 from lopa.export.families.settings import fixed
 from lopa.export.families.sizes import sizes_from_transformers_names
 
@@ -24,13 +24,5 @@ STABLE_DIFFCODER = Family(
     mask_id=5,  # default of generate_block in the reference code
     more_ends=True,
     add_bos=False,
-    decoding={
-        "strategy": "threshold",
-        "confidence": "probability",
-        "skip_threshold": 0.95,
-        "alignment": "absolute",
-        "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
-        "attention": "block_causal",
-        "block_size": 4,
-    },
+    decoding=block_by_block(0.95, 4),
 )

@@ -141,6 +141,11 @@ def arrays_of_values(forms: Mapping[str, ValueForm], sizes: Sizes) -> dict[str, 
         "S": b * w,
         "M": r * b * sizes.wanted,
     }
+    return arrays_of_lengths(forms, lengths)
+
+
+def arrays_of_lengths(forms: Mapping[str, ValueForm], lengths: Mapping[str, int]) -> dict[str, ArrayForm]:
+    """Return the arrays of `forms` with these `lengths` of dynamic axes, by the same names."""
     arrays: dict[ValueForm, ArrayForm] = {}
     for form in set(forms.values()):  # all layers share the same few forms
         # An axis such as "2 x R" is a product.

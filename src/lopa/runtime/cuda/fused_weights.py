@@ -4,9 +4,6 @@ They are inputs of the graph. Each is filled once, from the mapped file, when a 
 their fixed addresses anyway.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
 from lopa.runtime.accelerator.device_memory import BufferSet
@@ -17,16 +14,8 @@ from lopa.runtime.contract import stored_dtype
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 
 
-@dataclass(frozen=True)
-class FusedMatrix:
-    """A matrix in device memory."""
-
-    form: ArrayForm
-    address: int
-
-
-def fused_weights(bundle: Bundle, twin: GraphTwin, memory: CudaMemory) -> Mapping[str, FusedMatrix]:
-    """Return the fused matrices and biases of `twin` by name. `memory` frees them."""
+def fused_weights(bundle: Bundle, twin: GraphTwin, memory: CudaMemory) -> dict[str, tuple[ArrayForm, int]]:
+    """Return the fused matrices and biases of `twin` with their addresses in `memory`, which frees them."""
     records, dtype = bundle.manifest.tensors, stored_dtype(bundle.manifest.dtype)
     forms = [ArrayForm(tuple(fused.shape(records)), dtype) for fused in twin.fused]
     if not forms:
@@ -39,7 +28,4 @@ def fused_weights(bundle: Bundle, twin: GraphTwin, memory: CudaMemory) -> Mappin
             for record in (records[part] for part in fused.parts)
         ]
         memory.upload_side_by_side(buffer.address, parts)
-    return {
-        fused.name: FusedMatrix(form, buffer.address)
-        for fused, form, buffer in zip(twin.fused, forms, buffers, strict=True)
-    }
+    return {fused.name: (form, buffer.address) for fused, form, buffer in zip(twin.fused, forms, buffers, strict=True)}

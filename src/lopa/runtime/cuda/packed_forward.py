@@ -8,14 +8,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime.accelerator.device_memory import BufferSet
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.graph_signature import ArrayForm, ValueForm, inputs_of_twin, outputs_of_twin
+from lopa.runtime.bundle.graph_signature import (
+    ArrayForm,
+    ValueForm,
+    arrays_of_lengths,
+    inputs_of_twin,
+    outputs_of_twin,
+)
 from lopa.runtime.contract import ATTENTION_SCRATCH, ATTENTION_WORK, CACHE, stored_dtype, window_names
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.cuda.cuda_memory import CudaMemory
@@ -50,8 +56,7 @@ def padded_count(count: int) -> int:
     return next((rows for rows in ROWS if rows >= count), count)
 
 
-@dataclass(frozen=True)
-class ForwardSize:
+class ForwardSize(NamedTuple):
     """Padded numbers of rows and of sampled rows."""
 
     rows: int
@@ -59,12 +64,7 @@ class ForwardSize:
 
     def arrays(self, forms: Mapping[str, ValueForm]) -> dict[str, ArrayForm]:
         """Return the arrays of `forms` in a forward of this size."""
-        lengths = {"N": self.rows, "Q": self.sampled}
-        return {
-            name: ArrayForm(tuple(lengths[axis] if isinstance(axis, str) else axis for axis in form.axes), dtype)
-            for name, form in forms.items()
-            for dtype in [stored_dtype(form.type)]
-        }
+        return arrays_of_lengths(forms, {"N": self.rows, "Q": self.sampled})
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,7 @@ class PackedForward:
         self._new_rows = {name: self._outputs.pop(name) for name in window_names(manifest.dimensions.layers)}
         self.chunk = RowStrides(array=shape.kv_heads * CHUNK_ROWS, head=CHUNK_ROWS, row=1)
         self._session, self._with_graphs = opened_for_graphs(bundle, device, memory, operators)
-        weights = fused_weights(bundle, twin, memory)
-        self._weights = {name: (each.form, each.address) for name, each in weights.items()}
+        self._weights = fused_weights(bundle, twin, memory)
         self._scratch = self.scratch_floats = 0
         self._captured: dict[tuple[Slot, int, int], Any] = {}
         self.grow_scratch(_MIN_SCRATCH)

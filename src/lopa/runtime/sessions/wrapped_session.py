@@ -77,8 +77,11 @@ class TypedSession(WrappedSession):
     """Session wrapper whose calls raise only LopaError."""
 
     def _run(self, work: Callable[[Session], T]) -> T:
-        with converted_device_errors(self.device):
+        try:
             return work(self._inner)
+        except Exception:  # only now, as entering a context takes longer than most calls
+            with converted_device_errors(self.device):
+                raise
 
     def wait(self, ticket: Ticket) -> Statistics:
         """Wait for a forward and check the shapes of its statistics."""
