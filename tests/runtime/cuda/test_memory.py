@@ -1,6 +1,7 @@
 """CudaMemory on the stand-in CUDA runtime, and its calls compared with the real package."""
 
 import ast
+import contextlib
 import inspect
 import re
 import threading
@@ -15,9 +16,10 @@ from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 
 import lopa.runtime
 from lopa.runtime.accelerator.device_memory import ALIGNMENT
-from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK, CudaCalls, CudaError, load_cuda
+from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK, CudaCalls, CudaError, CudaMemoryError, load_cuda
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
+from lopa.runtime.cuda.packed_forward import Slot
 
 RUNTIME = Path(lopa.runtime.__file__).parent
 
@@ -73,6 +75,21 @@ def test_real_package_reports_codes_and_meanings(real: object) -> None:
 
 def memory_of(cudart: StandInCudart, device: int = 0) -> CudaMemory:
     return CudaMemory(CudaCalls(cudart), device)
+
+
+@pytest.mark.parametrize(
+    ("call", "before"),
+    [("cudaMallocHost", 0), ("cudaMallocHost", 1), ("cudaEventCreateWithFlags", 0), ("cudaMalloc", 0), ("", 0)],
+)
+def test_a_slot_leaves_nothing(cudart: StandInCudart, call: str, before: int) -> None:
+    """Neither one whose memory or event cannot be had, nor one that is freed."""
+    memory = memory_of(cudart)
+    cudart.codes[call] = [None] * before + [cudaError_t.cudaErrorMemoryAllocation]
+    with contextlib.suppress(CudaMemoryError):
+        Slot(memory, 100, 200, 300, is_usual=False).free()
+        assert not call
+    assert (cudart.allocated(0), memory._pinned, memory._events) == (0, set(), [])
+    memory.close()
 
 
 def test_upload_and_download(cudart: StandInCudart) -> None:

@@ -116,22 +116,23 @@ class Slot:
         """
         self.is_usual, self.sizes = is_usual, (inputs, outputs, rows)
         with ExitStack() as stack:
-            self._on_device = BufferSet(memory, self.sizes)
-            stack.callback(self._on_device.free)
-            self.upload, self.download = (memory.pinned_block(size) for size in (inputs, outputs))
-            stack.pop_all()
-        self.inputs, self.outputs, self.rows = (buffer.address for buffer in self._on_device.buffers)
-        self.arrived = memory.event()
-        """Recorded behind the download."""
+            self.upload = memory.pinned_block(inputs)
+            stack.callback(memory.free_pinned_block, self.upload)
+            self.download = memory.pinned_block(outputs)
+            stack.callback(memory.free_pinned_block, self.download)
+            self.arrived = memory.event()
+            """Recorded behind the download."""
+            stack.callback(memory.free_event, self.arrived)
+            on_device = BufferSet(memory, self.sizes)
+            stack.callback(on_device.free)
+            self._allocated = stack.pop_all()
+        self.inputs, self.outputs, self.rows = (buffer.address for buffer in on_device.buffers)
         self.is_idle = True
         """False from a forward until it was waited for. The device may still read the upload until then."""
 
-    def free(self, memory: CudaMemory) -> None:
+    def free(self) -> None:
         """Free the memory after waiting for all work."""
-        self._on_device.free()
-        for block in (self.upload, self.download):
-            memory.free_pinned_block(block)
-        memory.free_event(self.arrived)
+        self._allocated.close()
 
 
 class PackedForward:

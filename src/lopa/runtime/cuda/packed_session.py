@@ -285,7 +285,7 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         for slot in [slot for slot in self._returned if not slot.is_usual]:
             self._make_copies()  # of its new rows
             self._returned.remove(slot)
-            self._on_worker(partial(slot.free, forward.memory))
+            self._on_worker(slot.free)
         is_usual = all(has >= needs for has, needs in zip(forward.usual, needed, strict=True))
         if is_usual and self._returned:
             slot = self._returned.pop()
