@@ -160,23 +160,15 @@ class PackedForward:
         self._table = memory.allocate(_MAX_PIECES * _PIECE_BYTES)
         """Table of copies outside forwards."""
         self.places = lru_cache(maxsize=_CACHED_SIZES)(self._places)
-        self.bytes_of = lru_cache(maxsize=_CACHED_SIZES)(self._bytes_of)
-        self.usual = self._usual_sizes()
+        inputs, outputs, rows = (each.size for each in self.places(ForwardSize(MAX_ROWS, MAX_ROWS)))
+        self.usual = inputs + _LIST_BYTES, min(outputs, _OUTPUT_BYTES), rows
         """Bytes of a usual slot."""
 
-    def _places(self, size: ForwardSize) -> tuple[Places, Places]:
-        """Return the places of the inputs that are uploaded before the attention's lists, and of the outputs that are
-        downloaded."""
-        return _placed(size.arrays(self._inputs)), _placed(size.arrays(self._outputs))
-
-    def _bytes_of(self, size: ForwardSize) -> tuple[int, int, int]:
-        """Return the bytes of all inputs without lists, of all outputs but new rows, and of new rows."""
-        inputs, outputs = self.places(size)
-        return inputs.size, outputs.size, _placed(size.arrays(self._new_rows), 1).size
-
-    def _usual_sizes(self) -> tuple[int, int, int]:
-        inputs, outputs, rows = self.bytes_of(ForwardSize(MAX_ROWS, MAX_ROWS))
-        return inputs + _LIST_BYTES, min(outputs, _OUTPUT_BYTES), rows
+    def _places(self, size: ForwardSize) -> tuple[Places, Places, Places]:
+        """Return the places of the inputs that are uploaded before the attention's lists, of the outputs that are
+        downloaded, and of new rows."""
+        inputs, outputs, rows = (size.arrays(forms) for forms in (self._inputs, self._outputs, self._new_rows))
+        return _placed(inputs), _placed(outputs), _placed(rows, 1)
 
     def run(self, slot: Slot, size: ForwardSize, uploaded: int, cache: int, copies: Sequence[RowCopies]) -> None:
         """Enqueue a forward: the upload, `copies`, the graph and the download.
@@ -184,7 +176,7 @@ class PackedForward:
         The upload has the inputs, the attention's lists and the table of the copies. `cache` is the address of the
         first slab of chunks.
         """
-        memory, (inputs, outputs) = self.memory, self.places(size)
+        memory, (inputs, outputs, rows) = self.memory, self.places(size)
         memory.copy(slot.inputs, slot.upload.ctypes.data, uploaded)
         self._launch(copies, slot.inputs + uploaded - table_bytes(copies))
         key = (slot, size.rows, size.sampled)
@@ -197,8 +189,8 @@ class PackedForward:
                 CACHE: (1, cache),
             }
             lists = {name: (ArrayForm((count,), self._types[name]), at) for name, (count, at) in others.items()}
-            new_rows = _placed(size.arrays(self._new_rows), 1).at(slot.rows)
-            taken, given = inputs.at(slot.inputs) | lists | self._weights, outputs.at(slot.outputs) | new_rows
+            taken = inputs.at(slot.inputs) | lists | self._weights
+            given = outputs.at(slot.outputs) | rows.at(slot.rows)
             bound = self._session.bound(taken, given, captures=captures)
         self._session.run(bound, captures=captures)
         if captures:

@@ -7,7 +7,6 @@ work, and nothing waits for it but `wait`. Commits only note copies: the next fo
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TypeVar, cast
@@ -53,23 +52,17 @@ _RESERVE = 1 << 29
 _FREE_BYTES_CALLS = 32
 
 
-class _Lease:
-    """Use of a slot by one ticket. The slot is returned when the object is deleted."""
+class _Flight:
+    """A forward, whose slot has its new rows: dtype [arrays, size.rows, Hkv, D]. The slot is returned when the object
+    is deleted."""
 
-    def __init__(self, slot: Slot, returned: list[Slot]) -> None:
-        self.slot, self._returned = slot, returned
+    enqueued: Future[None]
+
+    def __init__(self, slot: Slot, size: ForwardSize, returned: list[Slot]) -> None:
+        self.slot, self.size, self._returned = slot, size, returned
 
     def __del__(self) -> None:
         self._returned.append(self.slot)
-
-
-@dataclass(frozen=True, eq=False)
-class _Flight:
-    """A forward, whose slot has its new rows: dtype [arrays, size.rows, Hkv, D]."""
-
-    lease: _Lease
-    size: ForwardSize
-    enqueued: Future[None]
 
 
 class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
@@ -134,13 +127,13 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         try:
             with converted_device_errors(self._device):
                 flight.enqueued.result()
-                forward.memory.wait_for(flight.lease.slot.arrived)
+                forward.memory.wait_for(flight.slot.arrived)
         except EngineFailedError:
             self._tickets.clear()
             del flight  # the error's traceback would keep its slot
             raise
-        flight.lease.slot.is_idle = True
-        arrays = forward.places(flight.size)[1].views(flight.lease.slot.download)
+        flight.slot.is_idle = True
+        arrays = forward.places(flight.size)[1].views(flight.slot.download)
         self._tickets.keep(ticket, flight)
         return statistics_of_arrays(arrays).mapped(lambda array: array[: len(batch.sampled_rows)].copy())
 
@@ -252,7 +245,8 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         size = ForwardSize(rows, padded_count(wanted))
         if work.scratch > forward.scratch_floats:
             self._make_room(partial(forward.grow_scratch, work.scratch), batch.requests[-1], rows)
-        lease = _Lease(self._slot(size, work.words.nbytes, batch.requests[-1]), self._returned)
+        slot = self._slot(size, work.words.nbytes, batch.requests[-1])
+        flight = _Flight(slot, size, self._returned)
         copies = self._noted_copies()
         places, table = forward.places(size)[0], table_of(copies)
         windows = batch.starts.searchsorted(batch.sampled_rows, "right") - 1
@@ -262,17 +256,17 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
             SAMPLED_ROWS: batch.sampled_rows,
             TEMPERATURE: batch.temperature[batch.slots[windows]],
         }
-        for name, array in places.views(lease.slot.upload).items():
+        for name, array in places.views(slot.upload).items():
             array[: len(inputs[name])] = inputs[name]
             array[len(inputs[name]) :] = name == TEMPERATURE  # 1 as temperature of padding, otherwise 0
         uploaded = places.size
         for array in (work.words, table):
             begin = -(-uploaded // 8) * 8  # kernels read numbers of 8 bytes
             uploaded = begin + array.nbytes
-            lease.slot.upload[begin:uploaded] = array.ravel().view(np.uint8)
-        lease.slot.is_idle = False
-        enqueued = self._worker.submit(partial(forward.run, lease.slot, size, uploaded, base, copies))
-        return _Flight(lease, size, enqueued)
+            slot.upload[begin:uploaded] = array.ravel().view(np.uint8)
+        slot.is_idle = False
+        flight.enqueued = self._worker.submit(partial(forward.run, slot, size, uploaded, base, copies))
+        return flight
 
     def _slot(self, size: ForwardSize, lists: int, request: int) -> Slot:
         """Return a slot for a forward with bytes for its lists: one that was returned, or a new one.
@@ -280,7 +274,7 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         Raises DeviceMemoryError for `request`.
         """
         forward = self._open_forward()
-        inputs, outputs, rows = forward.bytes_of(size)
+        inputs, outputs, rows = (each.size for each in forward.places(size))
         needed = inputs + lists + 8 + table_bytes(self._copies), outputs, rows
         for slot in [slot for slot in self._returned if not slot.is_usual]:
             self._make_copies()  # of its new rows
@@ -307,7 +301,7 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         found, index = self._tickets.window(ticket, request, branch, count)
         first = int(ticket.batch.starts[window_of_branch(ticket.batch, index, branch)])
         heads = self._shape.kv_heads
-        return found.lease.slot.rows + first * heads * self._row, RowStrides(found.size.rows * heads, 1, heads)
+        return found.slot.rows + first * heads * self._row, RowStrides(found.size.rows * heads, 1, heads)
 
     def _append(self, request: int, address: int, source: RowStrides, count: int) -> None:
         """Note the copies that append rows to a cache. Raises DeviceMemoryError; nothing is then appended."""
