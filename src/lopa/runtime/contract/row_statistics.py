@@ -50,8 +50,10 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
 
 
 def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """Overwrite the rows where `lacking` [n] is True with the row `kept` [K] of the last commit, if there is one, and
-    return all rows, without logits if it has none."""
+    """Overwrite the rows where `lacking` [n] is True with the row `kept` [K] of the last commit, if there is one.
+
+    Return all rows, without logits if that row has none.
+    """
     if kept is None or not np.count_nonzero(lacking):
         return rows
     put_rows(rows, lacking, kept)
