@@ -1,6 +1,5 @@
 """Statistics of the rows of one request, and their candidates as lists for results."""
 
-from dataclasses import replace
 from types import EllipsisType
 from typing import NamedTuple
 
@@ -47,17 +46,6 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
     into.entropy[index] = rows.entropy
     if into.logits is not None and rows.logits is not None:
         into.logits[index] = rows.logits
-
-
-def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """Overwrite the rows where `lacking` [n] is True with the row `kept` [K] of the last commit, if there is one.
-
-    Return all rows, without logits if that row has none.
-    """
-    if kept is None or not np.count_nonzero(lacking):
-        return rows
-    put_rows(rows, lacking, kept)
-    return rows if kept.logits is not None else replace(rows, logits=None)
 
 
 def check_statistics(rows: RowStatistics, vocab_size: int, *, device: str, step: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lopa.runtime.contract import ForwardSplit, Int64, Statistics
 from lopa.runtime.contract.packed_batch import PackedBatch
-from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
+from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, put_rows
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.prefix_tree import Path, PrefixReuse, PrefixTree
@@ -88,7 +88,9 @@ class RequestCache:
 
     def with_last_row(self, packed: PackedRows, rows: RowStatistics) -> RowStatistics:
         """Write the statistics of the last committed row into those of `packed`, `rows` [C], where it predicts."""
-        return fill_with_kept_row(rows, self._last, packed.from_kept_row)
+        if self._last is not None and np.count_nonzero(packed.from_kept_row):
+            put_rows(rows, packed.from_kept_row, self._last)
+        return rows
 
     def commit(self, packed: PackedRows, rows: RowStatistics, winner: int) -> None:
         """Commit the finished rows of the branch `winner`, and keep the statistics of the last one from `rows`."""
