@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "path": ("tools.reports.path_trace", "Count the files and functions that one prompt passes through."),
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
     "host": ("tools.reports.host_time", "Measure a decoding step without its forward."),
+    "kernels": ("tools.reports.kernel_rates", "Measure the CPU's kernels beside ONNX Runtime's and the limits."),
     "fleet": ("tools.fleet", "Estimate how many servers a load needs, by simulation."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),

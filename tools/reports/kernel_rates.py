@@ -1,0 +1,247 @@
+"""Times of the kernels of lopa.runtime.cpu_kernels beside ONNX Runtime's and beside the machine's limits.
+
+Usage: python -m tools.measure kernels [--threads N] [--only NAME] [--output FOLDER]
+
+The peaks of 8-bit dot products and of reading memory are measured first, in the same process: the limit of a product is
+the longer of its operations and its bytes (weights and scales) at these rates. Every graph has enough copies of its
+matrix, in a mapped file, to exceed the caches, as in a model. Times are minima, and both sides take turns.
+"""
+
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import click
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from lopa.bench.forward.work import min_seconds
+from lopa.bench.table import MISSING, Table, ratio_text
+from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN, kernel_library
+from lopa.runtime.sessions.providers import multiply_exactly
+from tools.report import show_report
+
+Array = npt.NDArray[np.generic]
+_MICROSOFT = "com.microsoft"
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_SHAPES = ((896, 896), (896, 4864), (4864, 896), (3584, 3584), (3584, 18944), (18944, 3584))
+"""Inputs and columns of matrices of a 0.5B and a 7B model."""
+_EXPERTS = (2048, 512, 256, 8)
+"""Sizes of LLaDA2.0-mini: hidden, inner, experts, experts of a row."""
+_COLD_BYTES = 1 << 27
+"""Bytes of all copies of a matrix: several times the size of usual caches."""
+_SECONDS = 0.4
+"""Seconds of a measured pair."""
+
+
+@dataclass(frozen=True)
+class _Peaks:
+    operations: float
+    """int8 operations per second."""
+    bandwidth: float
+    """Bytes per second."""
+
+
+def _peaks(threads: int) -> _Peaks:
+    """Measure the rates of `threads` threads together."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
+        source, library = Path(__file__).with_name("peak_rates.cpp"), Path(folder) / "peak.so"
+        flags = ["-O3", "-march=native", "-shared", "-fPIC"]
+        subprocess.run([os.environ.get("CXX", "c++"), *flags, "-o", library, source], check=True)
+        functions = ctypes.CDLL(str(library))
+        count, blocks = 1_000_000, [np.ones(1 << 28, np.uint8) for _ in range(threads)]
+        functions.dots.argtypes, functions.read.argtypes = [ctypes.c_int64], [ctypes.c_void_p, ctypes.c_int64]
+
+        def dots() -> None:
+            list(pool.map(functions.dots, [count] * threads))
+
+        def read() -> None:
+            list(pool.map(lambda block: functions.read(block.ctypes.data, block.size), blocks))
+
+        operations = 12 * count * threads * functions.dots(1)
+        return _Peaks(operations / min_seconds(dots, 2), blocks[0].size * threads / min_seconds(read, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """An operator with constants of random bytes: type and shape of each, or a scalar."""
+
+    operator: str
+    domain: str
+    constants: tuple[tuple[int, tuple[int, ...]] | Array, ...]
+    attributes: dict[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A kernel of lopa, ONNX Runtime's for the same product, and its inputs."""
+
+    name: str
+    ours: _Side
+    theirs: _Side | None
+    inputs: Callable[[int], dict[str, Array]]
+    operations: int
+    """Operations per row."""
+    bytes_of: Callable[[dict[str, Array]], int]
+    """Bytes of weights and scales that inputs touch."""
+    bytes: int
+    """Bytes of a matrix and its scales."""
+
+
+def _cases() -> Iterator[_Case]:
+    rng, one, zero = np.random.default_rng(0), np.float32(1), np.uint8(128)
+    for k, n in _SHAPES:
+        work, scales = 2 * k * n, (TensorProto.FLOAT, (n,))
+        matrix = (TensorProto.INT8, (k, n))
+        ours = _Side("MatMulInt8", DOMAIN, (matrix, scales), {})
+        theirs = _Side("MatMulIntegerToFloat", _MICROSOFT, (matrix, one, scales, zero), {})
+
+        def rounded(rows: int, k: int = k) -> dict[str, Array]:
+            return {"x": rng.integers(1, 256, (rows, k)).astype(np.uint8)}
+
+        size = k * n + 4 * n
+        yield _Case(f"int8 {k} x {n}", ours, theirs, rounded, work, lambda _, size=size: size, size)
+        blocks = k // BLOCK
+        ours = _Side("MatMulInt4", DOMAIN, ((TensorProto.INT4, (k, n)), (TensorProto.FLOAT, (blocks, n))), {})
+        packed = ((TensorProto.UINT8, (n, blocks, BLOCK // 2)), (TensorProto.FLOAT, (n, blocks)))
+        names = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+
+        def floats(rows: int, k: int = k) -> dict[str, Array]:
+            return {"x": rng.standard_normal((rows, k)).astype(np.float32)}
+
+        size = k * n // 2 + 4 * blocks * n
+        yield _Case(f"int4 {k} x {n}", ours, _Side("MatMulNBits", _MICROSOFT, packed, names), floats, work, lambda _, size=size: size, size)
+    hidden, inner, experts, choices = _EXPERTS
+    for operator, bits in (("ExpertsInt4", 4), ("ExpertsInt8", 8), ("ExpertsFloat16", 16)):
+        kind = {4: TensorProto.INT4, 8: TensorProto.INT8, 16: TensorProto.FLOAT16}[bits]
+        constants: list[tuple[int, tuple[int, ...]]] = []
+        size = 0
+        for k, n in ((hidden, inner), (hidden, inner), (inner, hidden)):
+            constants.append((kind, (experts, k, n)))
+            groups = {4: k // BLOCK, 8: 1}.get(bits, 0)
+            size += k * n * bits // 8 + 4 * groups * n
+            if groups:
+                constants.append((TensorProto.FLOAT, (experts, groups, n) if bits == 4 else (experts, n)))
+
+        def chosen(rows: int) -> dict[str, Array]:
+            ids = np.stack([rng.permutation(experts)[:choices] for _ in range(rows)])
+            x = rng.standard_normal((rows, hidden)).astype(np.float32)
+            return {"x": x, "ids": ids, "weights": np.ones((rows, choices), np.float32)}
+
+        def touched(inputs: dict[str, Array], size: int = size) -> int:
+            return size * len(np.unique(inputs["ids"]))
+
+        yield _Case(operator, _Side(operator, DOMAIN, tuple(constants), {}), None, chosen, 6 * hidden * inner * choices, touched, size * experts)
+
+
+def _open(side: _Side, inputs: dict[str, Array], copies: int, folder: Path, threads: int) -> ort.InferenceSession:
+    """Return a session with `copies` nodes that differ in their matrices."""
+    rng, nodes, constants = np.random.default_rng(1), [], []
+    with (folder / side.operator).open("wb") as file:
+        for copy in range(copies):
+            names = [f"{number}_{copy}" for number in range(len(side.constants))]
+            for name, constant in zip(names, side.constants, strict=True):
+                if not isinstance(constant, tuple):
+                    constants.append(onnx.numpy_helper.from_array(np.asarray(constant), name))
+                    continue
+                kind, shape = constant
+                tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
+                content = _content(rng, kind, int(np.prod(shape)))
+                file.write(bytes(-file.tell() % 4096))
+                places = {"location": side.operator, "offset": file.tell(), "length": len(content)}
+                file.write(content)
+                for key, value in places.items():
+                    tensor.external_data.add(key=key, value=str(value))
+                constants.append(tensor)
+            nodes.append(helper.make_node(side.operator, [*inputs, *names], [f"y{copy}"], domain=side.domain, **side.attributes))
+    types = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
+    graph = helper.make_graph(
+        nodes,
+        side.operator,
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()],
+        [helper.make_tensor_value_info(f"y{copy}", TensorProto.FLOAT, None) for copy in range(copies)],
+        constants,
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1), helper.make_opsetid(DOMAIN, 1)]
+    path = folder / f"{side.operator}.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    multiply_exactly(options)
+    library = kernel_library()
+    assert library is not None
+    library.add_operators(options)
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _content(rng: np.random.Generator, kind: int, count: int) -> bytes:
+    if kind == TensorProto.FLOAT:
+        return (rng.random(count, np.float32) * np.float32(1e-3)).tobytes()
+    if kind == TensorProto.FLOAT16:
+        return (rng.random(count, np.float32) * np.float32(1e-2)).astype(np.float16).tobytes()
+    return rng.bytes(count // 2 if kind == TensorProto.INT4 else count)
+
+
+def _minima(calls: list[Callable[[], object]]) -> list[float]:
+    """Return the minimum seconds of each, which take turns."""
+    best = [float("inf")] * len(calls)
+    for call in calls:
+        call()
+    end, rounds = perf_counter() + _SECONDS * len(calls), 0
+    while rounds < 3 or perf_counter() < end:
+        rounds += 1
+        for i, call in enumerate(calls):
+            began = perf_counter()
+            call()
+            best[i] = min(best[i], perf_counter() - began)
+    return best
+
+
+@click.command(help="Measure the CPU's kernels beside ONNX Runtime's and the machine's limits.")
+@click.option("--threads", default=1, show_default=True)
+@click.option("--only", default="", help="Measure only cases whose name contains this.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for the tables.")
+def main(threads: int, only: str, output: Path | None) -> None:
+    """Print one table per case."""
+    peaks, tables = _peaks(threads), []
+    title = f"{threads} threads: {peaks.operations / 1e9:.0f} GOP/s, {peaks.bandwidth / 1e9:.1f} GB/s"
+    print(title, flush=True)
+    for case in _cases():
+        if only not in case.name:
+            continue
+        copies = max(1, _COLD_BYTES // case.bytes)
+        with tempfile.TemporaryDirectory() as folder:
+            sides = [each for each in (case.ours, case.theirs) if each is not None]
+            sessions = [_open(each, case.inputs(1), copies, Path(folder), threads) for each in sides]
+            lines = []
+            for rows in _ROWS:
+                inputs = case.inputs(rows)
+                times = _minima([lambda one=one: one.run(None, inputs) for one in sessions])  # type: ignore[misc]
+                ours, *theirs = (seconds / copies for seconds in times)
+                arithmetic, memory = rows * case.operations / peaks.operations, case.bytes_of(inputs) / peaks.bandwidth
+                limit = max(arithmetic, memory)
+                lines.append(
+                    (
+                        str(rows),
+                        f"{ours * 1e6:.0f}",
+                        f"{theirs[0] * 1e6:.0f}" if theirs else MISSING,
+                        ratio_text(theirs[0], ours) if theirs else MISSING,
+                        f"{limit * 1e6:.0f} ({'memory' if memory > arithmetic else 'arithmetic'})",
+                        ratio_text(ours, limit),
+                    )
+                )
+        columns = ("rows", "us", "ONNX Runtime, us", "ONNX Runtime / lopa", "limit, us", "lopa / limit")
+        tables.append(Table(f"{case.name}, {title}", columns, tuple(lines)))
+        show_report(tables[-1:])
+    if output is not None:
+        show_report(tables, output=output, name="kernels", record=[vars(each) for each in tables])
