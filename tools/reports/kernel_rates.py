@@ -2,20 +2,21 @@
 
 Usage: python -m tools.measure kernels [--threads N] [--only NAME] [--output FOLDER]
 
-The peaks of 8-bit dot products and of reading memory are measured first, in the same process: the limit of a product is
+The peaks of 8-bit dot products and of reading memory are measured in turns with both sides. The limit of a product is
 the longer of its operations and its bytes (weights and scales) at these rates. Every graph has enough copies of its
-matrix, in a mapped file, to exceed the caches, as in a model. Times are minima, and both sides take turns.
+matrix, in a mapped file, to exceed the caches, as in a model. Times are minima.
 """
 
 import ctypes
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import click
 import numpy as np
@@ -24,8 +25,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from lopa.bench.forward.work import min_seconds
-from lopa.bench.table import MISSING, Table, ratio_text
+from lopa.bench.table import MISSING, Table, markdown_from_table, ratio_text
 from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN, kernel_library
 from lopa.runtime.sessions.providers import multiply_exactly
 from tools.report import show_report
@@ -39,36 +39,37 @@ _EXPERTS = (2048, 512, 256, 8)
 """Sizes of LLaDA2.0-mini: hidden, inner, experts, experts of a row."""
 _COLD_BYTES = 1 << 27
 """Bytes of all copies of a matrix: several times the size of usual caches."""
-_SECONDS = 0.4
-"""Seconds of a measured pair."""
+_DOTS, _READ_BYTES = 400_000, 1 << 26
+"""Work of one measurement of the peaks, which is short beside a time slice."""
+_SECONDS = 0.8
+"""Seconds of the measurement of one number of rows."""
 
 
-@dataclass(frozen=True)
 class _Peaks:
-    operations: float
-    """int8 operations per second."""
-    bandwidth: float
-    """Bytes per second."""
+    """The machine's rates with a number of threads, which are measured whenever the kernels are."""
 
-
-def _peaks(threads: int) -> _Peaks:
-    """Measure the rates of `threads` threads together."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
-        source, library = Path(__file__).with_name("peak_rates.cpp"), Path(folder) / "peak.so"
+    def __init__(self, threads: int, pool: ThreadPoolExecutor, folder: Path) -> None:
+        source, library = Path(__file__).with_name("peak_rates.cpp"), folder / "peak.so"
         flags = ["-O3", "-march=native", "-shared", "-fPIC"]
         subprocess.run([os.environ.get("CXX", "c++"), *flags, "-o", library, source], check=True)
         functions = ctypes.CDLL(str(library))
-        count, blocks = 1_000_000, [np.ones(1 << 28, np.uint8) for _ in range(threads)]
         functions.dots.argtypes, functions.read.argtypes = [ctypes.c_int64], [ctypes.c_void_p, ctypes.c_int64]
+        run: Callable[..., Iterable[object]] = map if threads == 1 else pool.map
+        blocks, counts = [np.ones(_READ_BYTES, np.uint8) for _ in range(threads)], [_DOTS] * threads
+        self.calls: list[Callable[[], object]] = [
+            lambda: list(run(functions.dots, counts)),
+            lambda: list(run(lambda block: functions.read(block.ctypes.data, block.size), blocks)),
+        ]
+        self._work = (12 * _DOTS * threads * functions.dots(1), _READ_BYTES * threads)
+        self._best = [float("inf")] * 2
 
-        def dots() -> None:
-            list(pool.map(functions.dots, [count] * threads))
+    def add(self, seconds: Sequence[float]) -> None:
+        """Add a measurement of the calls."""
+        self._best = [min(pair) for pair in zip(self._best, seconds, strict=True)]
 
-        def read() -> None:
-            list(pool.map(lambda block: functions.read(block.ctypes.data, block.size), blocks))
-
-        operations = 12 * count * threads * functions.dots(1)
-        return _Peaks(operations / min_seconds(dots, 2), blocks[0].size * threads / min_seconds(read, 3))
+    def rates(self) -> tuple[float, float]:
+        """Return int8 operations and bytes per second."""
+        return self._work[0] / self._best[0], self._work[1] / self._best[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,15 @@ def _cases() -> Iterator[_Case]:
             return {"x": rng.standard_normal((rows, k)).astype(np.float32)}
 
         size = k * n // 2 + 4 * blocks * n
-        yield _Case(f"int4 {k} x {n}", ours, _Side("MatMulNBits", _MICROSOFT, packed, names), floats, work, lambda _, size=size: size, size)
+        yield _Case(
+            f"int4 {k} x {n}",
+            ours,
+            _Side("MatMulNBits", _MICROSOFT, packed, names),
+            floats,
+            work,
+            lambda _, size=size: size,
+            size,
+        )
     hidden, inner, experts, choices = _EXPERTS
     for operator, bits in (("ExpertsInt4", 4), ("ExpertsInt8", 8), ("ExpertsFloat16", 16)):
         kind = {4: TensorProto.INT4, 8: TensorProto.INT8, 16: TensorProto.FLOAT16}[bits]
@@ -140,7 +149,15 @@ def _cases() -> Iterator[_Case]:
         def touched(inputs: dict[str, Array], size: int = size) -> int:
             return size * len(np.unique(inputs["ids"]))
 
-        yield _Case(operator, _Side(operator, DOMAIN, tuple(constants), {}), None, chosen, 6 * hidden * inner * choices, touched, size * experts)
+        yield _Case(
+            operator,
+            _Side(operator, DOMAIN, tuple(constants), {}),
+            None,
+            chosen,
+            6 * hidden * inner * choices,
+            touched,
+            size * experts,
+        )
 
 
 def _open(side: _Side, inputs: dict[str, Array], copies: int, folder: Path, threads: int) -> ort.InferenceSession:
@@ -162,7 +179,9 @@ def _open(side: _Side, inputs: dict[str, Array], copies: int, folder: Path, thre
                 for key, value in places.items():
                     tensor.external_data.add(key=key, value=str(value))
                 constants.append(tensor)
-            nodes.append(helper.make_node(side.operator, [*inputs, *names], [f"y{copy}"], domain=side.domain, **side.attributes))
+            nodes.append(
+                helper.make_node(side.operator, [*inputs, *names], [f"y{copy}"], domain=side.domain, **side.attributes)
+            )
     types = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
     graph = helper.make_graph(
         nodes,
@@ -192,19 +211,44 @@ def _content(rng: np.random.Generator, kind: int, count: int) -> bytes:
     return rng.bytes(count // 2 if kind == TensorProto.INT4 else count)
 
 
-def _minima(calls: list[Callable[[], object]]) -> list[float]:
+def _minima(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
     """Return the minimum seconds of each, which take turns."""
     best = [float("inf")] * len(calls)
     for call in calls:
         call()
-    end, rounds = perf_counter() + _SECONDS * len(calls), 0
+    end, rounds = perf_counter() + _SECONDS, 0
     while rounds < 3 or perf_counter() < end:
         rounds += 1
         for i, call in enumerate(calls):
-            began = perf_counter()
+            began = clock()
             call()
-            best[i] = min(best[i], perf_counter() - began)
+            best[i] = min(best[i], clock() - began)
     return best
+
+
+def _table(case: _Case, peaks: _Peaks, threads: int, folder: Path) -> Table:
+    """Measure a case. With one thread, the clock stops while other programs use its core."""
+    copies, clock = max(1, _COLD_BYTES // case.bytes), thread_time if threads == 1 else perf_counter
+    sides = [each for each in (case.ours, case.theirs) if each is not None]
+    sessions = [_open(each, case.inputs(1), copies, folder, threads) for each in sides]
+    times = []
+    for rows in _ROWS:
+        inputs = case.inputs(rows)
+        calls = [partial(one.run, None, inputs) for one in sessions]
+        *seconds, dots, read = _minima([*calls, *peaks.calls], clock)
+        peaks.add([dots, read])
+        times.append((rows, case.bytes_of(inputs), *(each / copies for each in seconds)))
+    operations, bandwidth = peaks.rates()
+    lines = []
+    for rows, touched, ours, *theirs in times:
+        arithmetic, memory = rows * case.operations / operations, touched / bandwidth
+        limit, nearer = (memory, "memory") if memory > arithmetic else (arithmetic, "arithmetic")
+        other = [f"{theirs[0] * 1e6:.0f}", ratio_text(theirs[0], ours)] if theirs else [MISSING, MISSING]
+        texts = (str(rows), f"{ours * 1e6:.0f}", *other, f"{limit * 1e6:.0f} ({nearer})", ratio_text(ours, limit))
+        lines.append(texts)
+    columns = ("rows", "us", "ONNX Runtime, us", "ONNX Runtime / lopa", "limit, us", "lopa / limit")
+    title = f"{case.name}, {threads} threads: {operations / 1e9:.0f} GOP/s, {bandwidth / 1e9:.1f} GB/s"
+    return Table(title, columns, tuple(lines))
 
 
 @click.command(help="Measure the CPU's kernels beside ONNX Runtime's and the machine's limits.")
@@ -213,35 +257,13 @@ def _minima(calls: list[Callable[[], object]]) -> list[float]:
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the tables.")
 def main(threads: int, only: str, output: Path | None) -> None:
     """Print one table per case."""
-    peaks, tables = _peaks(threads), []
-    title = f"{threads} threads: {peaks.operations / 1e9:.0f} GOP/s, {peaks.bandwidth / 1e9:.1f} GB/s"
-    print(title, flush=True)
-    for case in _cases():
-        if only not in case.name:
-            continue
-        copies = max(1, _COLD_BYTES // case.bytes)
-        with tempfile.TemporaryDirectory() as folder:
-            sides = [each for each in (case.ours, case.theirs) if each is not None]
-            sessions = [_open(each, case.inputs(1), copies, Path(folder), threads) for each in sides]
-            lines = []
-            for rows in _ROWS:
-                inputs = case.inputs(rows)
-                times = _minima([lambda one=one: one.run(None, inputs) for one in sessions])  # type: ignore[misc]
-                ours, *theirs = (seconds / copies for seconds in times)
-                arithmetic, memory = rows * case.operations / peaks.operations, case.bytes_of(inputs) / peaks.bandwidth
-                limit = max(arithmetic, memory)
-                lines.append(
-                    (
-                        str(rows),
-                        f"{ours * 1e6:.0f}",
-                        f"{theirs[0] * 1e6:.0f}" if theirs else MISSING,
-                        ratio_text(theirs[0], ours) if theirs else MISSING,
-                        f"{limit * 1e6:.0f} ({'memory' if memory > arithmetic else 'arithmetic'})",
-                        ratio_text(ours, limit),
-                    )
-                )
-        columns = ("rows", "us", "ONNX Runtime, us", "ONNX Runtime / lopa", "limit, us", "lopa / limit")
-        tables.append(Table(f"{case.name}, {title}", columns, tuple(lines)))
-        show_report(tables[-1:])
-    if output is not None:
-        show_report(tables, output=output, name="kernels", record=[vars(each) for each in tables])
+    tables = []
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(threads) as pool:
+        peaks = _Peaks(threads, pool, Path(work))
+        for case in _cases():
+            if only not in case.name:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                tables.append(_table(case, peaks, threads, Path(folder)))
+            print(markdown_from_table(tables[-1]), flush=True)
+    show_report([] if output is None else tables, output=output, name="kernels", record=[vars(each) for each in tables])

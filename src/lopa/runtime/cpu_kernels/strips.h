@@ -84,7 +84,7 @@ struct Prefetcher {
 
     void fetch(uint32_t count) {
         for (uint32_t i = 0; i < count; ++i) {
-            __builtin_prefetch(row + 64 * line);
+            __builtin_prefetch(row + 64 * line, 0, 2);
             if (++line == lines) line = 0, row += row_bytes;
         }
     }
