@@ -37,6 +37,12 @@ _SHAPES = ((896, 896), (896, 4864), (4864, 896), (3584, 3584), (3584, 18944), (1
 """Inputs and columns of matrices of a 0.5B and a 7B model."""
 _EXPERTS = (2048, 512, 256, 8)
 """Sizes of LLaDA2.0-mini: hidden, inner, experts, experts of a row."""
+_EXPERT_OPERATORS = (
+    ("ExpertsInt4", TensorProto.INT4, 4),
+    ("ExpertsInt8", TensorProto.INT8, 8),
+    ("ExpertsFloat16", TensorProto.FLOAT16, 16),
+)
+"""Operators, types of their weights, and bits of a weight."""
 _COLD_BYTES = 1 << 27
 """Bytes of all copies of a matrix: several times the size of usual caches."""
 _DOTS, _READ_BYTES = 400_000, 1 << 26
@@ -90,49 +96,30 @@ class _Case:
     ours: _Side
     theirs: _Side | None
     inputs: Callable[[int], dict[str, Array]]
+    columns: int
     operations: int
-    """Operations per row."""
-    bytes_of: Callable[[dict[str, Array]], int]
-    """Bytes of weights and scales that inputs touch."""
+    """Operations per row, in 8-bit ones: a vector of float products takes as long as one of dot products."""
     bytes: int
-    """Bytes of a matrix and its scales."""
+    """Bytes of weights and scales of a matrix, or of one expert."""
+    experts: int = 1
 
 
 def _cases() -> Iterator[_Case]:
-    rng, one, zero = np.random.default_rng(0), np.float32(1), np.uint8(128)
+    one, zero = np.array(1, np.float32), np.array(128, np.uint8)
     for k, n in _SHAPES:
-        work, scales = 2 * k * n, (TensorProto.FLOAT, (n,))
-        matrix = (TensorProto.INT8, (k, n))
+        matrix, scales = (TensorProto.INT8, (k, n)), (TensorProto.FLOAT, (n,))
         ours = _Side("MatMulInt8", DOMAIN, (matrix, scales), {})
         theirs = _Side("MatMulIntegerToFloat", _MICROSOFT, (matrix, one, scales, zero), {})
-
-        def rounded(rows: int, k: int = k) -> dict[str, Array]:
-            return {"x": rng.integers(1, 256, (rows, k)).astype(np.uint8)}
-
-        size = k * n + 4 * n
-        yield _Case(f"int8 {k} x {n}", ours, theirs, rounded, work, lambda _, size=size: size, size)
+        yield _Case(f"int8 {k} x {n}", ours, theirs, partial(_rounded, k), n, 2 * k * n, k * n + 4 * n)
         blocks = k // BLOCK
         ours = _Side("MatMulInt4", DOMAIN, ((TensorProto.INT4, (k, n)), (TensorProto.FLOAT, (blocks, n))), {})
         packed = ((TensorProto.UINT8, (n, blocks, BLOCK // 2)), (TensorProto.FLOAT, (n, blocks)))
-        names = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
-
-        def floats(rows: int, k: int = k) -> dict[str, Array]:
-            return {"x": rng.standard_normal((rows, k)).astype(np.float32)}
-
-        size = k * n // 2 + 4 * blocks * n
-        yield _Case(
-            f"int4 {k} x {n}",
-            ours,
-            _Side("MatMulNBits", _MICROSOFT, packed, names),
-            floats,
-            work,
-            lambda _, size=size: size,
-            size,
-        )
+        sizes = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+        theirs = _Side("MatMulNBits", _MICROSOFT, packed, sizes)
+        yield _Case(f"int4 {k} x {n}", ours, theirs, partial(_floats, k), n, 2 * k * n, k * n // 2 + 4 * blocks * n)
     hidden, inner, experts, choices = _EXPERTS
-    for operator, bits in (("ExpertsInt4", 4), ("ExpertsInt8", 8), ("ExpertsFloat16", 16)):
-        kind = {4: TensorProto.INT4, 8: TensorProto.INT8, 16: TensorProto.FLOAT16}[bits]
-        constants: list[tuple[int, tuple[int, ...]]] = []
+    for name, kind, bits in _EXPERT_OPERATORS:
+        constants: list[tuple[int, tuple[int, ...]] | Array] = []
         size = 0
         for k, n in ((hidden, inner), (hidden, inner), (inner, hidden)):
             constants.append((kind, (experts, k, n)))
@@ -140,24 +127,23 @@ def _cases() -> Iterator[_Case]:
             size += k * n * bits // 8 + 4 * groups * n
             if groups:
                 constants.append((TensorProto.FLOAT, (experts, groups, n) if bits == 4 else (experts, n)))
+        work = 6 * hidden * inner * choices * (4 if bits == 16 else 1)
+        yield _Case(name, _Side(name, DOMAIN, tuple(constants), {}), None, _chosen, hidden, work, size, experts)
 
-        def chosen(rows: int) -> dict[str, Array]:
-            ids = np.stack([rng.permutation(experts)[:choices] for _ in range(rows)])
-            x = rng.standard_normal((rows, hidden)).astype(np.float32)
-            return {"x": x, "ids": ids, "weights": np.ones((rows, choices), np.float32)}
 
-        def touched(inputs: dict[str, Array], size: int = size) -> int:
-            return size * len(np.unique(inputs["ids"]))
+def _rounded(inputs: int, rows: int) -> dict[str, Array]:
+    return {"x": np.random.default_rng(rows).integers(1, 256, (rows, inputs)).astype(np.uint8)}
 
-        yield _Case(
-            operator,
-            _Side(operator, DOMAIN, tuple(constants), {}),
-            None,
-            chosen,
-            6 * hidden * inner * choices,
-            touched,
-            size * experts,
-        )
+
+def _floats(inputs: int, rows: int) -> dict[str, Array]:
+    return {"x": np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)}
+
+
+def _chosen(rows: int) -> dict[str, Array]:
+    hidden, _, experts, choices = _EXPERTS
+    rng = np.random.default_rng(rows)
+    ids = np.stack([rng.permutation(experts)[:choices] for _ in range(rows)])
+    return {"rows": _floats(hidden, rows)["x"], "ids": ids, "weights": np.ones((rows, choices), np.float32)}
 
 
 def _open(side: _Side, inputs: dict[str, Array], copies: int, folder: Path, threads: int) -> ort.InferenceSession:
@@ -203,6 +189,16 @@ def _open(side: _Side, inputs: dict[str, Array], copies: int, folder: Path, thre
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
+def _binding(one: ort.InferenceSession, inputs: dict[str, Array], output: Array) -> ort.IOBinding:
+    """Return a binding that writes all outputs to one place, which stays in the caches as in a model."""
+    binding = one.io_binding()
+    for name, value in inputs.items():
+        binding.bind_cpu_input(name, value)
+    for each in one.get_outputs():
+        binding.bind_output(each.name, "cpu", 0, output.dtype, output.shape, output.ctypes.data)
+    return binding
+
+
 def _content(rng: np.random.Generator, kind: int, count: int) -> bytes:
     if kind == TensorProto.FLOAT:
         return (rng.random(count, np.float32) * np.float32(1e-3)).tobytes()
@@ -228,23 +224,25 @@ def _minima(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -
 
 def _table(case: _Case, peaks: _Peaks, threads: int, folder: Path) -> Table:
     """Measure a case. With one thread, the clock stops while other programs use its core."""
-    copies, clock = max(1, _COLD_BYTES // case.bytes), thread_time if threads == 1 else perf_counter
+    copies, clock = max(1, _COLD_BYTES // (case.bytes * case.experts)), thread_time if threads == 1 else perf_counter
     sides = [each for each in (case.ours, case.theirs) if each is not None]
     sessions = [_open(each, case.inputs(1), copies, folder, threads) for each in sides]
-    times = []
+    times: list[tuple[float, ...]] = []
     for rows in _ROWS:
         inputs = case.inputs(rows)
-        calls = [partial(one.run, None, inputs) for one in sessions]
+        output = np.empty((rows, case.columns), np.float32)
+        calls = [partial(one.run_with_iobinding, _binding(one, inputs, output)) for one in sessions]
         *seconds, dots, read = _minima([*calls, *peaks.calls], clock)
         peaks.add([dots, read])
-        times.append((rows, case.bytes_of(inputs), *(each / copies for each in seconds)))
+        experts = len(np.unique(inputs.get("ids", 0)))
+        times.append((rows, case.bytes * experts, *(each / copies for each in seconds)))
     operations, bandwidth = peaks.rates()
     lines = []
-    for rows, touched, ours, *theirs in times:
-        arithmetic, memory = rows * case.operations / operations, touched / bandwidth
+    for count, touched, ours, *theirs in times:
+        arithmetic, memory = count * case.operations / operations, touched / bandwidth
         limit, nearer = (memory, "memory") if memory > arithmetic else (arithmetic, "arithmetic")
         other = [f"{theirs[0] * 1e6:.0f}", ratio_text(theirs[0], ours)] if theirs else [MISSING, MISSING]
-        texts = (str(rows), f"{ours * 1e6:.0f}", *other, f"{limit * 1e6:.0f} ({nearer})", ratio_text(ours, limit))
+        texts = (f"{count}", f"{ours * 1e6:.0f}", *other, f"{limit * 1e6:.0f} ({nearer})", ratio_text(ours, limit))
         lines.append(texts)
     columns = ("rows", "us", "ONNX Runtime, us", "ONNX Runtime / lopa", "limit, us", "lopa / limit")
     title = f"{case.name}, {threads} threads: {operations / 1e9:.0f} GOP/s, {bandwidth / 1e9:.1f} GB/s"

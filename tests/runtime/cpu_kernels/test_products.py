@@ -207,8 +207,37 @@ print([int(result.min()) for result in results])
 """
 
 
+def output_of(program: str) -> str:
+    """Return what a Python program prints in its own process."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_threads_may_have_small_stacks() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _SMALL_STACK], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert (done.returncode, done.stdout) == (0, "[64, 64]\n"), done.stderr
+    assert output_of(_SMALL_STACK) == "[64, 64]\n"
+
+
+_TASKS = """
+import numpy as np
+from tests.runtime.cpu_kernels.stand_in_ort import StandInRuntime
+from lopa.runtime.cpu_kernels.kernel_library import kernel_library
+x, w = np.full((300, 512), 129, np.uint8), np.ones((512, 3584), np.int8)
+rows, ids, ones = np.ones((2, 512), np.float32), np.array([[0], [1]]), np.ones((2, 1), np.float32)
+stacks = [np.ones(shape, np.float32) for shape in ((2, 512, 640), (2, 512, 640), (2, 640, 512))]
+for threads in (1, 2, 16, 128):
+    runtime = StandInRuntime(kernel_library(), str(threads))
+    assert (runtime.run("MatMulInt8", [x, w, np.ones(3584, np.float32)], 3584) == 512).all()
+    assert (runtime.run("MatMulInt8", [x[:1], w, np.ones(3584, np.float32)], 3584) == 512).all()
+    result = runtime.run("ExpertsFloat", [rows, ids, ones, *stacks], 512)
+    assert np.allclose(result, 512 * 512 * 640)
+    print(runtime.tasks)
+"""
+
+
+def test_the_number_of_tasks_follows_the_threads_of_the_session() -> None:
+    """300 rows are ordered in 75 tasks, and multiplied by strips of 28 tiles. One row is, too. Then 2 experts follow,
+    of 5 and 4 tiles. A loop with one task is none.
+    """
+    one, two, many = "[75, 14, 2, 2]", "[75, 14, 10, 10, 8]", "[75, 28, 28, 10, 8]"
+    assert output_of(_TASKS).splitlines() == [one, two, many, many]

@@ -11,7 +11,7 @@ namespace {
 struct Avx512Vnni {
     using I = __m512i;
     using F = __m512;
-    static constexpr int kLanes = 16, kVectorsPerPass = 2, kDirectRows = 3;
+    static constexpr int kLanes = 16, kVectorsPerPass = 2, kFewRows = 6;
 
     static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm512_load_si512(from); }
@@ -29,27 +29,24 @@ struct Avx512Vnni {
         _mm512_store_ps(sum, _mm512_fmadd_ps(product, _mm512_load_ps(scales), _mm512_load_ps(sum)));
     }
 
-    // Transposes of 4 inputs x 64 bytes. Vector q has bytes 16 L + 4 q + i in lane 4 L + i.
-    static void transpose(const I* rows, I* out) {
-        const I ab = _mm512_unpacklo_epi8(rows[0], rows[1]), ab_high = _mm512_unpackhi_epi8(rows[0], rows[1]);
-        const I cd = _mm512_unpacklo_epi8(rows[2], rows[3]), cd_high = _mm512_unpackhi_epi8(rows[2], rows[3]);
-        out[0] = _mm512_unpacklo_epi16(ab, cd), out[1] = _mm512_unpackhi_epi16(ab, cd);
-        out[2] = _mm512_unpacklo_epi16(ab_high, cd_high), out[3] = _mm512_unpackhi_epi16(ab_high, cd_high);
-    }
-
-    // Unpack 4 inputs of a part of a tile. int4: vectors 0 to 3 are the even columns, 4 to 7 the odd ones.
-    template <class Format>
+    // Unpack 4 inputs of a part of a tile. int8: vector q of 64 columns has columns 16 L + 4 q + i in lane 4 L + i. int4:
+    // those of 64 bytes, vectors 0 and 1 the even columns of q = 2 part and the next, vectors 2 and 3 the odd ones.
+    template <class Format, int part>
     static void unpack(const uint8_t* weights, int64_t stride, I* out) {
-        const I offset = _mm512_set1_epi8(char(std::is_same_v<Format, Int4> ? 0x88 : 0x80)), low = _mm512_set1_epi8(15);
+        constexpr bool int4 = std::is_same_v<Format, Int4>;
+        const I offset = _mm512_set1_epi8(char(int4 ? 0x88 : 0x80)), low = _mm512_set1_epi8(15);
         I rows[4];
-        for (int i = 0; i < 4; ++i) rows[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride), offset);
-        transpose(rows, out);
-        if constexpr (std::is_same_v<Format, Int4>)
-            for (int q = 0; q < 4; ++q) {
-                out[4 + q] = _mm512_and_si512(_mm512_srli_epi16(out[q], 4), low);
+        for (int i = 0; i < 4; ++i) rows[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride + (int4 ? 0 : 64 * part)), offset);
+        if (!int4 || part == 0) interleave(_mm512_unpacklo_epi8(rows[0], rows[1]), _mm512_unpacklo_epi8(rows[2], rows[3]), out);
+        if (!int4 || part == 1) interleave(_mm512_unpackhi_epi8(rows[0], rows[1]), _mm512_unpackhi_epi8(rows[2], rows[3]), out + (int4 ? 0 : 2));
+        if constexpr (int4)
+            for (int q = 0; q < 2; ++q) {
+                out[2 + q] = _mm512_and_si512(_mm512_srli_epi16(out[q], 4), low);
                 out[q] = _mm512_and_si512(out[q], low);
             }
     }
+
+    static void interleave(I pairs, I next, I* out) { out[0] = _mm512_unpacklo_epi16(pairs, next), out[1] = _mm512_unpackhi_epi16(pairs, next); }
 
     static void widen(const uint16_t* halves, float* numbers) {
         for (int64_t at = 0; at < kTile; at += kLanes)
@@ -67,7 +64,7 @@ struct Avx512Vnni {
                     const I columns = _mm512_setr_epi32(at, at + 2, at + 4, at + 6, at + 16, at + 18, at + 20, at + 22, at, at + 2,
                                                         at + 4, at + 6, at + 16, at + 18, at + 20, at + 22);
                     const __m512 low = _mm512_permutex2var_ps(a, columns, b), high = _mm512_permutex2var_ps(c, columns, d);
-                    _mm512_store_ps(ordered + (4 * odd + 2 * half + q) * kLanes, _mm512_mask_blend_ps(0xff00, low, high));
+                    _mm512_store_ps(ordered + (4 * half + 2 * odd + q) * kLanes, _mm512_mask_blend_ps(0xff00, low, high));
                 }
         }
     }
@@ -86,7 +83,7 @@ struct Avx512Vnni {
         for (int half = 0; half < 2; ++half) {
             __m512 parts[4];
             for (int q = 0; q < 2; ++q) {
-                const __m512 even = _mm512_load_ps(sums + (2 * half + q) * kLanes), odd = _mm512_load_ps(sums + (4 + 2 * half + q) * kLanes);
+                const __m512 even = _mm512_load_ps(sums + (4 * half + q) * kLanes), odd = _mm512_load_ps(sums + (4 * half + 2 + q) * kLanes);
                 parts[2 * q] = _mm512_unpacklo_ps(even, odd), parts[2 * q + 1] = _mm512_unpackhi_ps(even, odd);
             }
             write_lanes(parts[0], parts[1], parts[2], parts[3], ordered + 16 * half, 32);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "products.h"
@@ -15,7 +14,6 @@ namespace {
 constexpr int64_t kWindowNumbers = 6 << 20;    // numbers of a buffer, at most: larger ones go back to the system after each use
 constexpr int64_t kMinWindowRows = 128;        // rows that are computed together, if there are as many
 constexpr int64_t kParallelNumbers = 1 << 15;  // numbers of a step from which threads pay
-constexpr int64_t kTasksPerThread = 4;         // of products, at least where the matrices allow it
 constexpr size_t kMaxInputs = 9;
 
 enum class Numbers { kInt4, kInt8, kFloat };
@@ -178,7 +176,7 @@ void gather(const Pairs& pairs, const Expert& expert, const OrderedRows& from, c
 // Computation of some rows of a layer.
 class Window {
    public:
-    Window(const Api& api, OrtKernelContext* context, const Layer& layer, int64_t first, int64_t rows, float* output)
+    Window(const SessionApi& api, OrtKernelContext* context, const Layer& layer, int64_t first, int64_t rows, float* output)
         : api_(api),
           context_(context),
           layer_(layer),
@@ -221,7 +219,7 @@ class Window {
     // gates_ = silu(rows @ gate) * (rows @ up), ordered for the last product.
     OrtStatus* compute_inner() {
         const auto compute = layer_.form.strip;
-        const Strips strips(layer_.inner, pairs_);
+        const Strips strips(layer_.inner, pairs_, api_.tasks());
         const auto task = [&](int64_t index) {
             const Expert& expert = expert_at(strips, index);
             const auto [first, last] = strips.tiles(index);
@@ -256,7 +254,7 @@ class Window {
 
     OrtStatus* compute_down() {
         const auto compute = layer_.form.strip;
-        const Strips strips(layer_.hidden, pairs_);
+        const Strips strips(layer_.hidden, pairs_, api_.tasks());
         const auto task = [&](int64_t index) {
             const Product down = product_of(layer_.form, layer_.down, expert_at(strips, index), inner_, results_.get());
             Product after = {};
@@ -278,10 +276,10 @@ class Window {
 
     // Strips of the products of all chosen experts with matrices of `columns` columns. Tasks go through them in order.
     struct Strips {
-        Strips(int64_t columns, const Pairs& pairs) : all((columns + kTile - 1) / kTile), experts(pairs.chosen) {
+        Strips(int64_t columns, const Pairs& pairs, int64_t tasks) : all((columns + kTile - 1) / kTile), experts(pairs.chosen) {
             int64_t rows = 1;
             for (int64_t i = 0; i < experts; ++i) rows = std::max(rows, pairs.experts[i].count);
-            width = std::min(all, strip_tiles(all * experts, rows, kTasksPerThread * std::max(1u, std::thread::hardware_concurrency())));
+            width = std::min(all, strip_tiles(all * experts, rows, tasks));
             per_expert = (all + width - 1) / width;
         }
 
@@ -309,7 +307,7 @@ class Window {
         return nullptr;
     }
 
-    const Api& api_;
+    const SessionApi& api_;
     OrtKernelContext* context_;
     const Layer& layer_;
     const int64_t first_, rows_;
@@ -392,7 +390,7 @@ OrtStatus* read_layer(const Api& api, const Form& form, const Input* inputs, Lay
 }
 
 OrtStatus* compute_experts(const Form& form, void* kernel, OrtKernelContext* context) {
-    const Api& api = *static_cast<Api*>(kernel);
+    const SessionApi& api = *static_cast<SessionApi*>(kernel);
     Input inputs[kMaxInputs];
     for (size_t i = 0; i < form.inputs(); ++i)
         if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;

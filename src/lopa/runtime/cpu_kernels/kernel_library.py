@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lopa.runtime.cpu_kernels.operator_library import FALLBACK, OperatorLibrary, library_path, status_of_missing
+from lopa.runtime.cpu_kernels.operator_library import (
+    FALLBACK,
+    OperatorLibrary,
+    SessionOptions,
+    library_path,
+    status_of_missing,
+)
 from lopa.runtime.errors import raise_if_from_handler
 
 DOMAIN = "lopa.cpu"
 """Domain of the operators in graphs (operators.cpp)."""
 BLOCK = 32
 """Inputs that share a scale in an int4 matrix of these operators."""
+_THREADS_ENTRY = "lopa.cpu.threads"
+"""Entry of the session's options with its number of threads (operators.cpp). ONNX Runtime does not tell operators."""
 _MACHINES = ("x86_64", "AMD64")
 """Names of x86-64 in platform.machine()."""
 
@@ -32,6 +40,11 @@ class KernelLibrary(OperatorLibrary):
         """Name of the instruction set in use, or None if the processor has none that the kernels need."""
         name: bytes | None = self.functions.lopa_instruction_set()
         return None if name is None else name.decode()
+
+    def add_operators(self, options: SessionOptions) -> None:
+        """Make the operators known to sessions with `options`, whose number of threads is set before."""
+        options.add_session_config_entry(_THREADS_ENTRY, str(options.intra_op_num_threads))
+        super().add_operators(options)
 
     def select(self, instruction_set: str) -> None:
         """Use another instruction set in this process, for tests. The processor must have it. Raises ValueError for

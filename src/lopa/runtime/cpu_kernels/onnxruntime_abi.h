@@ -51,6 +51,7 @@ struct Api {
           release_status(function_at<decltype(release_status)>(api, 93)),
           release_type_and_shape(function_at<decltype(release_type_and_shape)>(api, 99)),
           stream(function_at<decltype(stream)>(api, 193)),
+          config_entry(function_at<decltype(config_entry)>(api, 238)),
           parallel_for(function_at<decltype(parallel_for)>(api, 274)) {}
 
     OrtStatus* (*create_status)(int code, const char* message);
@@ -69,6 +70,7 @@ struct Api {
     void (*release_status)(OrtStatus* status);
     void (*release_type_and_shape)(OrtTensorTypeAndShapeInfo* info);
     OrtStatus* (*stream)(const OrtKernelContext* context, void** stream);
+    OrtStatus* (*config_entry)(const OrtSessionOptions* options, const char* name, char* text, size_t* size);
     OrtStatus* (*parallel_for)(const OrtKernelContext* context, void (*task)(void* data, size_t index), size_t tasks,
                                size_t batches, void* data);
 };

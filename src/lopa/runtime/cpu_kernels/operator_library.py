@@ -14,10 +14,17 @@ _REASON = "_kernels.not-built"
 """File with the error of a build that failed (setup.py)."""
 
 
-class _SessionOptions(Protocol):
+class SessionOptions(Protocol):
     """The part of onnxruntime.SessionOptions that takes operators."""
 
-    def register_custom_ops_library(self, library_path: str) -> None: ...
+    intra_op_num_threads: int
+    """Number of threads of an operator, or 0 for ONNX Runtime's choice."""
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Add an entry, which libraries can read."""
+
+    def register_custom_ops_library(self, library_path: str) -> None:
+        """Register the operators of a library."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class OperatorLibrary:
 
     path: Path
 
-    def add_operators(self, options: _SessionOptions) -> None:
+    def add_operators(self, options: SessionOptions) -> None:
         """Make the operators known to sessions with `options`."""
         options.register_custom_ops_library(str(self.path))
 

@@ -11,8 +11,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
+#include <thread>
 #include <type_traits>
 
 #include "experts.h"
@@ -25,6 +29,8 @@ namespace {
 
 constexpr int64_t kParallelNumbers = 1 << 16;  // numbers to round from which threads pay
 constexpr int64_t kSharedBlocks = 16;          // blocks that one task rounds
+constexpr int64_t kSharedRows = 4;             // rows that one task orders
+constexpr const char* kThreadsEntry = "lopa.cpu.threads";  // of a session's options (kernel_library.py)
 
 // AVX-VNNI is bit 4 of EAX in subleaf 1 of leaf 7.
 bool has_avx_vnni() {
@@ -54,8 +60,8 @@ OrtStatus* round_blocks(const Api& api, OrtKernelContext* context, const Product
     });
 }
 
-OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product, ComputeStrip* compute) {
-    const int64_t tiles = std::min<int64_t>(strip_tiles(product.tiles(), product.rows, 16), 4);
+OrtStatus* compute_strips(const SessionApi& api, OrtKernelContext* context, const Product& product, ComputeStrip* compute) {
+    const int64_t tiles = strip_tiles(product.tiles(), product.rows, api.tasks());
     const auto strip = [&](int64_t index) -> Strip {
         const int64_t first = index * tiles;
         if (first >= product.tiles()) return {};
@@ -74,7 +80,7 @@ OrtStatus* wrong_shapes(const Api& api, const char* name, const Input (&inputs)[
 
 template <class Scale>
 OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
-    const Api& api = *static_cast<Api*>(kernel);
+    const SessionApi& api = *static_cast<SessionApi*>(kernel);
     Input inputs[3];
     if (OrtStatus* status = read_inputs(api, context, inputs)) return status;
     const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows(), blocks = k / kBlock;
@@ -102,26 +108,19 @@ OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
 }
 
 // Order the rows in blocks, as signed numbers, and sum them.
-void order_rows(const uint8_t* rows, const Product& product) {
-    const int64_t blocks = product.blocks();
-    for (int64_t row = 0; row < product.rows; ++row) {
-        const uint8_t* numbers = rows + row * product.inputs;
-        int32_t sum = 0;
-        for (int64_t block = 0; block < blocks; ++block) {
-            int8_t* ordered = product.rounded.numbers + (block * product.rows + row) * kBlock;
-            const int64_t count = std::min(kBlock, product.inputs - block * kBlock);
-            for (int64_t i = 0; i < count; ++i) {
-                ordered[i] = static_cast<int8_t>(numbers[block * kBlock + i] ^ 0x80);
-                sum += ordered[i];
-            }
-            std::memset(ordered + count, 0, kBlock - count);
+OrtStatus* order_rows(const Api& api, OrtKernelContext* context, const Product& product, const uint8_t* rows) {
+    const int64_t shared = product.rows * product.inputs < kParallelNumbers ? product.rows : kSharedRows;
+    return run_tasks(api, context, (product.rows + shared - 1) / shared, [&](int64_t index) {
+        for (int64_t row = index * shared; row < std::min(product.rows, (index + 1) * shared); ++row) {
+            int32_t sum;
+            g_kernels->order_row(rows + row * product.inputs, product.inputs, product.rounded.numbers + row * kBlock, product.rows * kBlock, &sum);
+            product.rounded.corrections[row] = -g_kernels->int8_offset * sum;
         }
-        product.rounded.corrections[row] = -g_kernels->int8_offset * sum;
-    }
+    });
 }
 
 OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
-    const Api& api = *static_cast<Api*>(kernel);
+    const SessionApi& api = *static_cast<SessionApi*>(kernel);
     Input inputs[3];
     if (OrtStatus* status = read_inputs(api, context, inputs)) return status;
     const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows();
@@ -143,13 +142,19 @@ OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
                              nullptr,
                              {numbers.get(), nullptr, corrections.get()},
                              output};
-    order_rows(static_cast<const uint8_t*>(inputs[0].data), product);
+    if (OrtStatus* status = order_rows(api, context, product, static_cast<const uint8_t*>(inputs[0].data))) return status;
     return compute_strips(api, context, product, g_kernels->int8_strip);
 }
 
+// An operator of sessions with a number of threads.
+struct Operator : CustomOp {
+    int64_t threads;
+};
+
 template <int... Types>
-CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*compute)(void*, OrtKernelContext*)) {
-    CustomOp op;
+Operator operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*compute)(void*, OrtKernelContext*), int64_t threads) {
+    Operator op;
+    op.threads = threads;
     op.name = name;
     op.provider = [](const CustomOp*) -> const char* { return nullptr; };
     op.input_type = [](const CustomOp*, size_t index) -> int {
@@ -159,14 +164,50 @@ CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
     op.input_count = [](const CustomOp*) -> size_t { return sizeof...(Types); };
     op.output_type = [](const CustomOp*, size_t) -> int { return kFloat; };
     op.output_count = [](const CustomOp*) -> size_t { return 1; };
-    op.destroy_kernel = [](void* kernel) { delete static_cast<Api*>(kernel); };
+    op.destroy_kernel = [](void* kernel) { delete static_cast<SessionApi*>(kernel); };
     op.input_kind = op.output_kind = op.input_memory = [](const CustomOp*, size_t) -> int { return 0; };  // required, in host memory
-    op.create_kernel_with_status = [](const CustomOp*, const OrtApi* table, const OrtKernelInfo*, void** kernel) -> OrtStatus* {
-        *kernel = new (std::nothrow) Api(table);
+    op.create_kernel_with_status = [](const CustomOp* op, const OrtApi* table, const OrtKernelInfo*, void** kernel) -> OrtStatus* {
+        *kernel = new (std::nothrow) SessionApi(table, static_cast<const Operator*>(op)->threads);
         return *kernel == nullptr ? out_of_memory(Api(table)) : nullptr;
     };
     op.compute_with_status = compute;
     return op;
+}
+
+// The operators of sessions with a number of threads.
+struct Domain {
+    Domain(const Api& api, int64_t threads)
+        : operators{
+              operator_with<kFloat, kInt4, kFloat>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4<float>, threads),
+              operator_with<kFloat, kInt4, kFloat16>([](const CustomOp*) { return "MatMulInt4HalfScales"; }, multiply_int4<uint16_t>, threads),
+              operator_with<kUint8, kInt8, kFloat>([](const CustomOp*) { return "MatMulInt8"; }, multiply_int8, threads),
+              operator_with<kFloat, kInt64, kFloat, kInt4, kFloat, kInt4, kFloat, kInt4, kFloat>(  //
+                  [](const CustomOp*) { return "ExpertsInt4"; }, compute_experts_int4, threads),
+              operator_with<kFloat, kInt64, kFloat, kInt4, kFloat16, kInt4, kFloat16, kInt4, kFloat16>(
+                  [](const CustomOp*) { return "ExpertsInt4HalfScales"; }, compute_experts_int4_half_scales, threads),
+              operator_with<kFloat, kInt64, kFloat, kInt8, kFloat, kInt8, kFloat, kInt8, kFloat>(  //
+                  [](const CustomOp*) { return "ExpertsInt8"; }, compute_experts_int8, threads),
+              operator_with<kFloat, kInt64, kFloat, kFloat, kFloat, kFloat>(  //
+                  [](const CustomOp*) { return "ExpertsFloat"; }, compute_experts_float, threads),
+              operator_with<kFloat, kInt64, kFloat, kFloat16, kFloat16, kFloat16>(
+                  [](const CustomOp*) { return "ExpertsFloat16"; }, compute_experts_float16, threads),
+          } {
+        if (api.create_domain("lopa.cpu", &made)) return;
+        for (const Operator& op : operators)
+            if (made != nullptr && api.add_op(made, &op)) made = nullptr;
+    }
+
+    const Operator operators[8];
+    OrtCustomOpDomain* made = nullptr;  // null if it failed
+};
+
+// Number of threads of sessions with `options`. ONNX Runtime's own default is one per core.
+int64_t session_threads(const Api& api, const OrtSessionOptions* options) {
+    char text[24] = "";
+    size_t size = sizeof text;
+    if (OrtStatus* status = api.config_entry(options, kThreadsEntry, text, &size)) api.release_status(status);
+    const int64_t threads = std::atoll(text);
+    return threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
 }
 
 }  // namespace
@@ -186,29 +227,12 @@ const Kernels* g_kernels = best_kernels();
 // Called by ONNX Runtime's SessionOptions.register_custom_ops_library.
 LOPA_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const lopa::OrtApiBase* base) {
     using namespace lopa;
-    static const CustomOp operators[] = {
-        operator_with<kFloat, kInt4, kFloat>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4<float>),
-        operator_with<kFloat, kInt4, kFloat16>([](const CustomOp*) { return "MatMulInt4HalfScales"; }, multiply_int4<uint16_t>),
-        operator_with<kUint8, kInt8, kFloat>([](const CustomOp*) { return "MatMulInt8"; }, multiply_int8),
-        operator_with<kFloat, kInt64, kFloat, kInt4, kFloat, kInt4, kFloat, kInt4, kFloat>(  //
-            [](const CustomOp*) { return "ExpertsInt4"; }, compute_experts_int4),
-        operator_with<kFloat, kInt64, kFloat, kInt4, kFloat16, kInt4, kFloat16, kInt4, kFloat16>(
-            [](const CustomOp*) { return "ExpertsInt4HalfScales"; }, compute_experts_int4_half_scales),
-        operator_with<kFloat, kInt64, kFloat, kInt8, kFloat, kInt8, kFloat, kInt8, kFloat>(  //
-            [](const CustomOp*) { return "ExpertsInt8"; }, compute_experts_int8),
-        operator_with<kFloat, kInt64, kFloat, kFloat, kFloat, kFloat>(  //
-            [](const CustomOp*) { return "ExpertsFloat"; }, compute_experts_float),
-        operator_with<kFloat, kInt64, kFloat, kFloat16, kFloat16, kFloat16>(
-            [](const CustomOp*) { return "ExpertsFloat16"; }, compute_experts_float16),
-    };
     const Api api(base->GetApi(kApiVersion));
-    static OrtCustomOpDomain* const domain = [&api] {  // lives as long as the process: sessions refer to it
-        OrtCustomOpDomain* made = nullptr;
-        if (api.create_domain("lopa.cpu", &made)) return static_cast<OrtCustomOpDomain*>(nullptr);
-        for (const CustomOp& op : operators)
-            if (api.add_op(made, &op)) return static_cast<OrtCustomOpDomain*>(nullptr);
-        return made;
-    }();
+    static std::mutex lock;
+    static std::map<int64_t, Domain> domains;  // by threads. They live as long as the process: sessions refer to them
+    const std::lock_guard<std::mutex> guard(lock);
+    const int64_t threads = session_threads(api, options);
+    OrtCustomOpDomain* const domain = domains.try_emplace(threads, api, threads).first->second.made;
     if (domain == nullptr) return api.create_status(1, "lopa.cpu: the operators could not be registered");
     return api.add_domain(options, domain);
 }

@@ -8,8 +8,8 @@ namespace lopa {
 constexpr int64_t kBlock = 32;         // inputs that share a scale in an int4 matrix, and inputs of one unpacking step
 constexpr int64_t kTile = 128;         // columns that are unpacked together: one cache line of int4 numbers per input
 constexpr int64_t kMaxRows = 128;      // rows per pass
-constexpr int64_t kMaxStripTiles = 16;
-constexpr int64_t kMaxStripRows = 512;  // tiles times rows of a strip: the sums fit into the second-level cache
+constexpr int64_t kMaxStripTiles = 32;
+constexpr int64_t kMaxStripRows = 256;  // tiles times rows of a strip: the sums fit into the second-level cache
 constexpr int64_t kMaxInt8Inputs = INT32_MAX / (128 * 128);  // sums are int32
 
 // Rows rounded to 8 bits, ordered [block][row][kBlock], so that one block of all rows is contiguous.
@@ -65,6 +65,8 @@ struct Kernels {
     void (*round_rows)(const Product& product, const float* rows, int64_t first, int64_t last);
     // Round a row of `count` numbers with one scale. Its block b starts at numbers[b * step]. `sum` is that of the integers.
     void (*round_row)(const float* row, int64_t count, int8_t* numbers, int64_t step, float* scale, int32_t* sum);
+    // Order a row of `count` uint8 numbers around 128 as signed ones, in blocks as above. `sum` is theirs.
+    void (*order_row)(const uint8_t* row, int64_t count, int8_t* numbers, int64_t step, int32_t* sum);
     // gate[i] = silu(gate[i]) * up[i]
     void (*swiglu)(float* gate, const float* up, int64_t count);
     // sum[i] += weight * row[i]

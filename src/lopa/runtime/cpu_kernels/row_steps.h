@@ -51,6 +51,22 @@ void round_row(const float* row, int64_t count, int8_t* numbers, int64_t step, f
     *sum = total;
 }
 
+void order_row(const uint8_t* row, int64_t count, int8_t* numbers, int64_t step, int32_t* sum) {
+    int32_t total = 0;
+    for (int64_t first = 0; first < count; first += kBlock) {
+        int8_t* block = numbers + first / kBlock * step;
+        const int64_t width = count - first < kBlock ? count - first : kBlock;
+        uint8_t padded[kBlock];
+        const uint8_t* from = row + first;
+        if (width < kBlock) from = static_cast<const uint8_t*>(std::memcpy(std::memset(padded, 0x80, kBlock), from, width));
+        for (int64_t i = 0; i < kBlock; ++i) {
+            block[i] = static_cast<int8_t>(from[i] ^ 0x80);
+            total += block[i];
+        }
+    }
+    *sum = total;
+}
+
 // exp(x) for x from -87 to 88, within 2 units in the last place (the polynomial is that of the Cephes library).
 inline float exponential(float x) {
     const float shifted = __builtin_fmaf(x, 1.44269504f, kRoundToInteger), n = shifted - kRoundToInteger;

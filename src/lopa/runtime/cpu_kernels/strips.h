@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "products.h"
 #include "row_steps.h"
@@ -94,9 +95,19 @@ struct Prefetcher {
     uint32_t lines, line;  // of a row of the strip
 };
 
-// Vectors that are unpacked together.
-template <class Format>
-constexpr int kPartVectors = std::is_same_v<Format, Int4> ? 8 : 4;
+// Vectors that are unpacked together: those of 4 inputs of a part of a tile.
+constexpr int kPartVectors = 4;
+
+// Call `call` with the constants 0 to Count - 1. Loops would keep arrays of vectors in memory.
+#define LOPA_INLINE __attribute__((always_inline))
+template <class Call, int... Numbers>
+LOPA_INLINE inline void for_each_constant(const Call& call, std::integer_sequence<int, Numbers...>) {
+    (call(std::integral_constant<int, Numbers>()), ...);
+}
+template <int Count, class Call>
+LOPA_INLINE inline void unrolled(const Call& call) {
+    for_each_constant(call, std::make_integer_sequence<int, Count>());
+}
 
 template <class Isa>
 inline typename Isa::I repeat_four(const int8_t* numbers) {
@@ -156,41 +167,42 @@ inline void add_rows(const typename Isa::I* const* weights, const Product& produ
             add_dots<Isa, Format>(dots[r][v], product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
 }
 
-// Add the products of a block for so few rows that the unpacked weights stay in registers.
-template <class Isa, class Format, int Rows>
-inline void add_few_rows(const uint8_t* weights, int64_t stride, const Product& product, int64_t block, int64_t row, const float* scales,
-                         typename Format::Sum* sums, Prefetcher<Format>& prefetcher) {
+// Add the products of a block and a part of a tile for so few rows that the unpacked weights stay in registers.
+// `unpack(group, vectors)` supplies them. As a part of a larger function, GCC would keep sums in memory.
+template <class Isa, class Format, int Rows, class Unpack>
+__attribute__((noinline)) void add_few_rows(const Unpack& unpack, const Product& product, int64_t block, int64_t row, const float* scales, typename Format::Sum* sums) {
     using I = typename Isa::I;
-    constexpr int kVectors = kPartVectors<Format>;
     const int8_t* numbers = product.rounded.numbers + (block * product.rows + row) * kBlock;
-    for (int64_t part = 0; part < Format::kTileBytes / int64_t{sizeof(I)}; ++part) {
-        const int64_t first = part * kVectors * Isa::kLanes;
-        I dots[Rows][kVectors];
-#pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 8
-            for (int v = 0; v < kVectors; ++v)
-                dots[r][v] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + first + v * Isa::kLanes);
-#pragma GCC unroll 8
-        for (int group = 0; group < kGroups; ++group) {
-            if (part == 0) prefetcher.fetch(4 * prefetcher.kTileLines);
-            I unpacked[kVectors];
-            Isa::template unpack<Format>(weights + 4 * group * stride + part * sizeof(I), stride, unpacked);
-#pragma GCC unroll 8
-            for (int r = 0; r < Rows; ++r) {
-                const I repeated = repeat_four<Isa>(numbers + r * kBlock + 4 * group);
-#pragma GCC unroll 8
-                for (int v = 0; v < kVectors; ++v) dots[r][v] = dot<Isa, Format>(dots[r][v], unpacked[v], repeated);
-            }
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 8
-            for (int v = 0; v < kVectors; ++v) {
-                const int64_t column = first + v * Isa::kLanes;
-                add_dots<Isa, Format>(dots[r][v], product, block, row + r, scales + column, sums + r * kTile + column);
-            }
+    I dots[Rows * kPartVectors];
+    unrolled<Rows * kPartVectors>([&](auto i) LOPA_INLINE {
+        constexpr int r = i() / kPartVectors, v = i() % kPartVectors;
+        dots[i()] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + v * Isa::kLanes);
+    });
+#pragma GCC unroll 1
+    for (int group = 0; group < kGroups; ++group) {
+        I weights[kPartVectors];
+        unpack(group, weights);
+        unrolled<Rows>([&](auto r) LOPA_INLINE {
+            const I repeated = repeat_four<Isa>(numbers + r() * kBlock + 4 * group);
+            unrolled<kPartVectors>([&](auto v) LOPA_INLINE {
+                I& sum = dots[r() * kPartVectors + v()];
+                sum = dot<Isa, Format>(sum, weights[v()], repeated);
+                asm("" : "+v"(sum));  // without it, GCC stores every sum, too
+            });
+        });
     }
+    unrolled<Rows * kPartVectors>([&](auto i) LOPA_INLINE {
+        constexpr int r = i() / kPartVectors, v = i() % kPartVectors;
+        add_dots<Isa, Format>(dots[i()], product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+    });
+}
+
+// Call add with the constant `count`, which is 1 to Most.
+template <int Most, class Add>
+inline void with_constant(int64_t count, const Add& add) {
+    if constexpr (Most > 1)
+        if (count < Most) return with_constant<Most - 1>(count, add);
+    add(std::integral_constant<int, Most>());
 }
 
 // Copy of the part of a block that exists, in a tile of full size. Where nothing exists, numbers are zero.
@@ -281,42 +293,39 @@ inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int
                 add_float_rows<Isa, 1, 4>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
     } else {
         using I = typename Isa::I;
-        constexpr int kVectors = kTile / Isa::kLanes, kWide = Isa::kVectorsPerPass;
+        constexpr int kParts = kTile / kPartVectors / Isa::kLanes, kMost = Isa::kFewRows;
         alignas(64) float scales[kTile];
         if constexpr (std::is_same_v<Format, Int4>) {
             prefetch_scales(*ahead.strip.product, ahead.scale());
             load_scales<Isa>(product, at.scale(), width, scales);
         }
-        const auto add_few = [&](auto count) {
-            add_few_rows<Isa, Format, count()>(weights, stride, product, block, row, scales, sums, prefetcher);
-        };
-        if (rows == 1) return add_few(std::integral_constant<int, 1>());
-        if constexpr (Isa::kDirectRows >= 3) {
-            if (rows == 2) return add_few(std::integral_constant<int, 2>());
-            if (rows == 3) return add_few(std::integral_constant<int, 3>());
-        }
-        constexpr int kPart = kPartVectors<Format>;
-        alignas(64) I unpacked[kVectors * kGroups];  // [vector][group]
-        for (int group = 0; group < kGroups; ++group) {
-            prefetcher.fetch(4 * prefetcher.kTileLines);
-            for (int part = 0; part < kVectors / kPart; ++part) {
-                I vectors[kPart];
-                Isa::template unpack<Format>(weights + 4 * group * stride + part * sizeof(I), stride, vectors);
-                for (int v = 0; v < kPart; ++v) unpacked[(part * kPart + v) * kGroups + group] = vectors[v];
-            }
-        }
-        for (int v = 0; v < kVectors; v += kWide) {
-            const I* matrix[kWide];
-            for (int w = 0; w < kWide; ++w) matrix[w] = unpacked + (v + w) * kGroups;
-            int64_t r = 0;
-            const auto add = [&](auto count) {
-                add_rows<Isa, Format, count()>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
-                r += count();
+        alignas(64) I unpacked[kTile / Isa::kLanes * kGroups];  // [vector][group]
+        unrolled<kParts>([&](auto part) {
+            constexpr int first = part() * kPartVectors;
+            const auto unpack = [&](int group, I* vectors) LOPA_INLINE {
+                prefetcher.fetch(4 * prefetcher.kTileLines / kParts);
+                Isa::template unpack<Format, part()>(weights + 4 * group * stride, stride, vectors);
             };
-            while (r + 4 <= rows) add(std::integral_constant<int, 4>());
-            if (r + 3 == rows) add(std::integral_constant<int, 3>());
-            if (r + 2 == rows) add(std::integral_constant<int, 2>());
-            if (r + 1 == rows) add(std::integral_constant<int, 1>());
+            if (rows <= kMost)
+                return with_constant<kMost>(rows, [&](auto count) {
+                    constexpr int column = first * Isa::kLanes;
+                    add_few_rows<Isa, Format, count()>(unpack, product, block, row, scales + column, sums + column);
+                });
+            for (int group = 0; group < kGroups; ++group) {
+                I vectors[kPartVectors];
+                unpack(group, vectors);
+                for (int v = 0; v < kPartVectors; ++v) unpacked[(first + v) * kGroups + group] = vectors[v];
+            }
+        });
+        if (rows <= kMost) return;
+        for (int v = 0; v < kTile / Isa::kLanes; v += Isa::kVectorsPerPass) {
+            const I* matrix[Isa::kVectorsPerPass];
+            for (int w = 0; w < Isa::kVectorsPerPass; ++w) matrix[w] = unpacked + (v + w) * kGroups;
+            for (int64_t r = 0; r < rows; r += 4)
+                with_constant<4>(std::min<int64_t>(4, rows - r), [&](auto count) {
+                    const int column = v * Isa::kLanes;
+                    add_rows<Isa, Format, count()>(matrix, product, block, row + r, scales + column, sums + r * kTile + column);
+                });
         }
     }
 }
@@ -394,6 +403,7 @@ constexpr Kernels kernels_of(const char* name, int32_t int8_offset) {
     return {name,
             round_rows<Isa>,
             round_row,
+            order_row,
             swiglu,
             add_weighted,
             compute_strip<Isa, Int4>,

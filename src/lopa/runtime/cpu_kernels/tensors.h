@@ -71,6 +71,15 @@ inline OrtStatus* open_output(const Api& api, OrtKernelContext* context, const S
     return api.tensor_data(value, reinterpret_cast<void**>(data));
 }
 
+// The interface for a kernel of a session with a number of threads.
+struct SessionApi : Api {
+    SessionApi(const OrtApi* api, int64_t threads) : Api(api), threads(threads) {}
+
+    // Number of tasks of a product from which all threads of the session have work to the end.
+    int64_t tasks() const { return threads == 1 ? 1 : 4 * threads; }
+    int64_t threads;
+};
+
 // Call task(0) to task(count - 1), shared among the threads of the session.
 template <class Task>
 OrtStatus* run_tasks(const Api& api, OrtKernelContext* context, int64_t count, const Task& task) {

@@ -12,7 +12,7 @@ namespace {
 struct Ymm {
     using I = __m256i;
     using F = __m256;
-    static constexpr int kLanes = 8, kVectorsPerPass = 1, kDirectRows = 1;
+    static constexpr int kLanes = 8, kVectorsPerPass = 1, kFewRows = 2;
 
     static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
@@ -29,28 +29,26 @@ struct Ymm {
         _mm256_store_ps(sum, _mm256_fmadd_ps(product, _mm256_load_ps(scales), _mm256_load_ps(sum)));
     }
 
-    // Transposes of 4 inputs x 32 bytes. Vector q has bytes 16 L + 4 q + i in lane 4 L + i.
-    static void transpose(const I* rows, I* out) {
-        const I ab = _mm256_unpacklo_epi8(rows[0], rows[1]), ab_high = _mm256_unpackhi_epi8(rows[0], rows[1]);
-        const I cd = _mm256_unpacklo_epi8(rows[2], rows[3]), cd_high = _mm256_unpackhi_epi8(rows[2], rows[3]);
-        out[0] = _mm256_unpacklo_epi16(ab, cd), out[1] = _mm256_unpackhi_epi16(ab, cd);
-        out[2] = _mm256_unpacklo_epi16(ab_high, cd_high), out[3] = _mm256_unpackhi_epi16(ab_high, cd_high);
-    }
-
-    // Unpack 4 inputs of a part of a tile. int4: vectors 0 to 3 are the even columns, 4 to 7 the odd ones. int8 numbers get
-    // `sign`.
-    template <class Format>
+    // Unpack 4 inputs of a part of a tile. int8: vector q of 32 columns has columns 16 L + 4 q + i in lane 4 L + i, with
+    // `sign`. int4: those of 32 bytes, vectors 0 and 1 the even columns of q = 2 (part % 2) and the next, vectors 2 and 3
+    // the odd ones.
+    template <class Format, int part>
     static void unpack_with(I sign, const uint8_t* weights, int64_t stride, I* out) {
-        const I offset = std::is_same_v<Format, Int4> ? _mm256_set1_epi8(char(0x88)) : sign, low = _mm256_set1_epi8(15);
+        constexpr bool int4 = std::is_same_v<Format, Int4>;
+        const I offset = int4 ? _mm256_set1_epi8(char(0x88)) : sign, low = _mm256_set1_epi8(15);
+        const uint8_t* from = weights + 32 * (int4 ? part / 2 : part);
         I rows[4];
-        for (int i = 0; i < 4; ++i) rows[i] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const I*>(weights + i * stride)), offset);
-        transpose(rows, out);
-        if constexpr (std::is_same_v<Format, Int4>)
-            for (int q = 0; q < 4; ++q) {
-                out[4 + q] = _mm256_and_si256(_mm256_srli_epi16(out[q], 4), low);
+        for (int i = 0; i < 4; ++i) rows[i] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const I*>(from + i * stride)), offset);
+        if (!int4 || part % 2 == 0) interleave(_mm256_unpacklo_epi8(rows[0], rows[1]), _mm256_unpacklo_epi8(rows[2], rows[3]), out);
+        if (!int4 || part % 2 == 1) interleave(_mm256_unpackhi_epi8(rows[0], rows[1]), _mm256_unpackhi_epi8(rows[2], rows[3]), out + (int4 ? 0 : 2));
+        if constexpr (int4)
+            for (int q = 0; q < 2; ++q) {
+                out[2 + q] = _mm256_and_si256(_mm256_srli_epi16(out[q], 4), low);
                 out[q] = _mm256_and_si256(out[q], low);
             }
     }
+
+    static void interleave(I pairs, I next, I* out) { out[0] = _mm256_unpacklo_epi16(pairs, next), out[1] = _mm256_unpackhi_epi16(pairs, next); }
 
     static void widen(const uint16_t* halves, float* numbers) {
         for (int64_t at = 0; at < kTile; at += kLanes)
@@ -62,9 +60,9 @@ struct Ymm {
         for (int part = 0; part < 2; ++part)
             for (int q = 0; q < 4; ++q) {
                 const __m256 a = _mm256_loadu_ps(stored + 64 * part + 8 * q), b = _mm256_loadu_ps(stored + 64 * part + 32 + 8 * q);
-                float* even = ordered + (8 * part + q) * kLanes;
+                float* even = ordered + (8 * part + q / 2 * 4 + q % 2) * kLanes;
                 write_halves(even, _mm256_shuffle_ps(a, b, 0x88));
-                write_halves(even + 4 * kLanes, _mm256_shuffle_ps(a, b, 0xdd));
+                write_halves(even + 2 * kLanes, _mm256_shuffle_ps(a, b, 0xdd));
             }
     }
 
@@ -76,7 +74,8 @@ struct Ymm {
     static void order_int4(const float* sums, float* ordered) {
         for (int part = 0; part < 2; ++part)
             for (int q = 0; q < 4; ++q) {
-                const __m256 even = _mm256_load_ps(sums + (8 * part + q) * kLanes), odd = _mm256_load_ps(sums + (8 * part + 4 + q) * kLanes);
+                const float* from = sums + (8 * part + q / 2 * 4 + q % 2) * kLanes;
+                const __m256 even = _mm256_load_ps(from), odd = _mm256_load_ps(from + 2 * kLanes);
                 const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
                 _mm256_store_ps(ordered + 64 * part + 8 * q, _mm256_permute2f128_ps(low, high, 0x20));
                 _mm256_store_ps(ordered + 64 * part + 32 + 8 * q, _mm256_permute2f128_ps(low, high, 0x31));
