@@ -1,4 +1,4 @@
-"""Calibration of int4 matrices: the network computes calibration windows while its matrices are rounded, one by one.
+"""Calibration of int4 and FP8: the network computes calibration windows while its matrices are rounded, one by one.
 
 The earlier matrices of the network are already rounded when rows arrive at a matrix. Later matrices thus also correct
 the errors of earlier ones. One matrix at a time is in memory, and the rows of one layer.
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lopa.export.weights.calibration_windows import CalibrationWindow
-from lopa.export.weights.gptq import calibrated_int4, input_factors
-from lopa.export.weights.plan import BLOCK, Dtype
+from lopa.export.weights.gptq import calibrated_integers, input_factors
+from lopa.export.weights.plan import BLOCK, Dtype, QuantizedKind
+from lopa.export.weights.quantize_tensor import float32_from_fp8
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.bundle.network import EMBEDDING, HEAD
 from lopa.runtime.contract import Float32, Int64, Rows
@@ -34,10 +35,15 @@ class NetworkCalibration:
         self._matrices = _rows_by_matrix(dimensions, windows, blocks)
         self._name, self._rows = next(self._matrices)
 
-    def int4_from_blocks(
-        self, name: str, outputs: int, scale_dtype: Dtype, checked: Callable[[Tensor], Tensor]
+    def integers_from_blocks(
+        self,
+        kind: QuantizedKind,
+        name: str,
+        outputs: int,
+        scale_dtype: Dtype,
+        checked: Callable[[Tensor], Tensor],
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield columns of the matrix `name`, their integers [inputs, columns] and scales [inputs / BLOCK, columns].
+        """Yield columns of the matrix `name`, their integers [inputs, columns] and scales [.., columns].
 
         `checked` receives the values of the checkpoint. After the last columns the network continues.
         """
@@ -46,10 +52,12 @@ class NetworkCalibration:
         results = torch.empty(len(rows), 0 if name == HEAD else outputs)
         for columns, strip in _strips(self._blocks(name)):
             values = checked(strip).t().contiguous()
-            integers, scales = calibrated_int4(values, factors, scale_dtype)
+            integers, scales = calibrated_integers(kind, values, factors, scale_dtype)
             if name != HEAD:  # nothing follows the head
-                steps = scales.float().repeat_interleave(BLOCK, dim=0)
-                torch.matmul(rows, integers.float().mul_(steps), out=results[:, columns])
+                fp8 = kind == "fp8"
+                steps = scales if fp8 else scales.float().repeat_interleave(BLOCK, dim=0)
+                rounded = float32_from_fp8(integers) if fp8 else integers.float()
+                torch.matmul(rows, rounded.mul_(steps), out=results[:, columns])
             yield columns, integers, scales
         self._continue(results)
 

@@ -1,4 +1,4 @@
-"""Rounding of a matrix to int4 so that the errors of its products with given rows cancel: GPTQ (arXiv 2210.17323).
+"""Rounding of matrices to int4 or FP8 so that the errors of products with given rows cancel: GPTQ (arXiv 2210.17323).
 
 The inputs of a matrix are rounded in their order. The error of one is distributed over the inputs that follow, weighted
 by the inverse of the rows' Gram matrix. File layout and graph are those of plain rounding.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lopa.export.weights.plan import BLOCK, Dtype
-from lopa.export.weights.quantize_tensor import int4_scales
+from lopa.export.weights.plan import BLOCK, Dtype, QuantizedKind
+from lopa.export.weights.quantize_tensor import float32_from_fp8, fp8_scales, int4_scales, rounded_to_fp8
 
 MAX_GROUP_INPUTS = 4096
 """Most inputs with one Gram matrix. Correlations between the groups of a wider matrix are ignored, to bound memory."""
@@ -39,34 +39,34 @@ def input_factors(rows: Tensor) -> Sequence[InputFactor]:
     return [InputFactor(group, _factor(rows[:, group])) for group in groups]
 
 
-def calibrated_int4(values: Tensor, factors: Sequence[InputFactor], scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
-    """Quantize float32 [inputs, some outputs] to int8 of the same shape, and scales [inputs / BLOCK, outputs].
-
-    `factors` cover all inputs. Scales have the type `scale_dtype`.
-    """
+def calibrated_integers(
+    kind: QuantizedKind, values: Tensor, factors: Sequence[InputFactor], scale_dtype: Dtype
+) -> tuple[Tensor, Tensor]:
+    """Quantize float32 [inputs, some outputs] as integers_from_values does. `factors` cover all inputs."""
     integers = torch.empty(values.shape, dtype=torch.int8)
-    scales = []
+    fixed, scales = fp8_scales(values) if kind == "fp8" else None, []
     for factor in factors:
         rest = values[factor.inputs].clone()
         for first in range(0, len(rest), BLOCK):
             block = slice(first, first + BLOCK)
-            rounded, errors, scale = _rounded_block(rest[block], factor.upper[block, block], scale_dtype)
+            scale = _best_scales(rest[block], scale_dtype) if fixed is None else fixed
+            rounded, errors = _rounded_block(kind, rest[block], factor.upper[block, block], scale.float())
             integers[factor.inputs][block] = rounded
             scales.append(scale)
             rest[first + BLOCK :] -= factor.upper[block, first + BLOCK :].T @ errors
-    return integers, torch.stack(scales)
+    return integers, torch.stack(scales) if fixed is None else fixed
 
 
-def _rounded_block(block: Tensor, upper: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Round the inputs of one block [BLOCK, outputs] in turn. Return integers, weighted errors and scales."""
-    scale = _best_scales(block, scale_dtype)
-    step = scale.float()
-    rest, rounded, errors = block.clone(), torch.empty_like(block), torch.empty_like(block)
+def _rounded_block(kind: QuantizedKind, block: Tensor, upper: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """Round the inputs of one block [BLOCK, outputs] in turn. Return integers and weighted errors."""
+    rest, rounded, errors = block.clone(), torch.empty(block.shape, dtype=torch.int8), torch.empty_like(block)
     for i in range(len(block)):
-        rounded[i] = (rest[i] / step).round_().clamp_(-8, 7)
-        errors[i] = (rest[i] - rounded[i] * step) / upper[i, i]
+        scaled = rest[i] / step
+        rounded[i] = rounded_to_fp8(scaled) if kind == "fp8" else scaled.round_().clamp_(-8, 7)
+        values = float32_from_fp8(rounded[i]) if kind == "fp8" else rounded[i]
+        errors[i] = (rest[i] - values * step) / upper[i, i]
         rest[i:] -= torch.outer(upper[i, i:], errors[i])
-    return rounded.to(torch.int8), errors, scale
+    return rounded, errors
 
 
 def _best_scales(block: Tensor, dtype: Dtype) -> Tensor:

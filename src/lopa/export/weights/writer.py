@@ -42,7 +42,7 @@ def write_weights(
 ) -> FileRecord:
     """Write every tensor of `plan` at its record's offset in the new file `path`.
 
-    `calibrating` makes the calibration of int4 matrices from a reader of tensors. `progress` receives the number of
+    `calibrating` makes the calibration of matrices from a reader of tensors. `progress` receives the number of
     bytes written so far. Raises BadInputError, which names the tensor, for values that are NaN, infinite or out of
     range of the bundle's dtype. Raises OSError when the file cannot be written.
     """
@@ -137,7 +137,7 @@ def _pieces_of_weight(
             if calibration is None:
                 matrix = _quantized_matrix(weight, weight.quantized, dtype, origin, workspace)
             else:
-                matrix = _calibrated_matrix(weight, dtype, origin, workspace, calibration)
+                matrix = _calibrated_matrix(weight, weight.quantized, dtype, origin, workspace, calibration)
             for piece in _packed(matrix.integers, weight.quantized):
                 yield record.offset, piece
             scales.append(matrix.scales)
@@ -192,10 +192,7 @@ def _quantized_matrix(
         return _QuantizedMatrix(
             published[0], _checked(published[1], scale_dtype, origin.tensor.name).to(TORCH_DTYPES[scale_dtype])
         )
-    inputs, outputs = weight.shape[-2:]
-    integers = _empty_integers(kind, (inputs, outputs), workspace)
-    shape = (inputs // BLOCK, outputs) if kind == "int4" else (outputs,)
-    scales = torch.empty(shape, dtype=TORCH_DTYPES[scale_dtype])
+    integers, scales = _empty_quantized(kind, weight, scale_dtype, workspace)
     for row, values in origin.blocks():
         columns = slice(row, row + len(values))
         checked = _checked(values, scale_dtype, origin.tensor.name)
@@ -203,10 +200,15 @@ def _quantized_matrix(
     return _QuantizedMatrix(integers, scales)
 
 
-def _empty_integers(kind: QuantizedKind, shape: tuple[int, int], workspace: Workspace) -> Tensor:
-    """Return uninitialized int8 [inputs, outputs] in the order of the file, which has FP8 transposed."""
-    inputs, outputs = shape
-    return workspace.tensor((outputs, inputs), torch.int8).t() if kind == "fp8" else workspace.tensor(shape, torch.int8)
+def _empty_quantized(
+    kind: QuantizedKind, weight: PlannedWeight, scale_dtype: Dtype, workspace: Workspace
+) -> tuple[Tensor, Tensor]:
+    """Return uninitialized int8 [inputs, outputs] in the order of the file, which has FP8 transposed, and scales."""
+    inputs, outputs = weight.shape[-2:]
+    scales = torch.empty((inputs // BLOCK, outputs) if kind == "int4" else (outputs,), dtype=TORCH_DTYPES[scale_dtype])
+    if kind == "fp8":
+        return workspace.tensor((outputs, inputs), torch.int8).t(), scales
+    return workspace.tensor((inputs, outputs), torch.int8), scales
 
 
 def _published_integers(kind: QuantizedKind, origin: _Origin) -> tuple[Tensor, Tensor] | None:
@@ -221,15 +223,19 @@ def _published_integers(kind: QuantizedKind, origin: _Origin) -> tuple[Tensor, T
 
 
 def _calibrated_matrix(
-    weight: PlannedWeight, scale_dtype: Dtype, origin: _Origin, workspace: Workspace, calibration: NetworkCalibration
+    weight: PlannedWeight,
+    kind: QuantizedKind,
+    scale_dtype: Dtype,
+    origin: _Origin,
+    workspace: Workspace,
+    calibration: NetworkCalibration,
 ) -> _QuantizedMatrix:
-    """Return the integers and scales of one int4 matrix, rounded for the rows of the calibration."""
-    inputs, outputs = weight.shape
-    integers = workspace.tensor((inputs, outputs), torch.int8)
-    scales = torch.empty(inputs // BLOCK, outputs, dtype=TORCH_DTYPES[scale_dtype])
+    """Return the integers and scales of one matrix, rounded for the rows of the calibration."""
+    integers, scales = _empty_quantized(kind, weight, scale_dtype, workspace)
     checked = partial(_checked, dtype=scale_dtype, name=origin.tensor.name)
-    for columns, some, their_scales in calibration.int4_from_blocks(weight.name, outputs, scale_dtype, checked):
-        integers[:, columns], scales[:, columns] = some, their_scales
+    outputs = weight.shape[-1]
+    for columns, some, theirs in calibration.integers_from_blocks(kind, weight.name, outputs, scale_dtype, checked):
+        integers[:, columns], scales[..., columns] = some, theirs
     return _QuantizedMatrix(integers, scales)
 
 
