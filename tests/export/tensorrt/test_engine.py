@@ -264,7 +264,7 @@ def test_8_bit_products_of_integers_are_rejected(tiny_quantized: Path, products:
 
 def test_fp8_needs_a_gpu_with_fp8(bundle: Bundle) -> None:
     job = job_from_bundle(bundle, BUCKETS, BuildFlags(products="fp8"))
-    with pytest.raises(BadInputError, match=r"--fp8 for Stand-in GPU, of compute capability 8\.6"):
+    with pytest.raises(BadInputError, match=r"FP8 products for Stand-in GPU, of compute capability 8\.6"):
         engine_from_job(job, TRT, target(TRT, replace(DEVICE, capability="8.6")), None, silent)
     for capability in ("8.9", "10.0"):
         made = engine_from_job(job, TRT, target(TRT, replace(DEVICE, capability=capability)), None, silent)

@@ -41,7 +41,7 @@ def test_unknown_capabilities(requested: str) -> None:
 
 def test_fp8_requires_gpus_with_fp8() -> None:
     flags = BuildFlags(products="fp8")
-    with pytest.raises(BadInputError, match=r"--fp8 for compute capability 7\.5, 8\.6"):
+    with pytest.raises(BadInputError, match=r"FP8 products for compute capability 7\.5, 8\.6"):
         target_of_rtx(stand_in_tensorrt(RTX), ["8.6", "8.9", "7.5"], flags)
     assert target_of_rtx(stand_in_tensorrt(RTX), ["8.9", "12.0"], flags).capabilities == ["8.9", "12.0"]
     assert target_of_rtx(stand_in_tensorrt(RTX), [], flags).capabilities == []

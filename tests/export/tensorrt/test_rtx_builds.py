@@ -60,6 +60,7 @@ def test_a_bucket_in_floating_point_and_in_8_bits(
         assert (len(plan) > job.bundle.weights.stat().st_size) == (products == "graph")
 
 
+@pytest.mark.parametrize("tiny_quantized", ["int8", "int4", "fp8"], indirect=True)
 def test_a_bucket_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     _checked_plan(real_rtx, _job(tiny_quantized), tmp_path)
 
@@ -91,6 +92,7 @@ def test_a_bucket_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_r
     [
         ("llada2", {"quantize": "int4"}),
         ("sdar_moe", {"quantize": "int8"}),
+        ("sdar_moe", {"quantize": "fp8"}),
     ],
 )
 def test_a_bucket_of_experts(

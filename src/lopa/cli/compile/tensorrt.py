@@ -106,7 +106,7 @@ def command(
         check_rtx_takes(flags, timing_cache=timing_cache is not None)
     job = job_from_bundle(opened, plan.buckets, flags)
     trt = (RTX if rtx else TENSORRT).module()
-    target = target_of_rtx(trt, capabilities, flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
+    target = target_of_rtx(trt, capabilities, job.flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
     with Progress(quiet=quiet()) as progress:
         made = engine_from_job(
             job, trt, target, timing_cache, lambda phase, done, total: progress(f"TensorRT: {phase}", done, total)

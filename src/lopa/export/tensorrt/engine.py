@@ -98,7 +98,9 @@ class TensorRTBuild:
 
 
 def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: BuildFlags) -> EngineJob:
-    """Return a checked job. This needs no TensorRT, and reads the weights only for 8-bit products.
+    """Return a checked job. This needs no TensorRT, and reads the weights only for 8-bit products of float weights.
+
+    Its flags have fp8 products for a bundle with FP8 matrices.
 
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
     plugins that the graph does not call.
@@ -111,7 +113,9 @@ def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: Build
             remedy="drop --plugins, or export the checkpoint again with --plugins",
         )
     model = model_for_parser(standard)
-    if flags.products != "graph":
+    if standard.manifest.is_fp8 and flags.products == "graph":
+        flags = msgspec.structs.replace(flags, products="fp8")
+    elif flags.products != "graph":
         _quantize(model, standard, flags.products)
     return EngineJob(standard, model.SerializeToString(deterministic=True), buckets, prefill_range(buckets), flags)
 

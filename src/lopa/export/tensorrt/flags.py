@@ -36,9 +36,9 @@ def check_has_products(flags: BuildFlags, capabilities: Sequence[str], gpu: str 
     if flags.products == "fp8" and (missing := without_fp8(capabilities)):
         named = "" if gpu is None else f"{gpu}, of "
         raise BadInputError(
-            f"--fp8 for {named}compute capability {', '.join(missing)}",
+            f"FP8 products for {named}compute capability {', '.join(missing)}",
             expected="compute capability 8.9 or later",
-            remedy="use --int8, or drop --fp8",
+            remedy="use --int8 in place of --fp8, or a bundle without FP8 matrices",
         )
 
 

@@ -164,7 +164,9 @@ def _session_to_check(bundle: Bundle, device: str) -> Session | None:
     if not is_tensorrt(device):
         return open_session(bundle, device)
     found = engine_from_device(bundle, device)
-    return session_from_engine(bundle, device, found) if found.engine.flags.products == "graph" else None
+    if found.engine.flags.products != "graph" and not bundle.manifest.is_fp8:
+        return None
+    return session_from_engine(bundle, device, found)
 
 
 def _check_files(bundle: Bundle) -> None:

@@ -47,7 +47,7 @@ class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     plugins: bool = False
     """True if kernels of lopa.plugins replace the graph's functions. Otherwise the operators in the functions run."""
     products: Literal["graph", "int8", "fp8"] = "graph"
-    """Type of products with weights: as in the bundle's graph, or 8 bits through inserted Q/DQ nodes."""
+    """Type of products with weights: as in the bundle's graph, or 8 bits. Products are fp8 also if the graph's are."""
 
 
 class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
