@@ -41,6 +41,7 @@ struct Manifest {  // what a decode needs of manifest.json, in the ranges of lop
   explicit Manifest(const std::string& text) : json(Json::parse(text)) {
     number<int64_t>("/schema", 2, 3), number<int64_t>("/contract", 1, 1);
     check_at("/architecture", value("/architecture").is_string(), "a name");
+    check_at("/quantization/kind", value("/quantization/kind") != "fp8", "\"int8\" or \"int4\": CPUs have no FP8");
     check_at("/graph", value("/graph") == "model.onnx", "\"model.onnx\"");
     for (const auto& [architecture, own] : {std::pair{"dream", 1}, {"llada", 0}, {"llada-moe", 0}})
       check_at("/prediction_shift", value("/architecture") != architecture || shift == own, std::to_string(own));

@@ -64,6 +64,7 @@ def test_bundles_that_the_program_cannot_decode(program: Path, tiny_bundle: Path
             {"decoding": {**manifest["decoding"], "attention": "block_causal"}},
             '/decoding/attention = "block_causal", expected "full"',
         ),
+        ({"quantization": {"kind": "fp8"}}, '/quantization/kind = "fp8", expected "int8" or "int4"'),
         ({"dimensions": {}}, "/dimensions/max_positions = null, expected a whole number from 1 to 16777216"),
         ({}, "model.onnx"),
     ):

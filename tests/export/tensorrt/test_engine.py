@@ -3,6 +3,7 @@
 import json
 import shutil
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -262,8 +263,14 @@ def test_8_bit_products_of_integers_are_rejected(tiny_quantized: Path, products:
         job_from_bundle(Bundle.open(tiny_quantized), BUCKETS, BuildFlags(products=products))
 
 
-def test_fp8_needs_a_gpu_with_fp8(bundle: Bundle) -> None:
-    job = job_from_bundle(bundle, BUCKETS, BuildFlags(products="fp8"))
+@pytest.mark.parametrize("stored", [False, True])
+def test_fp8_needs_a_gpu_with_fp8(
+    bundle: Bundle, export_tiny: Callable[..., Path], tmp_path: Path, *, stored: bool
+) -> None:
+    """The flag and a bundle with FP8 matrices make products in FP8."""
+    if stored:
+        bundle = Bundle.open(shutil.copytree(export_tiny(with_logits=False, quantize="fp8"), tmp_path / "fp8"))
+    job = job_from_bundle(bundle, BUCKETS, BuildFlags() if stored else BuildFlags(products="fp8"))
     with pytest.raises(BadInputError, match=r"FP8 products for Stand-in GPU, of compute capability 8\.6"):
         engine_from_job(job, TRT, target(TRT, replace(DEVICE, capability="8.6")), None, silent)
     for capability in ("8.9", "10.0"):

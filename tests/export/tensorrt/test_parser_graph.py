@@ -1,5 +1,6 @@
 """The graph for TensorRT's parser: what differs from the bundle's, and that results do not."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime as ort
+import pytest
+from tests.export.graph_runs import statistics_of
+from tests.runtime.random_windows import random_batch
 
 from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.runtime.bundle import Bundle
@@ -41,6 +45,22 @@ def test_only_attention_and_zero_points_are_changed_and_the_file_is_not(tiny_qua
         if new.SerializeToString() != old.SerializeToString()
     ]
     assert different in ([], ["quantize.zero"])
+
+
+@pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
+def test_fp8_matrices_have_no_scales_of_their_own(tiny_quantized: Path, tmp_path: Path) -> None:
+    """TensorRT has one scale for such a matrix. Scales after the products change their last bits only."""
+    bundle = Bundle.open(tiny_quantized)
+    model = model_for_parser(bundle)
+    scales = {node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    assert scales == {"quantize.one"}
+    for node in (node for node in model.graph.node if node.op_type == "Attention"):
+        node.attribute.pop()  # TRT_decomposable
+    other = shutil.copytree(bundle.path, tmp_path / "other")
+    onnx.save(model, other / bundle.graph.name)
+    batch = random_batch(np.random.default_rng(1), [0], 1, 3, 3)
+    found, expected = (statistics_of(Bundle(path, bundle.manifest), "cpu", batch) for path in (other, bundle.path))
+    np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, rtol=1e-4, atol=1e-4)
 
 
 def test_signed_rows_are_the_same_numbers() -> None:

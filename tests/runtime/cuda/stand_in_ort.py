@@ -86,7 +86,7 @@ class StandInBinding:
 class StandInSession:
     """InferenceSession on a CUDA device."""
 
-    def __init__(self, machine: "StandInOrt", path: str, options: dict[str, str]) -> None:
+    def __init__(self, machine: "StandInOrt", path: str, options: dict[str, str], *, keeps_products: bool) -> None:
         require = machine.require
         require(set(options) <= OPTIONS, f"options {sorted(options)}")
         require(all(isinstance(value, str) for value in options.values()), "options that are not strings")
@@ -106,7 +106,7 @@ class StandInSession:
                 "This session cannot use the graph capture feature as requested by the user as all compute graph nodes "
                 "have not been partitioned to the CUDAExecutionProvider"
             )
-        self._real = _real_session(Path(path), Path(path).stat().st_mtime_ns, machine.driver)
+        self._real = _real_session(Path(path), Path(path).stat().st_mtime_ns, machine.driver, keeps_products)
         self.types = {each.name: _TYPES[each.type] for each in (*self._real.get_inputs(), *self._real.get_outputs())}
         self._signatures: dict[tuple[int, int], tuple[dict[str, Bound], dict[str, Bound]]] = {}
 
@@ -210,7 +210,8 @@ class StandInOrt:
         name, chosen = providers[0] if isinstance(providers[0], tuple) else (providers[0], {})
         if name != CUDA or not self.starts:
             return _RealSession(path, options, providers=[CPU], **others)
-        self.sessions.append(StandInSession(self, path, chosen))
+        keeps_products = _keeps_products(options)
+        self.sessions.append(StandInSession(self, path, chosen, keeps_products=keeps_products))
         return self.sessions[-1]
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -232,9 +233,17 @@ def _entry(options: Any, key: str) -> str | None:
         return None
 
 
+def _keeps_products(options: Any) -> bool:
+    try:
+        return options is not None and options.get_session_config_entry("session.disable_quant_qdq") == "1"
+    except RuntimeError:  # not set
+        return False
+
+
 @cache
-def _real_session(path: Path, changed: int, driver: StandInDriver | None) -> Any:
+def _real_session(path: Path, changed: int, driver: StandInDriver | None, keeps_products: bool) -> Any:
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", str(int(keeps_products)))
     if driver is not None:
         driver.library.add_operators(options)
     options.log_severity_level = 3

@@ -24,10 +24,12 @@ from lopa.cli.start.doctor import command as doctor
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.cuda import cuda_session
 from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, load_cuda
 from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
-from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.install_hint import pip_install
 from lopa.runtime.sessions.session import open_session
 
@@ -155,6 +157,22 @@ def test_tf32_is_off_unless_the_device_names_it(
     (opened,) = machine.sessions
     assert (session.device, opened.device, opened.tf32) == (name, number, tf32)
     session.close()
+
+
+@pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
+def test_fp8_needs_a_gpu_with_fp8(tiny_quantized: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability in ("8.6", "8.9"):
+        gpu = CudaDevice(0, "Stand-in GPU", capability, 1 << 34, 13000)
+        monkeypatch.setattr(cuda_session, "cuda_device", lambda _, gpu=gpu: gpu)
+        if capability == "8.9":
+            open_session(Bundle.open(tiny_quantized), "cuda:0").close()
+        else:
+            with pytest.raises(
+                BadInputError, match=r"Stand-in GPU of compute capability 8\.6, cannot run .* FP8"
+            ) as caught:
+                open_session(Bundle.open(tiny_quantized), "cuda:0")
+            assert "--quantize int8" in caught.value.remedy
+    assert len(machine.sessions) == 1
 
 
 def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> None:

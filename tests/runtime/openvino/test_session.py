@@ -234,6 +234,12 @@ def test_portable_graph_raises(tiny_portable: Path) -> None:
         open_session(Bundle.open(tiny_portable), DEVICE)
 
 
+@pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
+def test_fp8_matrices_raise(tiny_quantized: Path) -> None:
+    with pytest.raises(BadInputError, match="a bundle with FP8 matrices"):
+        open_session(Bundle.open(tiny_quantized), DEVICE)
+
+
 def test_graph_with_functions_raises(tiny_plugins: Path) -> None:
     with pytest.raises(BadInputError, match="without --plugins") as caught:
         open_session(Bundle.open(tiny_plugins), DEVICE)

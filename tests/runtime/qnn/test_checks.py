@@ -89,8 +89,12 @@ def test_a_missing_package(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_unfit_bundles_are_refused() -> None:
-    for plugins, dtype, reason in (([], "bfloat16", "bfloat16, which QNN lacks"), (["x"], "float32", "functions of")):
-        manifest = SimpleNamespace(plugins=plugins, dtype=dtype)
+    for plugins, dtype, is_fp8, reason in (
+        ([], "bfloat16", False, "bfloat16, which QNN lacks"),
+        (["x"], "float32", False, "functions of"),
+        ([], "float32", True, "FP8 matrices, which QNN lacks"),
+    ):
+        manifest = SimpleNamespace(plugins=plugins, dtype=dtype, is_fp8=is_fp8)
         with pytest.raises(BadInputError, match=reason):
             check_bundle(SimpleNamespace(manifest=manifest, path="B"))  # type: ignore[arg-type]
 

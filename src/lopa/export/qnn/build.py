@@ -93,6 +93,7 @@ def check_bundle(bundle: Bundle) -> None:
     manifest = bundle.manifest
     reasons = (
         (bool(manifest.plugins), "functions of the domain lopa", "without --plugins"),
+        (manifest.is_fp8, "FP8 matrices, which QNN lacks", "with --quantize int8 or int4"),
         (manifest.dtype == "bfloat16", "bfloat16, which QNN lacks", "with --dtype float16 or float32"),
     )
     for applies, reason, remedy in reasons:

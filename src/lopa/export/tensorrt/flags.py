@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from lopa.runtime.cuda.driver import without_fp8
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.tensorrt_library import RTX
-from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget, can_be_captured, without_fp8
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget, can_be_captured
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),

@@ -14,9 +14,11 @@ from lopa.runtime.cuda.cuda_calls import CudaCalls, load_cuda
 from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.cuda_operators import cuda_operators, loaded_library
+from lopa.runtime.cuda.driver import CudaDevice, cuda_device, without_fp8
 from lopa.runtime.cuda.packed_forward import PackedForward
 from lopa.runtime.cuda.packed_session import PackedSession
 from lopa.runtime.device_families import parse_device
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
 from lopa.runtime.sessions.device_worker import DeviceWorker, ThreadedSession
 from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
@@ -29,13 +31,16 @@ _log = logging.getLogger(__name__)
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session:  # noqa: ARG001
     """Open the bundle's graph or its twin on "cuda:N" or "cuda:N:tf32". `threads` applies to CPUs only.
 
-    Raises BadInputError for another device or an unusable graph. Raises MissingBackendError if ONNX Runtime's CUDA
-    provider or cuda-bindings is missing. Raises CudaError (exit code 3) if the device does not respond.
+    Raises BadInputError for another device, an unusable graph, and FP8 matrices on a GPU without FP8. Raises
+    MissingBackendError if ONNX Runtime's CUDA provider or cuda-bindings is missing. Raises CudaError (exit code 3) if
+    the device does not respond.
     """
     number = parse_device(device, "cuda").number
     check_types(bundle, device)
     check_cuda_provider(device)
     load_cuda_libraries()
+    if bundle.manifest.is_fp8:
+        _check_fp8(bundle, device, cuda_device(number))
     worker = DeviceWorker(f"lopa {device}")
     try:
         opened = worker.submit(partial(_open_on_thread, load_cuda(), bundle, device, number)).result()
@@ -45,6 +50,16 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
     if isinstance(opened, PackedForward):
         return PackedSession(bundle, device, opened, worker)
     return ThreadedSession(device, lambda: opened, worker)
+
+
+def _check_fp8(bundle: Bundle, device: str, found: CudaDevice) -> None:
+    if without_fp8([found.capability]):
+        raise BadInputError(
+            f"device {device!r}, {found.name} of compute capability {found.capability}, cannot run {bundle.path}, a "
+            "bundle with FP8 matrices",
+            expected="compute capability 8.9 or newer",
+            remedy="export the checkpoint with --quantize int8 or int4",
+        )
 
 
 def _open_on_thread(cuda: CudaCalls, bundle: Bundle, device: str, number: int) -> PackedForward | DeviceSession:

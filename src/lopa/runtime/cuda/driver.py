@@ -1,6 +1,7 @@
 """Properties of a CUDA device by number, from NVIDIA's driver library. This module needs no framework."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa.runtime.errors import MissingBackendError
@@ -9,6 +10,8 @@ LIBRARY = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 _NAME_BYTES = 256
+FIRST_WITH_FP8 = (8, 9)
+"""First compute capability with products of FP8 matrices."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,11 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
                 remedy="check nvidia-smi",
             )
     return CudaDevice(number, name.value.decode(), f"{major.value}.{minor.value}", memory.value, version.value)
+
+
+def without_fp8(capabilities: Sequence[str]) -> list[str]:
+    """Return the compute capabilities whose GPUs have no fp8 products."""
+    return [each for each in capabilities if version_numbers(each) < FIRST_WITH_FP8]
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

@@ -19,7 +19,13 @@ from lopa.runtime.cuda.cuda_operators import VARIABLE, CudaOperators
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError, raise_if_from_handler
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
-from lopa.runtime.sessions.providers import ERRORS_ONLY, PROVIDER, cuda_providers, session_on_providers
+from lopa.runtime.sessions.providers import (
+    ERRORS_ONLY,
+    PROVIDER,
+    cuda_providers,
+    keep_fp8_products,
+    session_on_providers,
+)
 
 _log = logging.getLogger(__name__)
 _BFLOAT16_IN_ONNX = 16
@@ -52,6 +58,7 @@ class ProviderSession:
         )
         options = ort.SessionOptions()
         options.log_severity_level = ERRORS_ONLY
+        keep_fp8_products(options, bundle)
         if operators is not None:
             operators.library.add_operators(options)
         try:

@@ -46,6 +46,12 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
             expected="a graph without functions of the domain lopa, which OpenVINO cannot read",
             remedy="export the checkpoint without --plugins, or use --device cpu",
         )
+    if bundle.manifest.is_fp8:
+        raise BadInputError(
+            f"device {device!r} cannot run {bundle.path}, a bundle with FP8 matrices",
+            expected="matrices in floating point, int8 or int4",
+            remedy="export the checkpoint with --quantize int8 or int4",
+        )
     quantization = bundle.manifest.quantization
     matrices = "floats" if quantization is None else quantization.kind
     if requested.rounding == "int8" and (requested.name != "CPU" or matrices != "int4"):

@@ -33,6 +33,7 @@ from lopa.runtime.sessions.providers import (
     Providers,
     check_tf32,
     cuda_providers,
+    keep_fp8_products,
     multiply_exactly,
     session_on_providers,
 )
@@ -40,7 +41,6 @@ from lopa.runtime.sessions.providers import (
 _FATAL_ONLY = 4
 _DEQUANTIZED_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
 """Option for products with dequantized matrices on CPUs. Unset, ONNX Runtime 1.31 rounds the other factor to 8 bits."""
-_NO_FUSED_PRODUCTS = "session.disable_quant_qdq"
 _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
@@ -84,9 +84,9 @@ def open_part_graph(
         has_split_experts = has_split_experts and form != "mapped"
     opening = partial(
         _open_graph,
+        bundle,
         exact=exact,
         multiplies_integers=not is_portable,
-        is_fp8=bundle.manifest.is_fp8,
         reuse_memory=not has_split_experts,
     )
     session = _shared_graph(
@@ -213,20 +213,19 @@ def _shared_graph(
 
 
 def _open_graph(
+    bundle: Bundle,
     graph: Path,
     providers: Providers,
     threads: _Threading,
     *,
     exact: bool,
     multiplies_integers: bool,
-    is_fp8: bool,
     reuse_memory: bool,
 ) -> ort.InferenceSession:
-    """Open the graph from its file, so that its external data is found and mapped.
+    """Open a graph of `bundle` from its file, so that its external data is found and mapped.
 
     `exact` leaves activations unrounded in products with dequantized matrices. `multiplies_integers` is False for a
-    graph that dequantizes all matrices of integers. With `is_fp8`, ONNX Runtime fuses no products of quantized rows and
-    matrices, since it would fuse those of FP8 to an operator that lacks it.
+    graph that dequantizes all matrices of integers.
 
     Without `reuse_memory`, activations take more memory, and graphs with a product per expert open three to 18 times as
     fast.
@@ -246,8 +245,7 @@ def _open_graph(
     options.enable_cpu_mem_arena = False
     if multiplies_integers:
         multiply_exactly(options)
-    if is_fp8:
-        options.add_session_config_entry(_NO_FUSED_PRODUCTS, "1")
+    keep_fp8_products(options, bundle)
     options.add_session_config_entry(_DEQUANTIZED_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
     if threads.threads is not None:
         options.intra_op_num_threads = threads.threads

@@ -83,6 +83,14 @@ def session_on_providers(graph: Path, options: "ort.SessionOptions", providers: 
         return session_on_providers(graph, options, providers[1:])
 
 
+def keep_fp8_products(options: "ort.SessionOptions", bundle: Bundle) -> None:
+    """Let sessions over a bundle in FP8 fuse no products. ONNX Runtime 1.31.1 would fuse them to an operator of
+    integers, and then refuse its types.
+    """
+    if bundle.manifest.is_fp8:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+
+
 _PRECISION = "session.x64quantprecision"
 """Option that makes ONNX Runtime multiply unsigned with unsigned bytes on these processors. By default it adds pairs of
 products in 16 bits there, and sums beyond this range are cut off."""

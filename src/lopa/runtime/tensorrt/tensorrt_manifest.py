@@ -4,7 +4,6 @@ It is next to the plan in engines/tensorrt-*/ of a bundle.
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,7 @@ from lopa.runtime.bundle.buckets import ShapeBuckets, are_valid_shape_buckets
 from lopa.runtime.bundle.engine_file import ENGINE_NAME, EngineFile, EngineKind, StoredEngine
 from lopa.runtime.bundle.manifest import Bytes, Manifest
 from lopa.runtime.bundle.record import Reasons, json_from_record
-from lopa.runtime.cuda.driver import CudaDevice, version_numbers
+from lopa.runtime.cuda.driver import FIRST_WITH_FP8, CudaDevice, version_numbers, without_fp8
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range
 from lopa.runtime.tensorrt.tensorrt_library import LIBRARIES, TENSORRT, TensorRTLibrary
@@ -30,7 +29,6 @@ REBUILD = TENSORRT.rebuild
 """Remedy if the library of an engine is unknown."""
 MIN_RTX_CAPABILITY = (8, 0)
 """Minimum compute capability of RTX engines built without explicit ones ("CPU-Only AOT" in its documentation)."""
-_FIRST_WITH_FP8 = (8, 9)
 
 
 class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,11 +96,6 @@ def target_of_device(device: CudaDevice, version: str) -> EngineTarget:
     return EngineTarget(library="tensorrt", version=version, gpu=device.name, capabilities=[device.capability])
 
 
-def without_fp8(capabilities: Sequence[str]) -> list[str]:
-    """Return the compute capabilities whose GPUs have no fp8 products."""
-    return [each for each in capabilities if version_numbers(each) < _FIRST_WITH_FP8]
-
-
 class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Content of engine.json."""
 
@@ -123,7 +116,7 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
         """Target GPUs, for messages."""
         if self.target.gpu is not None:
             return self.target.gpu
-        minimum = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else MIN_RTX_CAPABILITY))
+        minimum = ".".join(map(str, FIRST_WITH_FP8 if self.flags.products == "fp8" else MIN_RTX_CAPABILITY))
         return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{minimum} and later'}"
 
     def is_verified_on(self, device: CudaDevice) -> bool:
