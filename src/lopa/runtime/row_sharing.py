@@ -30,9 +30,9 @@ class FasterSharing:
     def __init__(self, manifest: Manifest, table: CostTable | None) -> None:
         """Use the cost `table` of the device. If it is None, estimate the cost on a processor from the model's
         sizes."""
-        sizes = manifest.dimensions
+        sizes, speedup = manifest.dimensions, 1 if manifest.is_fp8 else INTEGER_SPEEDUP
         work = {
-            name: tensor.row_operations / (INTEGER_SPEEDUP if manifest.is_quantized(name) else 1)
+            name: tensor.row_operations / (speedup if manifest.is_quantized(name) else 1)
             for name, tensor in network_from_dimensions(sizes).tensors.items()
         }
         self._table = table

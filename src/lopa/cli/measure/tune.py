@@ -219,7 +219,7 @@ def _other_precisions(bundle: Bundle, folder: Path | None) -> list[Path]:
         raise BadInputError(
             f"--precisions {folder} without another bundle of the same checkpoint",
             expected="a folder of bundles",
-            remedy="export the checkpoint into this folder with --quantize int8, or omit --precisions",
+            remedy="export the checkpoint into this folder with --quantize int8 or fp8, or omit --precisions",
         )
     return found
 

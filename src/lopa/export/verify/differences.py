@@ -25,12 +25,15 @@ FLOAT16_SUMS = "float16 sums"
 TOLERANCES = {"float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1, FLOAT16_SUMS: 2e-1}
 # Largest root mean square of the differences, relative to the reference's, for a bundle with integer matrices. Rounded
 # activations make single numbers differ by far more, so the largest difference is not meaningful. Measured with the
-# tiny checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy. The tolerance is twice that.
-RMS_TOLERANCES = {"int8": 1.2e-1, "int4": 6e-2, "fp8": 2.5e-1}
+# tiny checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy. The tolerance is twice that. The
+# references round the activations of FP8 bundles too: 4.3e-2 over 8 seeds, because a number near a tie may become the
+# next one. Rounding to bfloat16 on the way, in numpy, makes differences 2.4 times as large.
+RMS_TOLERANCES = {"int8": 1.2e-1, "int4": 6e-2, "fp8": 2e-1}
 # The same for mixtures of experts whose numbers are rounded: a row with nearly equal scores may choose another expert,
 # which changes it by far more than rounding does. Measured with three tiny checkpoints and two seeds on ONNX Runtime's
-# CPU provider: at most 7.3e-2, 2.4e-1 and 2.2e-1. The tolerance is twice that; bfloat16 is not measured.
-SPARSE_RMS_TOLERANCES = {"float16": 1.5e-1, "bfloat16": 5e-1, "int8": 5e-1, "int4": 4.5e-1, "fp8": 5e-1}
+# CPU provider: at most 7.3e-2, 2.4e-1 and 2.2e-1. The tolerance is twice that; bfloat16 is not measured. FP8: 6.3e-2,
+# again without bfloat16.
+SPARSE_RMS_TOLERANCES = {"float16": 1.5e-1, "bfloat16": 5e-1, "int8": 5e-1, "int4": 4.5e-1, "fp8": 3e-1}
 _MIN_MAGNITUDE = float(np.finfo(np.float32).tiny)
 
 

@@ -4,11 +4,13 @@ The module is independent of lopa.export.weights.quantize_tensor, which it check
 format.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 
 from lopa.export.verify.differences import Difference, OutputError, difference_of
 from lopa.export.verify.reference_names import parameter_in_network
@@ -53,13 +55,40 @@ def errors_of_weights(bundle: Bundle, network: Any) -> tuple[OutputError, Output
     )
 
 
-def dequantize(bundle: Bundle, network: Any) -> None:
-    """Replace the matrices of transformers' `network` by the values of the bundle's integers."""
-    stored = weights_from_bundle(bundle)
+class RoundedRows(TorchFunctionMode):
+    """Mode in which products of torch's linear layers with some matrices round their rows to FP8, as torch does it."""
+
+    def __init__(self, matrices: Collection[int]) -> None:
+        """`matrices` has the addresses of storages."""
+        super().__init__()
+        self._matrices = matrices
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call `func`, or compute the product of rounded rows."""
+        if func is not linear or args[1].untyped_storage().data_ptr() not in self._matrices:
+            return func(*args, **(kwargs or {}))
+        rows, matrix, *bias = args
+        scales = rows.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30) * (1 / 448)
+        rounded = (rows / scales).clamp(-448, 448).to(torch.float8_e4m3fn).float()
+        product = linear(rounded, matrix) * scales
+        return product + bias[0] if bias and bias[0] is not None else product
+
+
+def dequantize(bundle: Bundle, network: Any) -> set[int]:
+    """Replace the matrices of transformers' `network` by the values of the bundle's quantized ones.
+
+    Return the addresses of the storages with values of FP8, for RoundedRows.
+    """
+    stored, fp8 = weights_from_bundle(bundle), set()
     for name in _integer_names(stored):
         if name == HEAD:  # it may share the embedding's memory
             network.lm_head.weight = torch.nn.Parameter(network.lm_head.weight.clone(), requires_grad=False)
-        _parameter(network, name).copy_(torch.from_numpy(stored[name]).transpose(-1, -2))
+        parameter = _parameter(network, name).copy_(torch.from_numpy(stored[name]).transpose(-1, -2))
+        if bundle.manifest.tensors[name].dtype == "float8e4m3fn":
+            fp8.add(parameter.untyped_storage().data_ptr())
+    return fp8
 
 
 def _integer_names(stored: BundleWeights) -> Iterator[str]:

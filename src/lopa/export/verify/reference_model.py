@@ -8,7 +8,7 @@ the router has a sigmoid, and Qwen3-MoE otherwise. It shares no code with lopa's
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from transformers.utils import logging
 
 from lopa.export.json_file import json_object_from_file
 from lopa.export.verify.cases import Sequences
+from lopa.export.verify.quantized_weights import RoundedRows
 from lopa.export.verify.reference_names import Names, names_of_architecture
 from lopa.export.verify.reference_packing import unpacked_weights
 from lopa.export.verify.session_check import WholeForward
@@ -96,13 +97,18 @@ class TransformersReference:
 
     name = "transformers"
 
-    def __init__(self, model: Any) -> None:
-        """Wrap `model`, whose eager attention adds the given mask to the scores."""
+    def __init__(self, model: Any, rounded: Collection[int] = ()) -> None:
+        """Wrap `model`, whose eager attention adds the given mask to the scores. `rounded` is for RoundedRows."""
         self._model = model
+        self._rounded = rounded
 
     @torch.no_grad()
     def forward(self, sequences: Sequences) -> WholeForward:
         """Run the B sequences as one batch. Keys and values come from the model's cache."""
+        with RoundedRows(self._rounded):
+            return self._forward(sequences)
+
+    def _forward(self, sequences: Sequences) -> WholeForward:
         allowed = torch.from_numpy(sequences.mask)[:, None]  # [B, 1, L, L]
         answer = self._model.model(
             input_ids=torch.from_numpy(sequences.input_ids),

@@ -189,8 +189,9 @@ def _reference_from_checkpoint(
     manifest = bundle.manifest
     network = network_from_checkpoint(manifest.dimensions, manifest.architecture, checkpoint, lora)
     errors: tuple[OutputError, ...] = errors_of_weights(bundle, network)
+    rounded: set[int] = set()
     if manifest.quantization is not None:
-        dequantize(bundle, network)
+        rounded = dequantize(bundle, network)
     else:  # outputs show the others
         errors = tuple(error for error in errors if not error.ok)
-    return TransformersReference(network), errors
+    return TransformersReference(network, rounded), errors
