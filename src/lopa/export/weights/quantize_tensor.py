@@ -43,7 +43,7 @@ def fp8_scales(values: Tensor) -> Tensor:
 
 def rounded_to_fp8(values: Tensor) -> Tensor:
     """Return the bytes of the nearest numbers in E4M3, at most MAX_E4M3, as int8 with the memory order of `values`."""
-    return values.clamp(-MAX_E4M3, MAX_E4M3).to(torch.float8_e4m3fn).view(torch.int8)
+    return values.to(torch.float8_e4m3fn).view(torch.int8)
 
 
 def float32_from_fp8(stored: Tensor) -> Tensor:
