@@ -13,6 +13,8 @@ from tests.runtime.sequential import sequential
 from torch import Tensor
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.verify.quantized_weights import errors_of_weights
+from lopa.export.verify.reference_model import network_from_checkpoint
 from lopa.export.weights import gptq
 from lopa.export.weights.calibration import NetworkCalibration
 from lopa.export.weights.calibration_windows import CalibrationWindow, attention_of_text
@@ -209,6 +211,13 @@ def test_an_export_with_calibration(
     assert errors[1] < share * errors[0], errors
     for session in sessions:
         session.close()
+    manifest = calibrated.manifest
+    network = network_from_checkpoint(manifest.dimensions, manifest.architecture, CHECKPOINT, ADAPTER)
+    assert all(each.ok for each in errors_of_weights(calibrated, network))
+    matrix = network.get_parameter("model.layers.1.mlp.up_proj.weight")
+    matrix.copy_(matrix.flip(0))
+    errors_of_another, _ = errors_of_weights(calibrated, network)
+    assert (errors_of_another.output, errors_of_another.ok) == ("layers.1.mlp.up.weight", False)
 
 
 @pytest.mark.parametrize(

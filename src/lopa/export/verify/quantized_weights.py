@@ -1,10 +1,13 @@
 """Comparison of a quantized bundle's weights with its checkpoint: errors must be at most half a step.
 
+Calibration makes the errors of products small, not those of weights. Its errors are compared with the weights' size.
+
 The module is independent of lopa.export.weights.quantize_tensor, which it checks. It relies only on the bundle's
 format.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ from lopa.runtime.contract import Floats
 
 _STEPS = 0.501
 """Tolerance in steps: half a step and the rounding of a merged adapter."""
+_CALIBRATED = {"int4": 0.4, "fp8": 0.12}
+"""Tolerance of calibrated matrices: root mean square relative to the matrix. Twice that of the tiny model's. Those of
+another matrix are near 1.4."""
 _OTHERS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 """Tolerance relative to the largest value, for tensors that are not quantized: rounding to the bundle's type."""
 
@@ -29,9 +35,11 @@ def errors_of_weights(bundle: Bundle, network: Any) -> tuple[OutputError, Output
     """Return the errors of the integer tensor and of the other tensor that differ most from transformers' `network`.
 
     The error of quantized tensors is in steps. A step of integers is their scale, and one of FP8 the distance to the
-    next number.
+    next number. With calibration, it is relative to the tensor.
     """
-    integers, others = "", ""
+    quantization, integers, others = bundle.manifest.quantization, "", ""
+    calibrated = quantization is not None and quantization.calibration is not None
+    error = attrgetter("relative_rms" if calibrated else "absolute")
     worst_integers = worst_others = Difference(0.0, 1.0, 0.0, 1.0)
     stored, specified = weights_from_bundle(bundle), network_from_dimensions(bundle.manifest.dimensions)
     for name, values in stored.items():
@@ -40,17 +48,24 @@ def errors_of_weights(bundle: Bundle, network: Any) -> tuple[OutputError, Output
             exact = exact.swapaxes(-1, -2)
         scales = stored.scales(name)
         if scales is not None:
-            fp8 = bundle.manifest.tensors[name].dtype == "float8e4m3fn"
-            steps = _fp8_steps(values, scales) if fp8 else _integer_steps(values, scales)
-            found = difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
-            if not integers or found.absolute > worst_integers.absolute:
+            if calibrated:
+                found = difference_of(values, exact)
+            else:
+                fp8 = bundle.manifest.tensors[name].dtype == "float8e4m3fn"
+                steps = _fp8_steps(values, scales) if fp8 else _integer_steps(values, scales)
+                found = difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
+            if not integers or error(found) > error(worst_integers):
                 integers, worst_integers = name, found
         else:
             found = difference_of(values.astype(np.float32), exact)
             if not others or found.relative > worst_others.relative:
                 others, worst_others = name, found
+    if quantization is not None and calibrated:
+        of_integers = OutputError("checkpoint", integers, worst_integers, _CALIBRATED[quantization.kind], by_rms=True)
+    else:
+        of_integers = OutputError("checkpoint", f"{integers} in steps", worst_integers, _STEPS)
     return (
-        OutputError("checkpoint", f"{integers} in steps", worst_integers, _STEPS),
+        of_integers,
         OutputError("checkpoint", others, worst_others, _OTHERS[bundle.manifest.dtype]),
     )
 
