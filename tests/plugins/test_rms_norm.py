@@ -1,5 +1,7 @@
 """RMS norm: the kernel against float64, and the reference against torch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 from tests.plugins.kernel_inputs import FEW, MANY, TYPES, assert_rounded, normal, poison
 from tests.plugins.rms_norm_reference import rms_norm_reference
+from tests.plugins.rounding_reference import GREATEST, rounded_rows, scaled_product
 
 CASES = (
     st.integers(1, 4),
@@ -20,20 +23,36 @@ CASES = (
 )
 
 
-def _check(kernels: Kernels, rows: int, size: int, block: int, skip: bool, floats: str, seed: int) -> None:
+def _check(
+    kernels: Kernels, rows: int, size: int, block: int, skip: bool, floats: str, seed: int, kind: str = ""
+) -> None:
+    """Normalize. With a `kind`, delta has scales, and rows are rounded to this kind."""
     rng = np.random.default_rng(seed)
     x, delta = normal(rng, (rows, size), floats), normal(rng, (rows, size), floats)
     weight, epsilon = normal(rng, (size,), floats), float(rng.choice([1e-6, 0.5]))
-    absent = poison(floats)
+    scales = [np.exp(rng.standard_normal(count)).astype(np.float32) for count in (rows, size)]
+    absent, unread = poison(floats), poison("fp32")
     normed, total = np.full_like(x, np.nan), np.full_like(x, np.nan)
-    arguments = [x, delta if skip else absent, weight, normed, total if skip else absent, size, epsilon]
-    found = kernels(kernel_calls.run, "rms_norm", (rows,), arguments, {"SKIP": skip, "BLOCK": block})
-    wanted, summed = rms_norm_reference(x, delta if skip else None, weight, epsilon)
-    assert_rounded(found[3], wanted, floats)
+    codes, of_rows = np.full(x.shape, 99, np.int8), np.full(rows, np.nan, np.float32)
+    given: list[Any] = [x, delta if skip else absent, weight, *(scales if kind else (unread, unread)), int(bool(kind))]
+    given += [normed, total if skip else absent, codes, of_rows, size, epsilon]
+    given += [1 / GREATEST[kind or "int8"], 0.25, int(kind == "e4m3")]
+    constants = {"SKIP": skip, "ROUND": False, "BLOCK": block}
+    found = kernels(kernel_calls.run, "rms_norm", (rows,), given, constants)[-4:]
+    added = scaled_product(delta, *scales) if kind else delta
+    wanted, summed = rms_norm_reference(x, added if skip else None, weight, epsilon)
+    assert_rounded(found[0], wanted, floats, units=2 if kind else 1)
     if skip:
-        np.testing.assert_array_equal(found[4].astype(np.float32), summed.astype(np.float32))
-    else:
-        assert np.isnan(found[4].astype(np.float32)).all()  # not written
+        assert_rounded(found[1], summed, floats)
+    assert np.isnan(found[1].astype(np.float32)).all() == (not skip)
+    assert np.isnan(found[3]).all()
+    if kind:
+        again = kernels(kernel_calls.run, "rms_norm", (rows,), given, {**constants, "ROUND": True})[-4:]
+        codes, of_rows = rounded_rows(found[0], kind)
+        np.testing.assert_array_equal(again[2].view(codes.dtype).astype(float), codes.astype(float))
+        np.testing.assert_array_equal(again[3] * 4, of_rows)
+        np.testing.assert_array_equal(again[1].astype(np.float32), found[1].astype(np.float32))
+        assert np.isnan(again[0].astype(np.float32)).all()
 
 
 @FEW
@@ -51,8 +70,10 @@ def test_many_sizes(kernels: Kernels, rows: int, sixteens: int, block: int, skip
 
 @pytest.mark.parametrize("floats", TYPES)
 @pytest.mark.parametrize("skip", [False, True])
-def test_rows_longer_than_blocks(kernels: Kernels, floats: str, skip: bool) -> None:
-    _check(kernels, 3, 3 * 64 + 16, 64, skip, floats, 5)
+@pytest.mark.parametrize("kind", ["", "e4m3", "int8"])
+@pytest.mark.parametrize("block", [64, 256])
+def test_long_and_rounded_rows(kernels: Kernels, floats: str, skip: bool, kind: str, block: int) -> None:
+    _check(kernels, 3, 3 * 64 + 16, block, skip, floats, 5, kind)
 
 
 def test_the_reference_is_torchs() -> None:

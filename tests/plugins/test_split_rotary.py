@@ -8,6 +8,7 @@ from onnx.reference.ops.op_rotary_embedding import RotaryEmbedding
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 from tests.plugins.kernel_inputs import FEW, MANY, TYPES, Array, normal, poison
+from tests.plugins.rounding_reference import scaled_product
 from tests.plugins.split_rotary_reference import split_rotary_reference
 
 CASES = (
@@ -31,11 +32,16 @@ def _check(
     floats: str,
     seed: int,
 ) -> None:
+    """Split. Fused products with a bias have scales too."""
     rows, group, kv_heads = sizes
     size, rotated = head
     heads, every = group * kv_heads, (group + 2) * kv_heads
     rng = np.random.default_rng(seed)
-    joined = normal(rng, (rows, every, size), floats)
+    joined = product = normal(rng, (rows, every, size), floats)
+    scales, has_scales = [poison("fp32"), poison("fp32")], fused and biased
+    if has_scales:
+        scales = [np.exp(rng.standard_normal(count)).astype(np.float32) for count in (rows, every * size)]
+        joined = scaled_product(product.reshape(rows, -1), *scales).reshape(product.shape)
     query, key, value = np.split(joined, [heads, heads + kv_heads], 1)
     bias = normal(rng, (every, size), floats) if biased else None
     norms = (normal(rng, (size,), floats), normal(rng, (size,), floats)) if normed else None
@@ -44,11 +50,20 @@ def _check(
     absent = poison(floats)
     if fused:
         views = [kernel_calls.View(0, heads * size), kernel_calls.View(0, (heads + kv_heads) * size)]
-        products = [joined, *views, every * size, every * size]
+        products = [product, *views, every * size, every * size]
     else:
         products = [*(np.ascontiguousarray(x) for x in (query, key, value)), heads * size, kv_heads * size]
     outputs = [np.full(shape, np.nan, TYPES[floats]) for shape in ((rows, heads, size), *[(rows, kv_heads, size)] * 2)]
-    arguments = [*products, absent if bias is None else bias, int(biased), *(norms or (absent, absent)), cos, sin]
+    arguments = [
+        *products,
+        *scales,
+        int(has_scales),
+        absent if bias is None else bias,
+        int(biased),
+        *(norms or (absent, absent)),
+        cos,
+        sin,
+    ]
     numbers = [heads, kv_heads, size, rotated, 1e-5]
     constants = {"CHANNELS": 64 if size <= 64 else 128 if size <= 128 else 256, "NORM": normed}
     found = kernels(kernel_calls.run, "split_rotary", (rows, every), [*arguments, *outputs, *numbers], constants)

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from lopa.plugins.kernels.rounding_kernels import scaled
+
 
 @triton.jit
 def split_rotary_kernel(
@@ -11,6 +13,9 @@ def split_rotary_kernel(
     value_in,  # likewise
     query_stride,
     key_stride,
+    row_scales,  # float32 [rows], read if has_scales
+    column_scales,  # float32 [heads + 2 * kv_heads, size], likewise
+    has_scales,  # 0 or 1
     bias,  # [heads + 2 * kv_heads, size]: of query, key and value; read if has_bias
     has_bias,  # 0 or 1
     query_norm,  # [size], read if NORM
@@ -30,32 +35,87 @@ def split_rotary_kernel(
 ):
     """Write one head of one row. The launch grid is (rows, heads + 2 * kv_heads).
 
-    The results of bias, norm and rotation are each rounded to the tensors' type.
+    The results of scales, bias, norm and rotation are each rounded to the tensors' type.
     """
     row = tl.program_id(0)
     head = tl.program_id(1)
     wide = row.to(tl.int64)
     bias += head * size
+    column_scales += head * size
     half = rotated // 2
     if head < heads:
         source = query_in + wide * query_stride + head * size
         target = query + (wide * heads + head) * size
-        _write_head(source, bias, has_bias, query_norm, cos, sin, target, row, half, size, epsilon, CHANNELS, NORM)
+        _write_head(
+            source,
+            row_scales,
+            column_scales,
+            has_scales,
+            bias,
+            has_bias,
+            query_norm,
+            cos,
+            sin,
+            target,
+            row,
+            half,
+            size,
+            epsilon,
+            CHANNELS,
+            NORM,
+        )
     elif head < heads + kv_heads:
         head -= heads
         source = key_in + wide * key_stride + head * size
         target = key + (wide * kv_heads + head) * size
-        _write_head(source, bias, has_bias, key_norm, cos, sin, target, row, half, size, epsilon, CHANNELS, NORM)
+        _write_head(
+            source,
+            row_scales,
+            column_scales,
+            has_scales,
+            bias,
+            has_bias,
+            key_norm,
+            cos,
+            sin,
+            target,
+            row,
+            half,
+            size,
+            epsilon,
+            CHANNELS,
+            NORM,
+        )
     else:
         head -= heads + kv_heads
         source = value_in + wide * key_stride + head * size
         target = value + (wide * kv_heads + head) * size
-        _write_head(source, bias, has_bias, key_norm, cos, sin, target, row, 0, size, epsilon, CHANNELS, False)
+        _write_head(
+            source,
+            row_scales,
+            column_scales,
+            has_scales,
+            bias,
+            has_bias,
+            key_norm,
+            cos,
+            sin,
+            target,
+            row,
+            0,
+            size,
+            epsilon,
+            CHANNELS,
+            False,
+        )
 
 
 @triton.jit
 def _write_head(
     source,
+    row_scales,
+    column_scales,
+    has_scales,
     bias,
     has_bias,
     norm,
@@ -74,9 +134,9 @@ def _write_head(
     rest = 2 * half + tl.arange(0, CHANNELS)
     rotates = low < half
     remains = rest < size
-    a = _biased(source, bias, has_bias, low, rotates)
-    b = _biased(source, bias, has_bias, half + low, rotates)
-    c = _biased(source, bias, has_bias, rest, remains)
+    a = _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, low, rotates)
+    b = _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, half + low, rotates)
+    c = _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, rest, remains)
     if NORM:
         squares = tl.sum(a * a, 0) + tl.sum(b * b, 0) + tl.sum(c * c, 0)
         factor = 1.0 / tl.sqrt_rn(squares / size + epsilon)
@@ -91,11 +151,12 @@ def _write_head(
 
 
 @triton.jit
-def _biased(source, bias, has_bias, channel, inside):
-    """Return channels with bias, rounded to their type, in float32."""
+def _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, channel, inside):
+    """Return channels with scales and bias, each rounded to their type, in float32."""
     x = tl.load(source + channel, mask=inside, other=0.0)
     added = tl.load(bias + channel, mask=inside & (has_bias != 0), other=0.0)
-    return (x.to(tl.float32) + added.to(tl.float32)).to(x.dtype).to(tl.float32)
+    product = scaled(x, row, row_scales, channel, column_scales, has_scales, inside)
+    return (product + added.to(tl.float32)).to(x.dtype).to(tl.float32)
 
 
 @triton.jit

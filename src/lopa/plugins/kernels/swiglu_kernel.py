@@ -1,13 +1,18 @@
-"""SwiGLU as one Triton kernel."""
+"""SwiGLU as two Triton kernels: with the numbers of the result, and with its rows rounded to 8 bits."""
 
 import triton
 import triton.language as tl
+
+from lopa.plugins.kernels.rounding_kernels import magnitude_bits, rounded, row_scale, scaled
 
 
 @triton.jit
 def swiglu_kernel(
     gate,  # row r begins at r * stride: [rows, size]
     up,  # likewise
+    row_scales,  # float32 [rows], read if has_scales
+    column_scales,  # float32 [2 * size], of gate and up, likewise
+    has_scales,  # 0 or 1
     output,  # [rows, size]
     stride,
     size,
@@ -16,8 +21,49 @@ def swiglu_kernel(
     """Compute silu(gate) * up. silu is rounded first. The launch grid is (rows, size / BLOCK rounded up)."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    result = _gated(gate, up, row_scales, column_scales, has_scales, row, channel, stride, size)
+    tl.store(output + row * size + channel, result.to(output.dtype.element_ty), mask=channel < size)
+
+
+@triton.jit
+def rounded_swiglu_kernel(
+    gate,  # as in swiglu_kernel
+    up,
+    row_scales,
+    column_scales,
+    has_scales,
+    output,  # bytes [rows, size]
+    scales,  # float32 [rows]: times `factor`
+    stride,
+    size,
+    step,  # as in rounding_kernels
+    factor,
+    is_e4m3,
+    BLOCK: tl.constexpr,
+):
+    """Compute silu(gate) * up, and round its rows. The launch grid is (rows)."""
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, BLOCK)
+    bits = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, size, BLOCK):
+        result = _gated(gate, up, row_scales, column_scales, has_scales, row, start + channel, stride, size)
+        bits = tl.maximum(bits, magnitude_bits(result))
+    scale = row_scale(tl.max(bits, 0), step)
+    tl.store(scales + row, scale * factor)
+    for start in range(0, size, BLOCK):
+        here = start + channel
+        result = _gated(gate, up, row_scales, column_scales, has_scales, row, here, stride, size)
+        tl.store(output + row * size + here, rounded(result, scale, is_e4m3), mask=here < size)
+
+
+@triton.jit
+def _gated(gate, up, row_scales, column_scales, has_scales, row, channel, stride, size):
+    """Return channels of the result, rounded to the type of `up`, in float32. Channels from `size` on are zero."""
     inside = channel < size
-    g = tl.load(gate + row * stride + channel, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gate + row * stride + channel, mask=inside, other=0.0)
     u = tl.load(up + row * stride + channel, mask=inside, other=0.0)
-    silu = (g * tl.sigmoid(g)).to(u.dtype).to(tl.float32)
-    tl.store(output + row * size + channel, (silu * u.to(tl.float32)).to(u.dtype), mask=inside)
+    dtype = u.dtype
+    g = scaled(g, row, row_scales, channel, column_scales, has_scales, inside)
+    u = scaled(u, row, row_scales, size + channel, column_scales, has_scales, inside)
+    silu = (g * tl.sigmoid(g)).to(dtype).to(tl.float32)
+    return (silu * u).to(dtype).to(tl.float32)

@@ -1,5 +1,6 @@
 """Table of the kernels' variants: types, constants and tiles of every kernel that an archive contains."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,24 +9,32 @@ import triton.language as tl
 
 from lopa.plugins.kernels.branch_attention_kernel import attention_merge_kernel, branch_attention_kernel
 from lopa.plugins.kernels.commit_kernel import commit_kernel
+from lopa.plugins.kernels.product_kernels import int4_product_kernel, product_merge_kernel, rounded_product_kernel
 from lopa.plugins.kernels.rms_norm_kernel import rms_norm_kernel
+from lopa.plugins.kernels.rounding_kernels import round_rows_kernel, scale_rows_kernel
 from lopa.plugins.kernels.split_rotary_kernel import split_rotary_kernel
-from lopa.plugins.kernels.swiglu_kernel import swiglu_kernel
+from lopa.plugins.kernels.swiglu_kernel import rounded_swiglu_kernel, swiglu_kernel
 from lopa.plugins.kernels.token_statistics_kernel import statistics_merge_kernel, statistics_partials_kernel
 
 KERNELS: Mapping[str, tuple[Any, str]] = {
-    "rms_norm": (rms_norm_kernel, "TTTTTaf"),
-    "split_rotary": (split_rotary_kernel, "TTTaaTiTTTTTTTiiaaf"),
+    "rms_norm": (rms_norm_kernel, "TTTFFiTTUFafffi"),
+    "split_rotary": (split_rotary_kernel, "TTTaaFFiTiTTTTTTTiiaaf"),
     "branch_attention": (branch_attention_kernel, "TTTTITFiiaif"),
     "attention_merge": (attention_merge_kernel, "FITiia"),
-    "swiglu": (swiglu_kernel, "TTTaa"),
+    "swiglu": (swiglu_kernel, "TTFFiTaa"),
+    "rounded_swiglu": (rounded_swiglu_kernel, "TTFFiUFaaffi"),
+    "round_rows": (round_rows_kernel, "TUFaffi"),
+    "scale_rows": (scale_rows_kernel, "TFFTa"),
+    "int4_product": (int4_product_kernel, "TITTFiaaa"),
+    "rounded_product": (rounded_product_kernel, "UUTFiaaaf"),
+    "product_merge": (product_merge_kernel, "FTia"),
     "statistics_partials": (statistics_partials_kernel, "TFiiiFFFIF"),
     "statistics_merge": (statistics_merge_kernel, "FFFIFiLFF"),
     "commit": (commit_kernel, "Liiiiiiii"),
 }
 """Kernels with the types of their arguments. T is a pointer to the variant's floats; F, I, L and B are pointers to
-float32, int32, int64 and bool. Numbers are f (float32), i (int32) and a (int32, a multiple of 16)."""
-ARGUMENT_TYPES = {"F": "*fp32", "I": "*i32", "L": "*i64", "B": "*i1", "f": "fp32", "i": "i32", "a": "i32"}
+float32, int32, int64 and bool, and U is one to bytes. Numbers are f (float32), i (int32) and a (int32, a multiple of 16)."""
+ARGUMENT_TYPES = {"F": "*fp32", "I": "*i32", "L": "*i64", "B": "*i1", "U": "*i8", "f": "fp32", "i": "i32", "a": "i32"}
 """Triton's types of arguments other than T."""
 FLOATS = ("fp32", "fp16", "bf16")
 """Types of rows, caches and weights."""
@@ -35,6 +44,10 @@ CANDIDATES = (8, 16, 32, 64)
 """Numbers of candidates of the token statistics."""
 CHUNK_ROWS = 64
 """Rows of a chunk of a cache."""
+PRODUCT_COLUMNS = 128
+"""Columns of a tile of a product."""
+PRODUCT_ROWS = (32, 64, 128)
+"""Rows of a tile of a product, rounded up."""
 MAX_SPLITS = 32
 """Maximum number of splits of the vocabulary."""
 MAX_SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
@@ -76,8 +89,9 @@ def variants(target: int) -> dict[str, KernelVariant]:
 def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
     for floats in FLOATS:
         for block, warps in ((1024, 4), (4096, 8)):
-            for skip, name in ((False, f"rms_norm.{floats}.{block}"), (True, f"rms_norm.{floats}.skip.{block}")):
-                yield name, KernelVariant("rms_norm", floats, {"SKIP": skip, "BLOCK": block}, warps)
+            for skip, rounds in itertools.product((False, True), repeat=2):
+                name = f"rms_norm.{floats}{'.rounded' if rounds else ''}{'.skip' if skip else ''}.{block}"
+                yield name, KernelVariant("rms_norm", floats, {"SKIP": skip, "ROUND": rounds, "BLOCK": block}, warps)
         for channels in HEAD_CHANNELS:
             for norm, name in ((False, f"split_rotary.{floats}"), (True, f"split_rotary.{floats}.norm")):
                 constants = {"CHANNELS": channels, "NORM": norm}
@@ -91,7 +105,12 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
             )
             name = f"attention_merge.{floats}.{channels}"
             yield name, KernelVariant("attention_merge", floats, {"CHANNELS": channels}, 4, 3)
-        yield f"swiglu.{floats}", KernelVariant("swiglu", floats, {"BLOCK": 1024}, 4)
+        for name, block, warps in (("swiglu", 1024, 4), ("scale_rows", 1024, 4), ("product_merge", 1024, 4)):
+            yield f"{name}.{floats}", KernelVariant(name, floats, {"BLOCK": block}, warps)
+        for name in ("round_rows", "rounded_swiglu"):
+            yield f"{name}.{floats}", KernelVariant(name, floats, {"BLOCK": 4096}, 8)
+        for rows in PRODUCT_ROWS:
+            yield from _products(target, floats, rows)
         for top in CANDIDATES:
             constants = {"TOP": top, "BLOCK": 512}
             yield f"statistics_partials.{floats}.{top}", KernelVariant("statistics_partials", floats, constants, 1)
@@ -100,6 +119,23 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
         yield f"statistics_merge.{top}", KernelVariant("statistics_merge", "", constants, 1 if top < 32 else 4)
     for size, word in ((2, tl.int16), (4, tl.int32), (8, tl.int64)):
         yield f"commit.{size}", KernelVariant("commit", "", {"WORD": word, "WORDS": 256 // size, "ROWS": 8}, 4)
+
+
+def _products(target: int, floats: str, rows: int) -> Iterator[tuple[str, KernelVariant]]:
+    """Yield the products with tiles of `rows` rows. The tiles have about the fewest instructions for a number."""
+    stages = 4 if MAX_SHARED_KIB[target] > 99 else 3
+    tile = {"ROWS": rows, "COLUMNS": PRODUCT_COLUMNS, "DEPTH": 64}
+    warps = 8 if rows > 64 else 4
+    if floats == "fp32":  # without tensor cores
+        yield f"int4_product.fp32.{rows}", KernelVariant("int4_product", floats, {**tile, "DEPTH": 32}, 2 * warps, 2)
+    else:
+        yield f"int4_product.{floats}.{rows}", KernelVariant("int4_product", floats, tile, warps, stages)
+    for is_e4m3, name in ((False, "int8"), (True, "e4m3")):
+        constants = {**tile, "E4M3": is_e4m3}
+        yield (
+            f"rounded_product.{floats}.{name}.{rows}",
+            KernelVariant("rounded_product", floats, constants, warps, stages),
+        )
 
 
 def attention_tiles(target: int, floats: str, channels: int) -> AttentionTiles:
