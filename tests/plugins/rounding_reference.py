@@ -1,4 +1,4 @@
-"""Rounding of rows to 8 bits and scales of products in numpy, the references of rounding_kernels."""
+"""Rounding of rows to 8 bits and scales of products in numpy, the references of rounding_kernel."""
 
 from typing import Any
 

@@ -26,7 +26,15 @@ def test_names_and_order(compiler: Kernels) -> None:
 
 def test_sizes(compiler: Kernels, tmp_path: Path) -> None:
     first = {"rms_norm.fp32.1024", "split_rotary.fp32.64", "branch_attention.fp32.64", "attention_merge.fp32.64"}
-    names = first | {"swiglu.fp32", "statistics_partials.fp32.8", "statistics_merge.8", "commit.8"}
+    first |= {"int4_product.fp32.32", "rounded_product.fp32.int8.32", "product_merge.fp32", "round_rows.fp32"}
+    names = first | {
+        "scale_rows.fp32",
+        "rounded_swiglu.fp32",
+        "swiglu.fp32",
+        "statistics_partials.fp32.8",
+        "statistics_merge.8",
+        "commit.8",
+    }
     compiler(kernel_calls.write_archive, tmp_path / "sm_90.zip", "sm_90", sorted(names))
     compiled = index_of_archive(tmp_path / "sm_90.zip")["kernels"]
     assert {name.partition(".")[0]: entry["parameters"] for name, entry in compiled.items()} == {

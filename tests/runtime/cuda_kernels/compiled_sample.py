@@ -7,6 +7,10 @@ from pathlib import Path
 COMPILER = "lopa.plugins.kernels.archive"
 VARIANTS = (
     *("rms_norm.fp32.1024", "rms_norm.fp32.skip.1024", "split_rotary.fp32.64", "split_rotary.fp32.norm.64"),
+    *("rms_norm.fp32.rounded.1024", "rms_norm.fp32.rounded.skip.1024", "rounded_swiglu.fp32"),
+    *("round_rows.fp32", "scale_rows.fp32", "product_merge.fp32"),
+    *(f"int4_product.fp32.{rows}" for rows in (32, 64, 128)),
+    *(f"rounded_product.fp32.{kind}.{rows}" for kind in ("int8", "e4m3") for rows in (32, 64, 128)),
     *("branch_attention.fp32.64", "attention_merge.fp32.64", "swiglu.fp32"),
     *("statistics_partials.fp32.8", "statistics_merge.8", "commit.8"),
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 FLOATS: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16}
@@ -59,26 +60,106 @@ def programs(kv_heads: int) -> int:
     return max(1, 2 * MULTIPROCESSORS // kv_heads)
 
 
+def scaled(product: Any, row_scales: int, column_scales: int) -> Any:
+    """Return a product [rows, columns] times its scales, rounded to its type."""
+    rows, columns = array(row_scales, np.float32, len(product), 1), array(column_scales, np.float32, product.shape[1])
+    return (product.astype(np.float32) * (rows * columns)).astype(product.dtype)
+
+
+def write_rounded(rows: Any, target: int, scales: int, step: float, factor: float, is_e4m3: int) -> None:
+    """Write rows as bytes and their scales times `factor`."""
+    rows, most = rows.astype(np.float32), 448 if is_e4m3 else 127
+    assert step == np.float32(1 / most)
+    assert 448 * 448 * rows.shape[1] / factor <= 65504
+    own = np.maximum(np.abs(rows).max(-1, keepdims=True), np.float32(1e-30)) * np.float32(step)
+    array(scales, np.float32, len(rows), 1)[:] = own * np.float32(factor)
+    ratio = (rows / own).clip(-most, most)
+    codes = ratio.astype(ml_dtypes.float8_e4m3fn) if is_e4m3 else np.rint(np.nan_to_num(ratio)).astype(np.int8)
+    array(target, np.uint8, *rows.shape)[:] = codes.view(np.uint8)
+
+
 def rms_norm(launch: Launch) -> None:
-    x, delta, weight, normed, total, size, epsilon = launch.arguments
+    (x, delta, weight, row_scales, column_scales, has_scales, normed, total, bytes_of_rows, scales_of_rows, size) = (
+        launch.arguments[:11]
+    )
+    epsilon, step, factor, is_e4m3 = launch.arguments[11:]
     dtype = FLOATS[launch.constants[0]]
     assert launch.y == 1
     assert size % 16 == 0
     rows = array(x, dtype, launch.x, size).astype(np.float32)
     if "skip" in launch.constants:
-        rows = (rows + array(delta, dtype, launch.x, size)).astype(dtype)
+        added = array(delta, dtype, launch.x, size)
+        rows = (rows + (scaled(added, row_scales, column_scales) if has_scales else added)).astype(dtype)
         array(total, dtype, launch.x, size)[:] = rows
         rows = rows.astype(np.float32)
     scale = 1 / np.sqrt(np.mean(np.square(rows), -1, keepdims=True, dtype=np.float32) + np.float32(epsilon))
-    factor = array(weight, dtype, size).astype(np.float32)
-    array(normed, dtype, launch.x, size)[:] = (rows * scale).astype(dtype) * factor.astype(dtype)
+    result = (rows * scale).astype(dtype) * array(weight, dtype, size)
+    if "rounded" in launch.constants:
+        write_rounded(result, bytes_of_rows, scales_of_rows, step, factor, is_e4m3)
+    else:
+        array(normed, dtype, launch.x, size)[:] = result
+
+
+def round_rows(launch: Launch) -> None:
+    x, output, scales, size, step, factor, is_e4m3 = launch.arguments
+    write_rounded(array(x, FLOATS[launch.constants[0]], launch.x, size), output, scales, step, factor, is_e4m3)
+
+
+def scale_rows(launch: Launch) -> None:
+    x, row_scales, column_scales, output, size = launch.arguments
+    dtype = FLOATS[launch.constants[0]]
+    assert launch.y == -(-size // 1024)
+    array(output, dtype, launch.x, size)[:] = scaled(array(x, dtype, launch.x, size), row_scales, column_scales)
+
+
+def store_product(launch: Launch, rows: Any, matrix: Any, output: int, parts: int, each: int) -> None:
+    """Write a product in tiles, or its parts."""
+    count, outputs = len(rows), matrix.shape[1]
+    assert launch.x == -(-outputs // 128)
+    assert launch.y == -(-count // int(launch.constants[-1]))
+    assert each % 64 == 0
+    assert (launch.z - 1) * each < len(matrix) <= launch.z * each
+    if launch.z == 1:
+        array(output, FLOATS[launch.constants[0]], count, outputs)[:] = rows @ matrix
+        return
+    for number, part in enumerate(array(parts, np.float32, launch.z, count, outputs)):
+        part[:] = rows[:, number * each :][:, :each] @ matrix[number * each :][:each]
+
+
+def int4_product(launch: Launch) -> None:
+    x, weight, scales, output, parts, rows, inputs, outputs, inputs_per_part = launch.arguments
+    dtype = FLOATS[launch.constants[0]]
+    assert outputs % 16 == 0
+    codes = array(weight, np.uint8, inputs, outputs // 2)
+    integers = (np.stack([codes & 15, codes >> 4], -1).reshape(inputs, outputs) ^ 8).astype(np.float32) - 8
+    blocks = array(scales, dtype, inputs // 32, outputs).astype(np.float32)
+    matrix = (integers * blocks.repeat(32, 0)).astype(dtype).astype(np.float32)
+    store_product(launch, array(x, dtype, rows, inputs).astype(np.float32), matrix, output, parts, inputs_per_part)
+
+
+def rounded_product(launch: Launch) -> None:
+    x, weight, output, parts, rows, inputs, outputs, inputs_per_part, factor = launch.arguments
+    assert inputs % 16 == outputs % 16 == 0
+    assert 448 * 448 * inputs * factor <= 65504
+    if "e4m3" in launch.constants:
+        matrix, dtype = array(weight, ml_dtypes.float8_e4m3fn, outputs, inputs).T, np.dtype(ml_dtypes.float8_e4m3fn)
+    else:
+        matrix, dtype = array(weight, np.int8, inputs, outputs), np.dtype(np.int8)
+    wide = array(x, dtype, rows, inputs).astype(np.float32) * np.float32(factor)
+    store_product(launch, wide, matrix.astype(np.float32), output, parts, inputs_per_part)
+
+
+def product_merge(launch: Launch) -> None:
+    parts, output, count, numbers = launch.arguments
+    assert count > 1
+    assert launch.x == -(-numbers // 1024)
+    array(output, FLOATS[launch.constants[0]], numbers)[:] = array(parts, np.float32, count, numbers).sum(0)
 
 
 def split_rotary(launch: Launch) -> None:
-    (query_in, key_in, value_in, query_stride, key_stride, bias, has_bias, query_norm, key_norm, cos, sin) = (
-        launch.arguments[:11]
-    )
-    query, key, value, heads, kv_heads, size, rotated, epsilon = launch.arguments[11:]
+    query_in, key_in, value_in, query_stride, key_stride, row_scales, column_scales, has_scales = launch.arguments[:8]
+    bias, has_bias, query_norm, key_norm, cos, sin = launch.arguments[8:14]
+    query, key, value, heads, kv_heads, size, rotated, epsilon = launch.arguments[14:]
     dtype, rows = FLOATS[launch.constants[0]], launch.x
     assert launch.y == heads + 2 * kv_heads
     assert rotated % 2 == 0
@@ -90,6 +171,7 @@ def split_rotary(launch: Launch) -> None:
         strided_rows(value_in, dtype, rows, key_stride, kv_heads * size),
     ]
     every = np.concatenate(parts, 1)
+    every = scaled(every, row_scales, column_scales) if has_scales else every
     if has_bias:
         every = (every.astype(np.float32) + array(bias, dtype, launch.y * size)).astype(dtype)
     every = every.reshape(rows, launch.y, size)
@@ -193,17 +275,30 @@ def attention_merge(launch: Launch) -> None:
         answers[first : first + tile] = mixed.reshape(kv_heads, tile, group, size).swapaxes(0, 1)
 
 
-def swiglu(launch: Launch) -> None:
-    gate, up, output, stride, size = launch.arguments
-    dtype = FLOATS[launch.constants[0]]
+def gated(rows: int, dtype: Any, gate: int, up: int, scales: tuple[int, ...], stride: int, size: int) -> Any:
+    """Return silu(gate) * up."""
     assert size <= stride
     assert stride % 16 == size % 16 == 0
-    assert -(-size // 1024) == launch.y
-    gates = strided_rows(gate, dtype, launch.x, stride, size).astype(np.float32)
-    factors = strided_rows(up, dtype, launch.x, stride, size)
+    both = np.concatenate([strided_rows(each, dtype, rows, stride, size) for each in (gate, up)], 1)
+    gates, factors = np.split(scaled(both, *scales) if scales else both, 2, 1)
+    gates = gates.astype(np.float32)
     with np.errstate(over="ignore"):
-        silu = (gates / (1 + np.exp(-gates))).astype(dtype)
-    array(output, dtype, launch.x, size)[:] = silu * factors
+        return (gates / (1 + np.exp(-gates))).astype(dtype) * factors
+
+
+def swiglu(launch: Launch) -> None:
+    gate, up, row_scales, column_scales, has_scales, output, stride, size = launch.arguments
+    dtype, scales = FLOATS[launch.constants[0]], (row_scales, column_scales) if has_scales else ()
+    assert -(-size // 1024) == launch.y
+    array(output, dtype, launch.x, size)[:] = gated(launch.x, dtype, gate, up, scales, stride, size)
+
+
+def rounded_swiglu(launch: Launch) -> None:
+    gate, up, row_scales, column_scales, has_scales, output, scales, stride, size = launch.arguments[:9]
+    step, factor, is_e4m3 = launch.arguments[9:]
+    own = (row_scales, column_scales) if has_scales else ()
+    product = gated(launch.x, FLOATS[launch.constants[0]], gate, up, own, stride, size)
+    write_rounded(product, output, scales, step, factor, is_e4m3)
 
 
 def statistics_partials(launch: Launch) -> None:
@@ -260,11 +355,17 @@ def commit(launch: Launch) -> None:
 
 
 KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
-    "rms_norm": ("pppppif", rms_norm),
-    "split_rotary": ("pppiipippppppp" + "iiiif", split_rotary),
+    "rms_norm": ("pppppi" + "ppppifffi", rms_norm),
+    "split_rotary": ("pppiippi" + "pippppppp" + "iiiif", split_rotary),
     "branch_attention": ("ppppppp" + "iiii" + "f", branch_attention),
     "attention_merge": ("pppiii", attention_merge),
-    "swiglu": ("pppii", swiglu),
+    "swiglu": ("ppppipii", swiglu),
+    "rounded_swiglu": ("ppppi" + "ppiiffi", rounded_swiglu),
+    "round_rows": ("pppiffi", round_rows),
+    "scale_rows": ("ppppi", scale_rows),
+    "int4_product": ("pppppiiii", int4_product),
+    "rounded_product": ("ppppiiiif", rounded_product),
+    "product_merge": ("ppii", product_merge),
     "statistics_partials": ("ppiii" + "ppppp", statistics_partials),
     "statistics_merge": ("pppppippp", statistics_merge),
     "commit": ("piiiiiiii", commit),
@@ -278,7 +379,7 @@ def launch_of_addresses(
     """Return the launch of a variant whose arguments are at `addresses`."""
     name, *constants = variant.split(".")
     types = KERNELS[name][0]
-    assert grid[2] == 1 or name in ("attention_merge", "commit")
+    assert grid[2] == 1 or name in ("attention_merge", "commit", "int4_product", "rounded_product")
     arguments = tuple(
         _TYPES[kind].from_address(address).value for kind, address in zip(types, addresses[: len(types)], strict=True)
     )

@@ -24,7 +24,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads, attention_work
 from lopa.runtime.cuda_kernels.kernel_archive import archive_of_file
 
-FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+FLOAT, INT32, INT64, UINT8 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8
 HEADS = {"heads": 4, "kv_heads": 2, "head_size": 16}
 ONE = np.ones((2, 32), np.float32)
 ANGLES = np.ones((2, 8), np.float32)
@@ -34,6 +34,7 @@ NOTHING = np.zeros(8, np.int32)
 ATTENTION: list[Any] = [QUERY, ROWS, ROWS, np.ones(64, np.float32), NOTHING, np.zeros(0, np.float32)]
 LOGITS = np.ones((2, 32), np.float32)
 TEMPERATURE = np.ones(2, np.float32)
+BYTES = np.zeros((32, 32), np.uint8)
 
 
 RNG = np.random.default_rng(62)
@@ -41,6 +42,20 @@ RNG = np.random.default_rng(62)
 
 def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape, np.float32)
+
+
+def scales(*shape: int) -> Any:
+    return np.exp(normal(*shape))
+
+
+def codes(*shape: int) -> Any:
+    """Return bytes of int8 and of e4m3, without NaN."""
+    return RNG.integers(0, 256, shape, np.uint8) & np.uint8(0xF7)
+
+
+E4M3 = {"e4m3": 1}
+BY_KERNEL = "e4m3 product by a kernel"
+"""Call for which cuBLASLt has no algorithm."""
 
 
 PREFIXES = [600, 64, 0]
@@ -83,6 +98,36 @@ RIGHT: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
     ),
     "fused product": ("SwiGlu", {}, [normal(2, 3, 4096)], 1),
     "product": ("SwiGlu", {}, [normal(6, 1040), normal(6, 1040)], 1),
+    "scaled sum and norm": (
+        "SkipRmsNorm",
+        {"epsilon": 0.5},
+        [normal(2, 3, 720), normal(2, 3, 720), normal(720), scales(6), scales(720)],
+        2,
+    ),
+    "rounded norm": ("RoundedRmsNorm", {"epsilon": 0.5, **E4M3}, [normal(3, 48), normal(48)], 2),
+    "rounded sum and norm": (
+        "RoundedSkipRmsNorm",
+        {"epsilon": 0.5},
+        [normal(2, 3, 720), normal(2, 3, 720), normal(720), scales(6), scales(720)],
+        3,
+    ),
+    "scaled rotary": (
+        "SplitRotary",
+        HEADS,
+        [normal(1, 20, 128), *TURNED, None, None, normal(128), None, None, scales(20), scales(128)],
+        3,
+    ),
+    "scaled gate": ("SwiGlu", {}, [normal(2, 3, 160), None, scales(6), scales(160)], 1),
+    "rounded gate": ("RoundedSwiGlu", E4M3, [normal(2, 3, 160), None, scales(6), scales(160)], 2),
+    "rounded gate of two": ("RoundedSwiGlu", {}, [normal(6, 80), normal(6, 80)], 2),
+    "rounded rows": ("RoundRows", E4M3, [normal(2, 3, 96)], 2),
+    "scaled rows": ("ScaleRows", {}, [normal(2, 3, 96), scales(6), scales(96)], 1),
+    "int4 product": ("Int4Product", {}, [normal(1, 7, 96), codes(96, 136), scales(3, 272)], 1),
+    "int4 product in parts": ("Int4Product", {}, [normal(300, 768), codes(768, 24), scales(24, 48)], 1),
+    "int8 product": ("RoundedProductFloat", {}, [codes(1, 5, 48), codes(48, 144)], 1),
+    "int8 product in parts": ("RoundedProductFloat", {}, [codes(70, 608), codes(608, 144)], 1),
+    "e4m3 product": ("RoundedProductFloat", E4M3, [codes(2, 3, 96), codes(144, 96)], 1),
+    BY_KERNEL: ("RoundedProductFloat", E4M3, [codes(33, 608), codes(144, 608)], 1),
     "statistics": (
         "TokenStatistics",
         {"candidates": 8},
@@ -117,6 +162,15 @@ CALLS: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
     "product": ("SwiGlu", {}, [ONE], 1),
     "product of odd rows": ("SwiGlu", {}, [ONE[:, :31]], 1),
     "product of other sizes": ("SwiGlu", {}, [ONE, ONE[:, :16]], 1),
+    "norm of scaled rows": ("SkipRmsNorm", {"epsilon": 1e-6}, [ONE, ONE, ONE[0], ONE[0], ONE[0]], 2),
+    "product of rows with one scale": ("SwiGlu", {}, [ONE, None, ONE[0, :2]], 1),
+    "scaled rows of other sizes": ("ScaleRows", {}, [ONE, ONE[0, :2], ONE[0, :16]], 1),
+    "int4 product of another size": ("Int4Product", {}, [ONE, BYTES, ONE], 2),
+    "int4 product of narrow blocks": ("Int4Product", {}, [ONE, BYTES[:, :8], ONE[:, :16]], 2),
+    "int4 product of few outputs": ("Int4Product", {}, [ONE, BYTES[:, :4], ONE[:1, :8]], 2),
+    "int8 product of another size": ("RoundedProductFloat", {}, [BYTES, BYTES[:16]], 2),
+    "e4m3 product of another size": ("RoundedProductFloat", E4M3, [BYTES, BYTES[:, :16]], 2),
+    "int8 product of odd outputs": ("RoundedProductFloat", {}, [BYTES, BYTES[:, :24]], 2),
     "statistics": ("TokenStatistics", {"candidates": 8}, [LOGITS, TEMPERATURE], 4),
     "statistics of few tokens": ("TokenStatistics", {"candidates": 8}, [LOGITS[..., :7], TEMPERATURE], 4),
     "statistics of windows": ("TokenStatistics", {"candidates": 8}, [LOGITS[None], TEMPERATURE], 4),
@@ -124,10 +178,14 @@ CALLS: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
     "statistics without a kernel": ("TokenStatistics", {"candidates": 16}, [LOGITS, TEMPERATURE], 4),
 }
 """Operator, attributes, inputs and number of outputs by name. Those with one word are right."""
-_TYPES = {"float32": FLOAT, "int32": INT32, "int64": INT64}
-_COUNTS = {"TokenStatistics": 4}
+_TYPES = {"float32": FLOAT, "int32": INT32, "int64": INT64, "uint8": UINT8}
+_COUNTS = {"TokenStatistics": 4, "Int4Product": 2, "RoundedProductFloat": 2}
 """Outputs, where the last is a workspace."""
-_OUTPUTS = {"TokenStatistics": (INT64, FLOAT, FLOAT, FLOAT)}
+_OUTPUTS = {
+    "TokenStatistics": (INT64, FLOAT, FLOAT, FLOAT),
+    **dict.fromkeys(("RoundRows", "RoundedRmsNorm", "RoundedSwiGlu"), (UINT8, FLOAT)),
+    "RoundedSkipRmsNorm": (UINT8, FLOAT, FLOAT),
+}
 
 
 def with_cache(cudart: StandInCudart) -> list[Any]:
@@ -205,6 +263,10 @@ def main() -> None:
         driver.set_capturing(False)
         driver.watch(kernels)
         driver.library.load(0, kernels)
+        for name in ("e4m3 product", BY_KERNEL):  # cuBLASLt chooses before a capture
+            driver.cublaslt.stand_in_lt_refuse(int(name == BY_KERNEL))
+            operator, attributes, inputs, _ = RIGHT[name]
+            results(driver, operator, attributes, inputs, 2)
         driver.set_capturing(True)  # forwards load nothing, so they can be captured
         found |= {name: error_of(driver, *call) for name, call in CALLS.items()}
         arrays = {}
@@ -212,6 +274,8 @@ def main() -> None:
             given = inputs + with_cache(cudart) if operator == "BranchAttention" else inputs
             outputs = results(driver, operator, attributes, given, _COUNTS.get(operator, count))
             arrays |= {f"{name} {index}": array for index, array in enumerate(outputs[:count])}
+        assert driver.cublaslt.stand_in_lt_products() == 2
+        assert driver.launches["rounded_product.fp32.e4m3.64"] == 2
         np.savez(sys.argv[1], **arrays)
         print(json.dumps(found | {"errors of references": driver.errors}))
 

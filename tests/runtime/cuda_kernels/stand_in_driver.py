@@ -18,7 +18,7 @@ from tests.runtime.cuda_kernels.launched_kernels import KERNELS, Launch, launch_
 
 from lopa.runtime.cuda_kernels.cuda_library import CudaLibrary, LaunchableKernel, cuda_library
 
-SOURCE = Path(__file__).with_name("stand_in_libcuda.c")
+FOLDER = Path(__file__).parent
 _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
@@ -29,10 +29,10 @@ _LAUNCH = ctypes.CFUNCTYPE(
 _ILLEGAL_ADDRESS = 700
 
 
-def built_library(folder: Path) -> Path:
-    """Compile the stand-in into a folder, and return its path."""
-    path = folder / "libcuda.so.1"
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(path), str(SOURCE)]
+def built_library(folder: Path, name: str = "libcuda.so.1") -> Path:
+    """Compile the stand-in of a library into a folder, and return its path."""
+    path, source = folder / name, FOLDER / f"stand_in_{name.partition('.')[0].lower()}.c"
+    command = ["gcc", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(path), str(source), "-lm"]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return path
 
@@ -44,6 +44,7 @@ class StandInDriver:
         """Load the stand-in before anything loads the real library, and register the operators for the CPU provider."""
         self._cudart = cudart
         self._functions = ctypes.CDLL(str(built_library(folder)), mode=ctypes.RTLD_GLOBAL)
+        self.cublaslt = ctypes.CDLL(str(built_library(folder, "libcublasLt.so.13")), mode=ctypes.RTLD_GLOBAL)
         self._variants: dict[int, str] = {}
         cudart.set_driver_device = self.set_device
         self._launch = _LAUNCH(self._run)
@@ -70,6 +71,7 @@ class StandInDriver:
     def set_capturing(self, value: bool) -> None:
         """Say whether a CUDA graph is captured, during which no kernel can be loaded."""
         self._functions.stand_in_set_capturing(int(value))
+        self.cublaslt.stand_in_lt_set_capturing(int(value))
 
     def _run(self, image: int, x: int, y: int, z: int, stream: int | None, arguments: Any) -> int:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.plugins.rms_norm_reference import rms_norm_reference
+from tests.plugins.rounding_reference import E4M3
 from tests.plugins.split_rotary_reference import split_rotary_reference
 from tests.plugins.swiglu_reference import swiglu_reference
 from tests.plugins.token_statistics_reference import token_statistics_reference
@@ -44,19 +45,44 @@ def found(arrays: Path) -> dict[str, str]:
 
 
 def expected(name: str) -> tuple[Any, ...]:
-    """Return the outputs of a call in float64."""
+    """Return the outputs of a call in float64. Rows that are rounded to 8 bits are not rounded here."""
     operator, attributes, inputs, _ = RIGHT[name]
+    operator = operator.removeprefix("Rounded")
     if operator == "RmsNorm":
         return rms_norm_reference(inputs[0], None, inputs[1], attributes["epsilon"])[:1]
     if operator == "SkipRmsNorm":
-        return rms_norm_reference(*inputs, attributes["epsilon"])
+        delta = scaled(inputs[1], *inputs[3:])
+        return rms_norm_reference(inputs[0], delta, inputs[2], attributes["epsilon"])
     if operator == "SwiGlu":
-        return (swiglu_reference(*(np.split(inputs[0], 2, -1) if len(inputs) == 1 else inputs)),)
+        fused = len(inputs) == 1 or inputs[1] is None
+        return (swiglu_reference(*(np.split(scaled(inputs[0], *inputs[2:]), 2, -1) if fused else inputs)),)
     if operator == "SplitRotary":
-        return rotated(*inputs, *[None] * (8 - len(inputs)), epsilon=attributes.get("epsilon", 0.0))
+        product = scaled(inputs[0], *inputs[8:])
+        return rotated(product, *inputs[1:8], *[None] * (8 - len(inputs)), epsilon=attributes.get("epsilon", 0.0))
     if operator == "BranchAttention":
         return (attended(*inputs, attributes["layer"]),)
+    if operator == "RoundRows":
+        return (inputs[0],)
+    if operator == "ScaleRows":
+        return (scaled(*inputs),)
+    if operator == "Int4Product":
+        low, high = (((inputs[1] >> shift & 15) ^ 8) - 8.0 for shift in (0, 4))
+        numbers = np.stack([low, high], -1).reshape(len(low), -1)
+        return (inputs[0] @ (numbers * inputs[2].astype(np.float64).repeat(32, 0)),)
+    if operator == "ProductFloat":
+        kind = E4M3 if attributes else np.dtype(np.int8)
+        rows, matrix = (each.view(kind).astype(np.float64) for each in inputs[:2])
+        return (rows @ (matrix.T if attributes else matrix) / inverse_factor(rows.shape[-1]),)
     return token_statistics_reference(*inputs, 8)
+
+
+def inverse_factor(inputs: int) -> float:
+    """Return the power of two by which sums of so many e4m3 products are divided to be float16 numbers."""
+    return float(2 ** max(0, int(448 * 448 * inputs / 65504 - 1e-9).bit_length()))
+
+
+def scaled(product: Any, rows: Any = None, columns: Any = None) -> Any:
+    return product if rows is None else product * columns * rows.reshape(*product.shape[:-1], 1)
 
 
 def rotated(query: Any, cos: Any, sin: Any, key: Any, value: Any, bias: Any, *norms: Any, epsilon: float) -> Any:
@@ -89,11 +115,24 @@ def attended(query: Any, key: Any, value: Any, layer: int) -> Any:
 @pytest.mark.parametrize("name", RIGHT)
 def test_results(found: dict[str, str], arrays: Path, name: str) -> None:
     assert not found["errors of references"]
+    operator, attributes, _, count = RIGHT[name]
+    rounds, wanted = operator.startswith("Round") and "Product" not in operator, expected(name)
     with np.load(arrays) as read:
-        for index, wanted in enumerate(expected(name)):
-            ours = read[f"{name} {index}"]
-            assert ours.shape == wanted.shape
-            np.testing.assert_allclose(ours, wanted, rtol=2e-5, atol=2e-5)
+        found = [read[f"{name} {index}"] for index in range(count)]
+        if rounds:
+            rows, own = found[0], found[1].reshape(*found[0].shape[:-1], 1) / inverse_factor(found[0].shape[-1])
+            rows = rows.view(E4M3 if attributes.get("e4m3") else np.int8) * own
+            np.testing.assert_allclose(
+                own[..., 0] * (448 if attributes.get("e4m3") else 127), abs(wanted[0]).max(-1), 1e-6
+            )
+            assert (
+                abs(rows - wanted[0])
+                <= np.maximum(abs(wanted[0]) / 16 if attributes.get("e4m3") else 0, own / 2 + 1e-6)
+            ).all()
+            found, wanted = found[2:], wanted[1:]
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5 * max(1, abs(theirs).max()))
 
 
 def test_calls_are_run_or_refused(found: dict[str, str]) -> None:

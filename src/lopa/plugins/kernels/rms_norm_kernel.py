@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from lopa.plugins.kernels.rounding_kernels import magnitude_bits, rounded, row_scale, scaled
+from lopa.plugins.kernels.rounding_kernel import magnitude_bits, rounded, row_scale, scaled
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def rms_norm_kernel(
     scales_of_rows,  # float32 [rows]: times `factor`, written if ROUND
     size,
     epsilon,
-    step,  # as in rounding_kernels
+    step,  # as in rounding_kernel
     factor,
     is_e4m3,
     SKIP: tl.constexpr,  # True: norm of x + delta

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from lopa.plugins.kernels.rounding_kernels import scaled
+from lopa.plugins.kernels.rounding_kernel import scaled
 
 
 @triton.jit

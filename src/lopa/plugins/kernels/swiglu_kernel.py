@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from lopa.plugins.kernels.rounding_kernels import magnitude_bits, rounded, row_scale, scaled
+from lopa.plugins.kernels.rounding_kernel import magnitude_bits, rounded, row_scale, scaled
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def rounded_swiglu_kernel(
     scales,  # float32 [rows]: times `factor`
     stride,
     size,
-    step,  # as in rounding_kernels
+    step,  # as in rounding_kernel
     factor,
     is_e4m3,
     BLOCK: tl.constexpr,

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from lopa.plugins.kernels.branch_attention_kernel import attention_merge_kernel, branch_attention_kernel
 from lopa.plugins.kernels.commit_kernel import commit_kernel
-from lopa.plugins.kernels.product_kernels import int4_product_kernel, product_merge_kernel, rounded_product_kernel
+from lopa.plugins.kernels.product_kernel import int4_product_kernel, product_merge_kernel, rounded_product_kernel
 from lopa.plugins.kernels.rms_norm_kernel import rms_norm_kernel
-from lopa.plugins.kernels.rounding_kernels import round_rows_kernel, scale_rows_kernel
+from lopa.plugins.kernels.rounding_kernel import round_rows_kernel, scale_rows_kernel
 from lopa.plugins.kernels.split_rotary_kernel import split_rotary_kernel
 from lopa.plugins.kernels.swiglu_kernel import rounded_swiglu_kernel, swiglu_kernel
 from lopa.plugins.kernels.token_statistics_kernel import statistics_merge_kernel, statistics_partials_kernel
@@ -33,7 +33,8 @@ KERNELS: Mapping[str, tuple[Any, str]] = {
     "commit": (commit_kernel, "Liiiiiiii"),
 }
 """Kernels with the types of their arguments. T is a pointer to the variant's floats; F, I, L and B are pointers to
-float32, int32, int64 and bool, and U is one to bytes. Numbers are f (float32), i (int32) and a (int32, a multiple of 16)."""
+float32, int32, int64 and bool, and U is one to bytes. Numbers are f (float32), i (int32) and a (int32, a multiple of
+16)."""
 ARGUMENT_TYPES = {"F": "*fp32", "I": "*i32", "L": "*i64", "B": "*i1", "U": "*i8", "f": "fp32", "i": "i32", "a": "i32"}
 """Triton's types of arguments other than T."""
 FLOATS = ("fp32", "fp16", "bf16")

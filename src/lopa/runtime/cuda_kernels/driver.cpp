@@ -18,12 +18,15 @@ namespace {
 
 constexpr int kMaxSharedBytesAttribute = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kMultiprocessorsAttribute = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+constexpr int kMajorAttribute = 75, kMinorAttribute = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 constexpr int kDefaultSharedBytes = 48 * 1024;  // of any launch; more must be allowed by the attribute
 constexpr int kMaxDevices = 64;
 
 struct Device {
     std::map<std::string, Kernel> kernels;
     int multiprocessors = 0;
+    int major = 0;
+    int minor = 0;
 };
 std::atomic<const Device*> g_devices[kMaxDevices];  // live as long as the process: sessions and graphs refer to them
 
@@ -31,11 +34,11 @@ std::atomic<const Device*> g_devices[kMaxDevices];  // live as long as the proce
 struct Driver {
     template <class Function>
     static void find(void* library, const char* name, Function* function) {
-        *function = library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+        *function = reinterpret_cast<Function>(find_function(library, name));
     }
 
     Driver() {
-        void* library = dlopen("libcuda.so.1", RTLD_NOW);
+        void* library = open_library({"libcuda.so.1"});
         find(library, "cuCtxGetDevice", &current_device);
         find(library, "cuDeviceGetAttribute", &device_attribute);
         find(library, "cuGetErrorName", &error_name);
@@ -74,9 +77,8 @@ const Driver& driver() {
 
 // Return the current device, or null if it has no kernels.
 const Device* current() {
-    int device = 0;
-    if (!driver().is_complete() || driver().current_device(&device) || device < 0 || device >= kMaxDevices) return nullptr;
-    return g_devices[device];
+    const int device = current_device();
+    return device < 0 ? nullptr : g_devices[device].load();
 }
 
 // Load one kernel. cuLibraryLoadData is bound to no context; cuKernelGetFunction loads the code into the current one, so
@@ -99,6 +101,15 @@ std::string load_kernel(int device, const KernelImage& image, std::map<const voi
 
 }  // namespace
 
+void* open_library(std::initializer_list<const char*> names) {
+    void* library = nullptr;
+    for (const char* name : names)
+        if (library == nullptr) library = dlopen(name, RTLD_NOW);
+    return library;
+}
+
+void* find_function(void* library, const char* name) { return library == nullptr ? nullptr : dlsym(library, name); }
+
 std::string load_kernels(int device, const KernelImage* images, size_t count) {
     static std::mutex loading;
     const std::lock_guard<std::mutex> alone(loading);
@@ -107,8 +118,10 @@ std::string load_kernels(int device, const KernelImage* images, size_t count) {
     if (g_devices[device] != nullptr) return "";
     std::map<const void*, void*> libraries;
     Device loaded;
-    if (const int code = driver().device_attribute(&loaded.multiprocessors, kMultiprocessorsAttribute, device))
-        return driver().error("cuDeviceGetAttribute", code);
+    const std::pair<int*, int> attributes[] = {
+        {&loaded.multiprocessors, kMultiprocessorsAttribute}, {&loaded.major, kMajorAttribute}, {&loaded.minor, kMinorAttribute}};
+    for (const auto& [value, attribute] : attributes)
+        if (const int code = driver().device_attribute(value, attribute, device)) return driver().error("cuDeviceGetAttribute", code);
     for (const KernelImage* image = images; image != images + count; ++image) {
         if (image->arguments + image->scratch > kMaxParameters) return std::string(image->variant) + " has too many parameters";
         const std::string error = load_kernel(device, *image, &libraries, &loaded.kernels[image->variant]);
@@ -123,6 +136,17 @@ const Kernel* find_kernel(const std::string& variant) {
     if (loaded == nullptr) return nullptr;
     const auto found = loaded->kernels.find(variant);
     return found == loaded->kernels.end() ? nullptr : &found->second;
+}
+
+int current_device() {
+    int device = 0;
+    const bool found = driver().is_complete() && !driver().current_device(&device) && device >= 0 && device < kMaxDevices;
+    return found && g_devices[device] != nullptr ? device : -1;
+}
+
+int compute_capability() {
+    const Device* loaded = current();
+    return loaded == nullptr ? 0 : 10 * loaded->major + loaded->minor;
 }
 
 int multiprocessors() {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 namespace lopa {
@@ -33,12 +34,22 @@ struct Grid {
 
 constexpr int kMaxParameters = 32;
 
+// Return the first of these libraries that can be loaded, or null, and a function of a library, or null.
+void* open_library(std::initializer_list<const char*> names);
+void* find_function(void* library, const char* name);
+
 // Load images for a device, whose context is current. Returns what went wrong, or an empty text. A second call for the
 // same device changes nothing.
 std::string load_kernels(int device, const KernelImage* images, size_t count);
 
 // Return a kernel of the current device, or null if it has none of this name.
 const Kernel* find_kernel(const std::string& variant);
+
+// Return the current device, or -1 if it has no kernels.
+int current_device();
+
+// Return the compute capability of the current device, e.g. 90, or 0 if it has no kernels.
+int compute_capability();
 
 // Return the number of multiprocessors of the current device, or 0 if it has no kernels.
 int multiprocessors();

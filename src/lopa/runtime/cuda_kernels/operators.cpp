@@ -1,15 +1,27 @@
 // Operators of ONNX Runtime's CUDA provider that launch the kernels of lopa.plugins.kernels. T is float32, float16 or
 // bfloat16. N are the packed rows of all windows, and Q of them are sampled. Axes [..] have N rows, as [1, N] or [N].
 //
+// Rows that are rounded to 8 bits, e4m3 with the attribute `e4m3`, otherwise int8, are uint8 [.., K] with scales float [N].
+// Products of rounded rows still need these scales and those of columns, float [O]. Operators that take a product have both
+// as their last inputs, which are optional.
+//
 // lopa.cuda::RmsNorm(x T [.., H], weight T [H]) -> T [.., H]
-// lopa.cuda::SkipRmsNorm(x, delta T [.., H], weight T [H]) -> normed, total T [.., H]
+// lopa.cuda::SkipRmsNorm(x, delta T [.., H], weight T [H], row_scales, column_scales) -> normed, total T [.., H]
+// lopa.cuda::RoundedRmsNorm, RoundedSkipRmsNorm: normed becomes rounded rows and their scales.
 // lopa.cuda::SplitRotary(query T [.., (Hq + 2 Hkv) D] without key and value, or query T [.., Hq D], cos, sin T [N, rotated / 2],
-//     key, value T [.., Hkv D], bias T [(Hq + 2 Hkv) D], query_norm, key_norm T [D])
-//     -> query T [.., Hq D], key, value T [N, Hkv, D]. The last five inputs are optional.
+//     key, value T [.., Hkv D], bias T [(Hq + 2 Hkv) D], query_norm, key_norm T [D], row_scales, column_scales)
+//     -> query T [.., Hq D], key, value T [N, Hkv, D]. Inputs behind `sin` are optional.
 // lopa.cuda::BranchAttention(query T [.., Hq D], key, value T [N, Hkv, D], cache T [C], work int32 [A], scratch float [S])
 //     -> T [.., Hq D]. attention_tasks.py makes the lists in `work`, which lie in device memory: their counts are not known
 //     here, so the grid has as many programs as the device runs at once. `scratch` is overwritten.
-// lopa.cuda::SwiGlu(gate T [.., 2 I] without up, or gate T [.., I], up T [.., I]) -> T [.., I]
+// lopa.cuda::SwiGlu(gate T [.., 2 I] without up, or gate T [.., I], up T [.., I], row_scales, column_scales) -> T [.., I]
+// lopa.cuda::RoundedSwiGlu: the result becomes rounded rows and their scales.
+// lopa.cuda::RoundRows(x T [.., K]) -> rounded rows and their scales
+// lopa.cuda::ScaleRows(product T [.., O], row_scales, column_scales) -> T [.., O]
+// lopa.cuda::Int4Product(x T [.., K], weight uint8 [K, O / 2], scales T [K / 32, O]) -> T [.., O] and a workspace
+// lopa.cuda::RoundedProductFloat, RoundedProductFloat16, RoundedProductBfloat16(rounded rows, weight uint8: e4m3 [O, K] or
+//     int8 [K, O]) -> T [.., O] and a workspace. Scales of rows have the inverse of the factor of such a product, which
+//     keeps any sum of K numbers within float16.
 // lopa.cuda::TokenStatistics(logits T [Q, V], temperature float [Q]) -> topk_ids int64, topk_logprobs float [Q, K], entropy
 //     float [Q] and a workspace.
 #include <algorithm>
@@ -21,6 +33,7 @@
 
 #include "../cpu_kernels/onnxruntime_abi.h"
 #include "../cpu_kernels/tensors.h"
+#include "cublaslt.h"
 #include "driver.h"
 
 namespace lopa {
@@ -30,6 +43,15 @@ constexpr int64_t kMergePrograms = 4;        // that share the pairs of a merge
 constexpr int64_t kProgramsOfProcessor = 2;  // of the attention, that a multiprocessor runs at once
 constexpr int64_t kHeaderWords = 8;          // of the attention's work
 constexpr int64_t kSwiGluColumns = 1024;     // numbers of a row that a program of SwiGlu has
+constexpr int64_t kRowColumns = 1024;        // numbers of a row that a program of ScaleRows has, and of a merge of a product
+constexpr int64_t kProductColumns = 128;     // of a tile of a product
+constexpr int64_t kProductRows[] = {32, 64, 128};
+constexpr int64_t kProductPrograms = 2;      // that a multiprocessor should have, for which inputs are split into parts
+constexpr int64_t kMostParts = 8;            // of the inputs
+constexpr int64_t kLeastInputs = 256;        // of a part, a multiple of the inputs of a step
+constexpr int64_t kStepInputs = 64;
+constexpr int64_t kRowsOfParts = 256;        // of a launch with several parts, for which there is scratch memory
+constexpr int64_t kInputsOfScale = 32;       // of an int4 matrix
 constexpr int64_t kNormBlocks[] = {1024, 4096};
 constexpr int64_t kChannels[] = {64, 128, 256};
 constexpr int64_t kMaxSplits = 32;           // of a row of logits
@@ -46,15 +68,18 @@ struct Operator {
         api.release_status(api.int_attribute(info, "head_size", &size));
         api.release_status(api.int_attribute(info, "layer", &layer));
         api.release_status(api.int_attribute(info, "candidates", &candidates));
+        api.release_status(api.int_attribute(info, "e4m3", &is_e4m3));
         api.release_status(api.float_attribute(info, "epsilon", &epsilon));
     }
 
     size_t element_size() const { return type == "fp32" ? 4 : 2; }
+    int element() const { return type == "fp32" ? kFloat : type == "fp16" ? kFloat16 : kBfloat16; }
+    float step() const { return static_cast<float>(is_e4m3 ? 1 / 448.0 : 1 / 127.0); }
 
     const Api api;
     void (*const run)(Call&);
     const std::string type;  // as in the names of kernels
-    int64_t heads = 0, kv_heads = 0, size = 0, layer = 0, candidates = 0;
+    int64_t heads = 0, kv_heads = 0, size = 0, layer = 0, candidates = 0, is_e4m3 = 0;
     float epsilon = 0;
 };
 
@@ -95,6 +120,13 @@ class Call {
         if (status == nullptr && !holds) fail(std::string("inputs of other shapes; expected ") + expected);
     }
 
+    void multiply(const Fp8Plan& plan, const void* rows, const void* matrix, void* output, float factor, void* workspace) {
+        void* stream = nullptr;
+        if (status != nullptr || failed(op.api.stream(context_, &stream))) return;
+        const std::string error = multiply_fp8(plan, rows, matrix, output, factor, workspace, stream);
+        if (!error.empty()) fail(error);
+    }
+
     template <class... Arguments>
     void launch(const std::string& variant, Grid grid, Arguments... arguments) {
         if (status != nullptr || grid.x == 0 || grid.y == 0) return;
@@ -127,20 +159,137 @@ std::string fitting(const int64_t (&sizes)[kCount], int64_t size) {
     return std::to_string(*found);
 }
 
-void normalize(Call& call, bool skip) {
+bool has(const Input& input, std::initializer_list<int64_t> dimensions) {
+    return input.shape.count == dimensions.size() && std::equal(dimensions.begin(), dimensions.end(), input.shape.dimensions);
+}
+
+int64_t rounded_up(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }
+
+// Factor of a product of rounded rows. No sum of numbers up to 448 * 448 exceeds 65504, the largest of float16, with it.
+float product_factor(int64_t inputs) { return static_cast<float>(std::exp2(-std::ceil(std::log2(std::max(1.0, 448.0 * 448.0 * inputs / 65504.0))))); }
+
+// Scales of a product: of rows and of columns, or none.
+struct Scales {
+    Scales(Call& call, size_t index, int64_t count_of_rows, int64_t columns) : row(call.input(index)), column(call.input(index + 1)) {
+        const bool fits = row.data == nullptr ? column.data == nullptr : has(row, {count_of_rows}) && has(column, {columns});
+        call.require(fits, "scales of all rows and columns");
+    }
+
+    int are_there() const { return row.data == nullptr ? 0 : 1; }
+
+    const Input row, column;
+};
+
+// Rounded rows, the first two outputs.
+struct RoundedRows {
+    RoundedRows(Call& call, const Shape& shape)
+        : data(call.output(0, shape)), scales(call.output(1, {shape.rows()})), step(call.op.step()), factor(1 / product_factor(shape.last())),
+          is_e4m3(static_cast<int>(call.op.is_e4m3)) {}
+
+    void *data, *scales;
+    float step, factor;
+    int is_e4m3;
+};
+
+void normalize(Call& call, bool skip, bool rounds) {
     const Input x = call.input(0), delta = skip ? call.input(1) : x, weight = call.input(skip ? 2 : 1);
     const int64_t size = x.shape.count == 0 ? 0 : x.shape.last();
     call.require(size > 0 && weight.shape.count == 1 && weight.shape.last() == size && delta.shape.rows() == x.shape.rows() && delta.shape.last() == size,
                  "rows and a weight of the same size");
     if (call.status != nullptr) return;
-    void* normed = call.output(0, x.shape);
-    void* total = skip ? call.output(1, x.shape) : normed;
-    call.launch("rms_norm." + call.op.type + (skip ? ".skip." : ".") + fitting(kNormBlocks, size), {x.shape.rows()}, x.data, delta.data, weight.data,
-                normed, total, narrow(size), call.op.epsilon);
+    const Scales scales(call, 3, x.shape.rows(), size);
+    const std::string name = "rms_norm." + call.op.type + (rounds ? ".rounded" : "") + (skip ? ".skip." : ".") + fitting(kNormBlocks, size);
+    const auto run = [&](void* normed, const RoundedRows* rounded) {
+        void* total = skip ? call.output(rounds ? 2 : 1, x.shape) : nullptr;
+        call.launch(name, {x.shape.rows()}, x.data, delta.data, weight.data, scales.row.data, scales.column.data, scales.are_there(), normed, total,
+                    rounds ? rounded->data : nullptr, rounds ? rounded->scales : nullptr, narrow(size), call.op.epsilon, rounds ? rounded->step : 0.0f,
+                    rounds ? rounded->factor : 0.0f, rounds ? rounded->is_e4m3 : 0);
+    };
+    if (rounds) {
+        const RoundedRows rounded(call, x.shape);
+        run(nullptr, &rounded);
+    } else {
+        run(call.output(0, x.shape), nullptr);
+    }
 }
 
-bool has(const Input& input, std::initializer_list<int64_t> dimensions) {
-    return input.shape.count == dimensions.size() && std::equal(dimensions.begin(), dimensions.end(), input.shape.dimensions);
+void round_rows(Call& call) {
+    const Input x = call.input(0);
+    if (call.status != nullptr) return;
+    const RoundedRows rounded(call, x.shape);
+    call.launch("round_rows." + call.op.type, {x.shape.rows()}, x.data, rounded.data, rounded.scales, narrow(x.shape.last()), rounded.step, rounded.factor,
+                rounded.is_e4m3);
+}
+
+void scale_rows(Call& call) {
+    const Input product = call.input(0);
+    if (call.status != nullptr) return;
+    const int64_t rows = product.shape.rows(), columns = product.shape.last();
+    const Scales scales(call, 1, rows, columns);
+    void* scaled = call.output(0, product.shape);
+    call.launch("scale_rows." + call.op.type, {rows, rounded_up(columns, kRowColumns) / kRowColumns}, product.data, scales.row.data, scales.column.data, scaled,
+                narrow(columns));
+}
+
+// Run `launch` for rows of a product, with a grid and scratch memory: at once or, if the inputs are in several parts, some
+// rows at a time, and merge the parts. Parts depend on the matrix and the device alone, and so does the result of a row.
+template <class Launch>
+void multiply_in_tiles(Call& call, const Input& x, size_t row_bytes, int64_t outputs, const Launch& launch) {
+    const int64_t rows = x.shape.rows(), inputs = x.shape.last(), tiles = rounded_up(outputs, kProductColumns) / kProductColumns;
+    const int64_t wanted = std::min({kMostParts, kProductPrograms * multiprocessors() / tiles, inputs / kLeastInputs});
+    const int64_t each = rounded_up(inputs, kStepInputs * std::max<int64_t>(1, wanted)) / std::max<int64_t>(1, wanted);
+    const int64_t parts = (inputs + each - 1) / each, rows_at_once = parts == 1 ? rows : std::min(rows, kRowsOfParts);
+    Shape shape = x.shape;
+    shape.dimensions[shape.count - 1] = outputs;
+    char* output = static_cast<char*>(call.output(0, shape));
+    void* scratch = call.output(1, {parts == 1 ? 0 : parts * rows_at_once * outputs});
+    for (int64_t first = 0; first < rows; first += rows_at_once) {
+        const int64_t count = std::min(rows_at_once, rows - first), tile = std::stoi(fitting(kProductRows, count));
+        void* target = output + first * outputs * call.op.element_size();
+        const Grid grid = {tiles, rounded_up(count, tile) / tile, parts};
+        launch("." + std::to_string(tile), grid, static_cast<const char*>(x.data) + first * row_bytes, target, scratch, narrow(count), narrow(each));
+        if (parts > 1)
+            call.launch("product_merge." + call.op.type, {rounded_up(count * outputs, kRowColumns) / kRowColumns}, scratch, target, narrow(parts),
+                        narrow(count * outputs));
+    }
+}
+
+void multiply_int4(Call& call) {
+    const Input x = call.input(0), weight = call.input(1), scales = call.input(2);
+    if (call.status != nullptr) return;
+    const int64_t inputs = x.shape.last(), outputs = scales.shape.last();
+    call.require(has(scales, {inputs / kInputsOfScale, outputs}) && has(weight, {inputs, outputs / 2}) && inputs % kInputsOfScale == 0 && outputs % 16 == 0,
+                 "rows, and an int4 matrix with its scales");
+    if (call.status != nullptr) return;
+    multiply_in_tiles(call, x, inputs * call.op.element_size(), outputs,
+                      [&](const std::string& rows, Grid grid, const void* from, void* target, void* scratch, int count, int each) {
+                          call.launch("int4_product." + call.op.type + rows, grid, from, weight.data, scales.data, target, scratch, count, narrow(inputs),
+                                      narrow(outputs), each);
+                      });
+}
+
+void multiply_rounded(Call& call) {
+    const Input x = call.input(0), weight = call.input(1);
+    if (call.status != nullptr) return;
+    const bool is_e4m3 = call.op.is_e4m3 != 0;
+    const int64_t rows = x.shape.rows(), inputs = x.shape.last(), outputs = is_e4m3 ? weight.shape.dimensions[0] : weight.shape.last();
+    call.require(has(weight, {is_e4m3 ? outputs : inputs, is_e4m3 ? inputs : outputs}) && inputs % 16 == 0 && outputs % 16 == 0,
+                 "rounded rows and a matrix of their size");
+    if (call.status != nullptr) return;
+    const float factor = product_factor(inputs);
+    const Fp8Plan* plan = is_e4m3 && rows > 0 ? plan_fp8(rows, inputs, outputs, call.op.element()) : nullptr;
+    if (plan == nullptr)
+        return multiply_in_tiles(call, x, inputs, outputs,
+                                 [&](const std::string& tile, Grid grid, const void* from, void* target, void* scratch, int count, int each) {
+                                     call.launch("rounded_product." + call.op.type + (is_e4m3 ? ".e4m3" : ".int8") + tile, grid, from, weight.data, target, scratch,
+                                                 count, narrow(inputs), narrow(outputs), each, factor);
+                                 });
+    Shape shape = x.shape;
+    shape.dimensions[shape.count - 1] = outputs;
+    void* output = call.output(0, shape);
+    void* workspace = call.output(1, {static_cast<int64_t>((workspace_bytes(*plan) + kWorkspaceAlignment) / sizeof(float) + 1)});
+    const uintptr_t aligned = rounded_up(reinterpret_cast<uintptr_t>(workspace), kWorkspaceAlignment);
+    call.multiply(*plan, x.data, weight.data, output, factor, reinterpret_cast<void*>(aligned));
 }
 
 void split_rotary(Call& call) {
@@ -167,6 +316,7 @@ void split_rotary(Call& call) {
     const auto behind = [&](int64_t count) { return static_cast<const void*>(static_cast<const char*>(query.data) + count * call.op.element_size()); };
     const void* key_rows = fused ? behind(heads * size) : key.data;
     const void* value_rows = fused ? behind((heads + kv_heads) * size) : value.data;
+    const Scales scales(call, 8, rows, all);
     const bool norm = query_norm.data != nullptr;
     Shape shape = query.shape;
     shape.dimensions[shape.count - 1] = heads * size;
@@ -174,7 +324,7 @@ void split_rotary(Call& call) {
     void* new_key = call.output(1, {rows, kv_heads, size});
     void* new_value = call.output(2, {rows, kv_heads, size});
     call.launch("split_rotary." + call.op.type + (norm ? ".norm." : ".") + fitting(kChannels, size), {rows, heads + 2 * kv_heads}, query.data, key_rows,
-                value_rows, narrow(stride), narrow(kv_stride), bias.data, bias.data == nullptr ? 0 : 1, query_norm.data, key_norm.data, cos.data, sin.data,
+                value_rows, narrow(stride), narrow(kv_stride), scales.row.data, scales.column.data, scales.are_there(), bias.data, bias.data == nullptr ? 0 : 1, query_norm.data, key_norm.data, cos.data, sin.data,
                 rotated, new_key, new_value, narrow(heads), narrow(kv_heads), narrow(size), narrow(2 * cos.shape.last()), call.op.epsilon);
 }
 
@@ -198,20 +348,27 @@ void attend(Call& call) {
                 narrow(size));
 }
 
-void multiply_gate(Call& call) {
+void multiply_gate(Call& call, bool rounds) {
     const Input gate = call.input(0), up = call.input(1);
     const bool fused = up.data == nullptr;
     if (call.status != nullptr) return;
     call.require(gate.shape.count > 0 && (fused ? gate.shape.last() % 2 == 0 : up.shape.last() == gate.shape.last() && up.shape.rows() == gate.shape.rows()),
                  "a gate and a factor of the same size");
     if (call.status != nullptr) return;
-    const int64_t stride = gate.shape.last(), size = fused ? stride / 2 : stride;
+    const int64_t rows = gate.shape.rows(), stride = gate.shape.last(), size = fused ? stride / 2 : stride;
+    const Scales scales(call, 2, rows, 2 * size);
     const void* factor = fused ? static_cast<const char*>(gate.data) + size * call.op.element_size() : up.data;
     Shape shape = gate.shape;
     shape.dimensions[shape.count - 1] = size;
-    void* product = call.output(0, shape);
-    call.launch("swiglu." + call.op.type, {gate.shape.rows(), (size + kSwiGluColumns - 1) / kSwiGluColumns}, gate.data, factor, product, narrow(stride),
-                narrow(size));
+    if (rounds) {
+        const RoundedRows rounded(call, shape);
+        call.launch("rounded_swiglu." + call.op.type, {rows}, gate.data, factor, scales.row.data, scales.column.data, scales.are_there(), rounded.data,
+                    rounded.scales, narrow(stride), narrow(size), rounded.step, rounded.factor, rounded.is_e4m3);
+    } else {
+        void* product = call.output(0, shape);
+        call.launch("swiglu." + call.op.type, {rows, rounded_up(size, kSwiGluColumns) / kSwiGluColumns}, gate.data, factor, scales.row.data,
+                    scales.column.data, scales.are_there(), product, narrow(stride), narrow(size));
+    }
 }
 
 void find_statistics(Call& call) {
@@ -240,26 +397,36 @@ struct Description {
     std::initializer_list<int> inputs;
     size_t required;
     std::initializer_list<int> outputs;
+    bool is_named = false;  // by its type too, as no input has it
 };
 
 constexpr int kT = -1;
 const Description kDescriptions[] = {
-    {"RmsNorm", [](Call& call) { normalize(call, false); }, {kT, kT}, 2, {kT}},
-    {"SkipRmsNorm", [](Call& call) { normalize(call, true); }, {kT, kT, kT}, 3, {kT, kT}},
-    {"SplitRotary", split_rotary, {kT, kT, kT, kT, kT, kT, kT, kT}, 3, {kT, kT, kT}},
+    {"RmsNorm", [](Call& call) { normalize(call, false, false); }, {kT, kT}, 2, {kT}},
+    {"RoundedRmsNorm", [](Call& call) { normalize(call, false, true); }, {kT, kT}, 2, {kUint8, kFloat}},
+    {"SkipRmsNorm", [](Call& call) { normalize(call, true, false); }, {kT, kT, kT, kFloat, kFloat}, 3, {kT, kT}},
+    {"RoundedSkipRmsNorm", [](Call& call) { normalize(call, true, true); }, {kT, kT, kT, kFloat, kFloat}, 3, {kUint8, kFloat, kT}},
+    {"SplitRotary", split_rotary, {kT, kT, kT, kT, kT, kT, kT, kT, kFloat, kFloat}, 3, {kT, kT, kT}},
     {"BranchAttention", attend, {kT, kT, kT, kT, kInt32, kFloat}, 6, {kT}},
-    {"SwiGlu", multiply_gate, {kT, kT}, 1, {kT}},
+    {"SwiGlu", [](Call& call) { multiply_gate(call, false); }, {kT, kT, kFloat, kFloat}, 1, {kT}},
+    {"RoundedSwiGlu", [](Call& call) { multiply_gate(call, true); }, {kT, kT, kFloat, kFloat}, 1, {kUint8, kFloat}},
+    {"RoundRows", round_rows, {kT}, 1, {kUint8, kFloat}},
+    {"ScaleRows", scale_rows, {kT, kFloat, kFloat}, 3, {kT}},
+    {"Int4Product", multiply_int4, {kT, kUint8, kT}, 3, {kT, kFloat}},
+    {"RoundedProduct", multiply_rounded, {kUint8, kUint8}, 2, {kT, kFloat}, true},
     {"TokenStatistics", find_statistics, {kT, kFloat}, 2, {kInt64, kFloat, kFloat, kFloat}},
 };
 constexpr struct {
     int element;
     const char* name;
-} kTypes[] = {{kFloat, "fp32"}, {kFloat16, "fp16"}, {kBfloat16, "bf16"}};
+    const char* suffix;
+} kTypes[] = {{kFloat, "fp32", "Float"}, {kFloat16, "fp16", "Float16"}, {kBfloat16, "bf16", "Bfloat16"}};
 
 // An operator for one type. ONNX Runtime passes it to each of its functions.
 struct TypedOp : CustomOp {
-    TypedOp(const Description& description, int element, const char* type) : description(description), element(element), type(type) {
-        name = [](const CustomOp* op) { return of(op).description.name; };
+    TypedOp(const Description& description, int element, const char* type, const char* suffix)
+        : description(description), element(element), type(type), full_name(std::string(description.name) + (description.is_named ? suffix : "")) {
+        name = [](const CustomOp* op) { return of(op).full_name.c_str(); };
         provider = [](const CustomOp*) { return g_provider; };
         input_type = [](const CustomOp* op, size_t index) { return of(op).resolved(of(op).description.inputs.begin()[index]); };
         input_count = [](const CustomOp* op) { return of(op).description.inputs.size(); };
@@ -285,6 +452,7 @@ struct TypedOp : CustomOp {
     const Description& description;
     const int element;
     const char* const type;
+    const std::string full_name;
 };
 
 }  // namespace
@@ -302,7 +470,7 @@ LOPA_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const lopa:
         failure = api.create_domain("lopa.cuda", &made);
         for (const Description& description : kDescriptions)
             for (const auto& type : kTypes)
-                if (failure == nullptr) failure = api.add_op(made, new TypedOp(description, type.element, type.name));
+                if (failure == nullptr) failure = api.add_op(made, new TypedOp(description, type.element, type.name, type.suffix));
         return made;
     }();
     if (failure != nullptr) return api.create_status(kFail, "lopa.cuda: the operators could not be registered");

@@ -31,7 +31,7 @@ def int4_product_kernel(
 
     The launch grid is (outputs / COLUMNS, rows / ROWS, parts), rounded up.
     """
-    BLOCKS: tl.constexpr = DEPTH // INPUTS_PER_SCALE
+    blocks: tl.constexpr = DEPTH // INPUTS_PER_SCALE
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     word = tl.program_id(0) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -44,10 +44,10 @@ def int4_product_kernel(
         a = tl.load(from_row + k[None, :], mask=(row < rows)[:, None] & (k < end)[None, :], other=0.0)
         wanted = (k < end)[:, None] & (word < outputs // 8)[None, :]
         w = tl.load(weight + k[:, None] * (outputs // 8) + word[None, :], mask=wanted, other=0)
-        block = start // INPUTS_PER_SCALE + tl.arange(0, BLOCKS)
+        block = start // INPUTS_PER_SCALE + tl.arange(0, blocks)
         wanted = (block * INPUTS_PER_SCALE < end)[:, None] & (column < outputs)[None, :]
         scale = tl.load(scales + block[:, None] * outputs + column[None, :], mask=wanted, other=0.0).to(tl.float32)
-        numbers = tl.reshape(_numbers(w), (BLOCKS, INPUTS_PER_SCALE, COLUMNS)) * scale[:, None, :]
+        numbers = tl.reshape(_numbers(w), (blocks, INPUTS_PER_SCALE, COLUMNS)) * scale[:, None, :]
         numbers = tl.reshape(numbers, (DEPTH, COLUMNS)).to(a.dtype)
         total = tl.dot(tl.trans(numbers), tl.trans(a), total, input_precision="ieee")
     _store(total, output, parts, row, column, rows, outputs)
@@ -95,10 +95,7 @@ def rounded_product_kernel(
     end = tl.minimum(begin + inputs_per_part, inputs)
     from_row = x + row[:, None].to(tl.int64) * inputs
     there = column < outputs
-    if E4M3:
-        total = tl.zeros([COLUMNS, ROWS], tl.float32)
-    else:
-        total = tl.zeros([ROWS, COLUMNS], tl.int32)
+    total = tl.zeros([COLUMNS, ROWS], tl.float32) if E4M3 else tl.zeros([ROWS, COLUMNS], tl.int32)
     for start in range(begin, end, DEPTH):
         k = start + tl.arange(0, DEPTH)
         a = tl.load(from_row + k[None, :], mask=(row < rows)[:, None] & (k < end)[None, :], other=0)
