@@ -4,13 +4,88 @@ The bodies round where the standard graph rounds. Attention takes a dense mask i
 the cache's rows, then which packed rows, each row sees. Chunks of the cache follow each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import onnx
-from onnx import parser
+from onnx import helper, parser
 
 DOMAIN = "lopa.cuda"
+_BYTES = np.arange(256, dtype=np.uint8)
+_TABLES = {
+    "INT8": _BYTES.view(np.int8),
+    "E4M3": _BYTES.view(ml_dtypes.float8_e4m3fn),
+    "LOW": ((_BYTES & 15) ^ 8) - 8.0,
+    "HIGH": ((_BYTES >> 4) ^ 8) - 8.0,
+}
+"""Numbers that bytes stand for."""
+_PRODUCTS = """
+RoundedProductKIND (rows, weight) => (product, workspace) {
+    table = Constant <value_floats = KIND> ()
+    indices = Cast <to = 6> (weight)
+    matrix = Gather (table, indices)
+    turned = Transpose <perm = PERM> (matrix)
+    sums = MatMul (rows, turned)
+    factor = Constant <value_float = 0.0000152587890625> ()
+    wide = Mul (sums, factor)
+    product = Cast <to = TYPE> (wide)
+    workspace = Constant <value_floats = [0.0]> ()
+}
+RoundRowsKIND (x) => (rounded, scales) {
+    wide = Cast <to = 1> (x)
+    magnitudes = Abs (wide)
+    last = Constant <value_ints = [-1]> ()
+    largest = ReduceMax <keepdims = 1> (magnitudes, last)
+    least = Constant <value_float = 1e-30> ()
+    nonzero = Max (largest, least)
+    greatest = Constant <value_float = GREATEST> ()
+    own_scales = Div (nonzero, greatest)
+    inverse_factor = Constant <value_float = 65536.0> ()
+    scales = Mul (own_scales, inverse_factor)
+    ratio = Div (wide, own_scales)
+    one = Constant <value_float = 1.0> ()
+    zero = Constant <value_float = 0.0> ()
+    origin = Cast <to = STORED> (zero)
+    codes = QuantizeLinear (ratio, one, origin)
+    rounded = DequantizeLinear (codes, one, origin)
+}"""
+_INT4_PRODUCT = """
+Int4Product (x, weight, scales) => (product, workspace) {
+    low_table = Constant <value_floats = LOW> ()
+    high_table = Constant <value_floats = HIGH> ()
+    indices = Cast <to = 6> (weight)
+    low_numbers = Gather (low_table, indices)
+    high_numbers = Gather (high_table, indices)
+    last = Constant <value_ints = [-1]> ()
+    low = Unsqueeze (low_numbers, last)
+    high = Unsqueeze (high_numbers, last)
+    pairs = Concat <axis = -1> (low, high)
+    row_shape = Constant <value_ints = [0, -1]> ()
+    integers = Reshape (pairs, row_shape)
+    stored = CastLike (integers, scales)
+    one = Constant <value_ints = [1]> ()
+    two = Constant <value_ints = [2]> ()
+    shape_of_blocks = Shape (scales)
+    outputs = Slice (shape_of_blocks, one, two)
+    leading = Constant <value_ints = [-1, 32]> ()
+    three = Concat <axis = 0> (leading, outputs)
+    blocks = Reshape (stored, three)
+    of_blocks = Unsqueeze (scales, one)
+    numbers = Mul (blocks, of_blocks)
+    matrix_shape = Concat <axis = 0> (last, outputs)
+    matrix = Reshape (numbers, matrix_shape)
+    product = MatMul (x, matrix)
+    workspace = Constant <value_floats = [0.0]> ()
+}"""
+_SCALE_ROWS = """
+ScaleRows (product, row_scales, column_scales) => (scaled) {
+    wide = Cast <to = 1> (product)
+    of_columns = Mul (wide, column_scales)
+    of_rows = Mul (of_columns, row_scales)
+    scaled = CastLike (of_rows, product)
+}"""
 
 _RMS_NORM = """
 RmsNorm <epsilon> (x, weight) => (normed) {
@@ -97,6 +172,9 @@ def with_functions(twin: Path, rotated: int) -> onnx.ModelProto:
     `rotated` is the number of channels of a head that rotate, or 0 for all.
     """
     model = onnx.load(twin, load_external_data=False)
+    split = list(_without_scales_and_rounding(model.graph.node))
+    del model.graph.node[:]
+    model.graph.node.extend(split)
     nodes = {node.op_type: node for node in model.graph.node if node.domain == DOMAIN}
     bodies = [_RMS_NORM, _SKIP_RMS_NORM, _TOKEN_STATISTICS]
     split = nodes["SplitRotary"]
@@ -111,9 +189,53 @@ def with_functions(twin: Path, rotated: int) -> onnx.ModelProto:
         halves = "gate, up = Split <axis = -1, num_outputs = 2> (gate_and_up)"
         separate = "gate = Identity (gate_and_up)\n    up = Identity (separate_up)"
         bodies.append(_SWI_GLU.replace("SPLIT", halves if is_fused else separate))
+    for name in sorted(nodes):
+        if name.startswith("Round"):
+            kind = "E4M3" if name.endswith("E4M3") else "INT8"
+            numbers_of = {"STORED": "17" if kind == "E4M3" else "3", "GREATEST": "448.0" if kind == "E4M3" else "127.0"}
+            numbers_of |= {"PERM": "[1, 0]" if kind == "E4M3" else "[0, 1]", "TYPE": "10" if "Float16" in name else "1"}
+            body = _PRODUCTS.split("\n}")["Rows" in name] + "\n}"
+            body = body.replace("RoundedProductKIND", name).replace("RoundRowsKIND", name).replace("KIND", kind)
+            for key, text in numbers_of.items():
+                body = body.replace(key, text)
+            bodies.append(body)
+    bodies += [_INT4_PRODUCT] if "Int4Product" in nodes else []
+    bodies += [_SCALE_ROWS] if "ScaleRows" in nodes else []
+    for name, table in _TABLES.items():
+        numbers_of_bytes = np.nan_to_num(table.astype(np.float32)).tolist()
+        bodies = [body.replace(f"value_floats = {name}>", f"value_floats = {numbers_of_bytes}>") for body in bodies]
     header = f'<opset_import: ["" : 23], domain: "{DOMAIN}">'
     model.functions.extend(parser.parse_function(header + body) for body in bodies)
     return model
+
+
+def _without_scales_and_rounding(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes that do one thing each: scale a product, do what their name says, or round rows of a kind."""
+    scale_inputs = {"SplitRotary": (8, 0), "SwiGlu": (2, 0), "SkipRmsNorm": (3, 1)}
+    for node in nodes:
+        if node.domain != DOMAIN:
+            yield node
+            continue
+        kind = next(("E4M3" for each in node.attribute if each.name == "e4m3" and each.i), "INT8")
+        rounds = node.op_type.startswith("Rounded") and "Product" not in node.op_type
+        name, outputs, inputs = node.op_type.removeprefix("Rounded") if rounds else node.op_type, [], list(node.input)
+        outputs = [f"{node.output[0]}/numbers", *node.output[2:]] if rounds else list(node.output)
+        attributes = [each for each in node.attribute if each.name != "e4m3"]
+        first, product = scale_inputs.get(name, (len(inputs), 0))
+        if len(inputs) > first:
+            scaled = f"{inputs[product]}/scaled"
+            yield helper.make_node("ScaleRows", [inputs[product], *inputs[first:]], [scaled], domain=DOMAIN)
+            inputs[product] = scaled
+        inputs = inputs[:first]
+        while not inputs[-1]:
+            inputs.pop()
+        if name == "RoundRows" or name.startswith("RoundedProduct"):
+            name += kind
+        made = helper.make_node(name, inputs, outputs, domain=DOMAIN, name=node.name)
+        made.attribute.extend(attributes)
+        yield made
+        if rounds:
+            yield helper.make_node(f"RoundRows{kind}", outputs[:1], node.output[:2], domain=DOMAIN)
 
 
 def _split_rotary(heads: int, kv_heads: int, size: int, rotated: int, has: Sequence[bool]) -> str:

@@ -43,6 +43,7 @@ def opened_twin(bundle: Bundle) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
     model = with_functions(bundle.path / twin_of(bundle).graph, bundle.manifest.dimensions.partial_rotary_size or 0)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -53,11 +54,15 @@ def fused_arrays(bundle: Bundle) -> Arrays:
     arrays = {}
     for fused in twin_of(bundle).fused:
         records = [bundle.manifest.tensors[name] for name in fused.parts]
-        parts = [
-            np.fromfile(bundle.weights, each.dtype, int(np.prod(each.shape)), offset=each.offset).reshape(each.shape)
-            for each in records
+        dtypes = [
+            each.dtype if each.dtype.startswith("float") and "8" not in each.dtype else "uint8" for each in records
         ]
-        arrays[fused.name] = np.concatenate(parts, fused.axis)
+        parts = [
+            np.fromfile(bundle.weights, dtype, each.length // np.dtype(dtype).itemsize, offset=each.offset)
+            for dtype, each in zip(dtypes, records, strict=True)
+        ]
+        shapes = [[*each.shape[:-1], -1] for each in records]
+        arrays[fused.name] = np.concatenate([*map(np.reshape, parts, shapes)], fused.axis)
     return arrays
 
 
@@ -171,11 +176,19 @@ def test_outputs_and_types(request: pytest.FixtureRequest, name: str, tolerance:
 
 def test_quantized(tiny_quantized: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
-    assert_agrees(bundle, 0.02, share=0.95)  # activations are rounded to 8 bits
+    rounds = bundle.manifest.tensors["head.weight"].dtype == "int8"
+    assert_agrees(bundle, 0.02 if rounds else 3e-5, share=0.95 if rounds else 1.0)
     assert_each_weight_once(bundle)
-    assert [fused.parts[0] for fused in twin_of(bundle).fused] == [
-        f"layers.{i}.attention.query.bias" for i in range(bundle.manifest.dimensions.layers)
-    ]
+    found = operators(bundle.path / twin_of(bundle).graph)
+    layers = bundle.manifest.dimensions.layers
+    if "Int4Product" in found:
+        assert found["Int4Product"] == 4 * layers + 1
+    else:  # no launch but the products' and three for rows: attention's and the head's, whose product is scaled too
+        assert found["RoundedProductFloat"] == 4 * layers + 1
+        assert (found["RoundRows"], found["ScaleRows"]) == (layers + 1, 1)
+        assert found["RoundedSkipRmsNorm"] + found["RoundedRmsNorm"] == 2 * layers
+        assert (found["RoundedSwiGlu"], found["SkipRmsNorm"]) == (layers, 1)
+    assert found["MatMul"] == found["DequantizeLinear"] == 0
 
 
 def test_a_product_of_unquantized_matrices_alone_is_fused(tmp_path: Path) -> None:
@@ -185,7 +198,21 @@ def test_a_product_of_unquantized_matrices_alone_is_fused(tmp_path: Path) -> Non
     assert_agrees(bundle, 0.01)
     assert_each_weight_once(bundle)
     names = [fused.name for fused in twin_of(bundle).fused]
-    assert names == ["layers.0.attention.qkv.bias", "layers.0.attention.qkv.weight"]
+    alone = [f"{name}.weight_bytes" for name in ("layers.0.mlp.gate", "layers.0.mlp.down", "head")]
+    assert names == ["layers.0.attention.qkv.bias", "layers.0.attention.qkv.weight", *alone]
+    found = operators(bundle.path / twin_of(bundle).graph)  # the norm's rows are rounded for the gate alone
+    assert (found["RoundRows"], found["ScaleRows"], found["RoundedSwiGlu"]) == (2, 2, 1)
+
+
+def test_quantized_half(export_tiny: Callable[..., Path]) -> None:
+    """Products of rounded rows have the type that is behind their scales: logits stay float32."""
+    int4, int8 = (
+        Bundle.open(export_tiny(quantize=kind, dtype="float16", with_logits=False)) for kind in ("int4", "int8")
+    )
+    assert_agrees(int4, 0.03, share=0.95)
+    opened_twin(int8)
+    found = operators(int8.path / twin_of(int8).graph)
+    assert (found["RoundedProductFloat"], found["RoundedProductFloat16"] % 4, found["MatMul"]) == (1, 0, 0)
 
 
 def test_few_operators(tiny_bfloat16: Path, tiny_half: Path) -> None:

@@ -29,6 +29,7 @@ _TYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
+    "tensor(uint8)": np.uint8,
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
     "tensor(bfloat16)": 16,

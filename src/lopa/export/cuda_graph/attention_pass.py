@@ -60,7 +60,7 @@ class _Form:
 class BranchAttentionPass(ir.passes.InPlacePass):
     """Pass that replaces every attention over a request's expanded prefix and its own window.
 
-    The products of query, key and value become one if their matrices are in floating point.
+    The products of query, key and value become one if their matrices have one type.
     """
 
     def __init__(self, dimensions: ModelDimensions, fused: FusedInputs) -> None:
@@ -135,7 +135,8 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         attributes = {"heads": sizes.heads, "kv_heads": sizes.kv_heads, "head_size": sizes.head_size}
         rows: list[ir.Value | None] = [each.rows for each in heads]
         biased = [node for each in rows if (node := producer(each, "Add")) is not None]
-        bias = self._fused.join([node.inputs[1] for node in biased], "qkv") if len(biased) == len(rows) else None
+        biases = self._fused.join([[node.inputs[1] for node in biased]], "qkv") if len(biased) == len(rows) else None
+        bias = None if biases is None else biases[0]
         if bias is not None:
             rows = [node.inputs[0] for node in biased]
         fused = self._fused.product(rows, "qkv")

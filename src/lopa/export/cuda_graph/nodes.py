@@ -15,10 +15,10 @@ class OtherFormError(Exception):
     """A graph differs from those that lopa.export.graph.module traces to."""
 
 
-def producer(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that computes `value` if it is this standard operator, otherwise None."""
+def producer(value: ir.Value | None, operator: str, domain: str = "") -> ir.Node | None:
+    """Return the node that computes `value` if it is this operator, otherwise None."""
     node = None if value is None else value.producer()
-    return node if node is not None and (node.domain, node.op_type) == ("", operator) else None
+    return node if node is not None and (node.domain, node.op_type) == (domain, operator) else None
 
 
 def source(value: ir.Value | None, *operators: str) -> ir.Value:
@@ -37,9 +37,16 @@ def source(value: ir.Value | None, *operators: str) -> ir.Value:
 
 def only_use(value: ir.Value, operator: str) -> ir.Node:
     """Return the node that uses `value`. Raises OtherFormError unless it is the only one, and this operator."""
+    node = only_consumer(value, operator)
+    if node is None:
+        raise OtherFormError
+    return node
+
+
+def only_consumer(value: ir.Value, operator: str) -> ir.Node | None:
+    """Return the node that uses `value` if it is the only one, and this standard operator, otherwise None."""
     uses = [use.node for use in value.uses()]
-    expect(len(uses) == 1 and producer(uses[0].outputs[0], operator) is not None)
-    return uses[0]
+    return producer(uses[0].outputs[0], operator) if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def expect(holds: bool) -> None:
@@ -87,32 +94,91 @@ class FusedInputs:
     records: list[FusedTensor] = field(default_factory=list)
     values: list[ir.Value] = field(default_factory=list)
 
-    def join(self, parts: Sequence[ir.Value | None], label: str) -> ir.Value | None:
-        """Return an input with `parts` side by side, e.g. layers.0.attention.qkv.weight for the label "qkv".
+    def join(self, groups: Sequence[Sequence[ir.Value | None]], label: str) -> list[ir.Value] | None:
+        """Return an input for each group, with its parts side by side: layers.0.attention.qkv.weight for the label
+        "qkv".
 
-        Return None unless all parts are in the weights file and have one type.
+        Return None unless all parts are in the weights file and those of a group have one form.
         """
-        tensors = [None if part is None else part.const_value for part in parts]
-        stored = [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
-        forms = {(tensor.dtype, *tensor.shape.numpy()[:-1]) for tensor in stored}
-        if len(stored) < len(parts) or len(forms) > 1:
+        stored = [[part.const_value for part in parts if part is not None] for parts in groups]
+        tensors = [[each for each in parts if isinstance(each, ir.ExternalTensor)] for parts in stored]
+        if any(len(found) < len(parts) for found, parts in zip(tensors, groups, strict=True)):
             return None
-        module, _, kind = (stored[0].name or "").rsplit(".", 2)
-        name, (*rows, _) = f"{module}.{label}.{kind}", stored[0].shape.numpy()
-        shape = ir.Shape([*rows, sum(tensor.shape.numpy()[-1] for tensor in stored)])
-        self.records.append(FusedTensor(name=name, parts=[tensor.name or "" for tensor in stored], axis=len(rows)))
-        self.values.append(ir.Value(name=name, shape=shape, type=ir.TensorType(stored[0].dtype)))
+        if any(len({_form(tensor) for tensor in parts}) > 1 for parts in tensors):
+            return None
+        return [self._add(parts, ".".join(_labelled(parts[0].name or "", label))) for parts in tensors]
+
+    def stored_bytes(self, weight: ir.Value) -> ir.Value:
+        """Return an input with the bytes of a matrix."""
+        assert isinstance(weight.const_value, ir.ExternalTensor)
+        return self._add([weight.const_value], f"{weight.name}_bytes")
+
+    def _add(self, parts: Sequence[ir.ExternalTensor], name: str) -> ir.Value:
+        axis, shape = _axis(parts[0]), parts[0].shape.numpy()
+        sizes = [*shape[:axis], sum(part.shape.numpy()[axis] for part in parts), *shape[axis + 1 :]]
+        dtype = parts[0].dtype
+        if dtype == ir.DataType.INT4:
+            sizes[-1] //= 2
+        dtype = ir.DataType.UINT8 if dtype in _QUANTIZED else dtype
+        self.records.append(FusedTensor(name=name, parts=[part.name or "" for part in parts], axis=axis))
+        self.values.append(ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype)))
         return self.values[-1]
 
     def product(self, products: Sequence[ir.Value | None], label: str) -> ir.Value | None:
-        """Return one product in place of `products`, which have the same first factor, or None if `join` does."""
-        nodes = [node for each in products if (node := producer(each, "MatMul")) is not None]
-        if len(nodes) < len(products) or len({node.inputs[0] for node in nodes}) > 1:
+        """Return one product in place of `products`, which have the same rows, or None if `join` does."""
+        nodes = [node for each in products if each is not None and (node := each.producer()) is not None]
+        if len(nodes) < len(products) or len({(node.domain, node.op_type) for node in nodes}) > 1:
             return None
-        weight = self.join([node.inputs[1] for node in nodes], label)
-        if weight is None:
+        name = nodes[0].op_type
+        if (nodes[0].domain, name) == (DOMAIN, "ScaleRows"):
+            column_scales, row_scales = [node.inputs[2] for node in nodes], {node.inputs[1] for node in nodes}
+            inner = self._product([node.inputs[0] for node in nodes], label, [column_scales])
+            if inner is None or len(row_scales) > 1:
+                return None
+            scaled = insert(nodes[0], name, [inner[0], nodes[0].inputs[1], inner[1][0]], [None])
+            scaled[0].type = nodes[0].outputs[0].type
+            return scaled[0]
+        made = self._product(products, label, [])
+        return None if made is None else made[0]
+
+    def _product(
+        self, products: Sequence[ir.Value | None], label: str, others: Sequence[Sequence[ir.Value | None]]
+    ) -> tuple[ir.Value, list[ir.Value]] | None:
+        """Return one product of the same rows with joined matrices, and the other groups joined, or None."""
+        nodes = [node for each in products if each is not None and (node := each.producer()) is not None]
+        operators = {(node.domain, node.op_type) for node in nodes}
+        is_product = all("Product" in name if domain == DOMAIN else name == "MatMul" for domain, name in operators)
+        if len(nodes) < len(products) or len({node.inputs[0] for node in nodes}) > 1 or not is_product:
             return None
-        node = ir.node("MatMul", [nodes[0].inputs[0], weight], name=f"{weight.name}/MatMul".replace(".weight", ""))
-        nodes[0].prepend(node)
-        node.outputs[0].type = nodes[0].outputs[0].type
-        return node.outputs[0]
+        groups = list(zip(*(node.inputs[1:] for node in nodes), strict=True))
+        joined = None if len(operators) > 1 else self.join([*groups, *others], label)
+        if joined is None:
+            return None
+        first = nodes[0]
+        replaced = [None] * len(first.outputs)
+        attributes = {name: attribute.value for name, attribute in first.attributes.items()}
+        inputs = [first.inputs[0], *joined[: len(groups)]]
+        made = insert(first, first.op_type, inputs, replaced, attributes, domain=first.domain)[0]
+        made.type = first.outputs[0].type
+        return made, joined[len(groups) :]
+
+
+_QUANTIZED = (ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
+"""Types that a twin takes as bytes."""
+
+
+def _axis(tensor: ir.ExternalTensor) -> int:
+    """Return the axis of the outputs, along which tensors are joined."""
+    return 0 if tensor.dtype == ir.DataType.FLOAT8E4M3FN else len(tensor.shape) - 1
+
+
+def _form(tensor: ir.ExternalTensor) -> tuple[object, ...]:
+    """Return what tensors that are joined have in common."""
+    shape, axis = tensor.shape.numpy(), _axis(tensor)
+    return tensor.dtype, *shape[:axis], *shape[axis + 1 :]
+
+
+def _labelled(name: str, label: str) -> tuple[str, str, str]:
+    """Return the parts of a name with another name of the module's part."""
+    module, _, kind = name.rsplit(".", 2)
+    return module, label, kind

@@ -70,7 +70,7 @@ class NormsPass(ir.passes.InPlacePass):
 
 
 class SwiGluPass(ir.passes.InPlacePass):
-    """Pass that replaces silu(gate) * up by SwiGlu. The products of gate and up become one if they are floats."""
+    """Pass that replaces silu(gate) * up by SwiGlu. The products of gate and up become one if they have one type."""
 
     def __init__(self, fused: FusedInputs) -> None:
         super().__init__()

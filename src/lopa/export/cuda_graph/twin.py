@@ -9,6 +9,7 @@ from onnx_ir.passes import common
 
 from lopa.export.cuda_graph.attention_pass import BranchAttentionPass
 from lopa.export.cuda_graph.nodes import DOMAIN, FusedInputs, OtherFormError, expect
+from lopa.export.cuda_graph.product_passes import QuantizedProductsPass, RoundingPass, ScalesPass, StoredBytesPass
 from lopa.export.cuda_graph.row_passes import FlatRowsPass, NormsPass, SwiGluPass, TokenStatisticsPass
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.runtime.bundle.manifest import FusedTensor, ModelDimensions
@@ -25,14 +26,19 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
     fused = FusedInputs()
     try:
         for each in (
+            QuantizedProductsPass(),
             BranchAttentionPass(dimensions, fused),
             FlatRowsPass(),
             NormsPass(),
             SwiGluPass(fused),
             TokenStatisticsPass(),
+            common.RemoveUnusedNodesPass(),
+            ScalesPass(),
+            RoundingPass(),
+            StoredBytesPass(fused),
+            common.RemoveUnusedNodesPass(),
         ):
             each(twin)
-        common.RemoveUnusedNodesPass()(twin)
         _pack_signature(twin.graph, dimensions.layers)
     except OtherFormError:
         return None

@@ -109,7 +109,10 @@ def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin | None) 
         contract.CACHE: ValueForm(manifest.dtype, ("C",)),
         contract.ATTENTION_WORK: ValueForm("int32", ("A",)),
         contract.ATTENTION_SCRATCH: ValueForm(_FLOAT, ("S",)),
-        **{each.name: ValueForm(manifest.dtype, tuple(each.shape(manifest.tensors))) for each in twin.fused},
+        **{
+            each.name: ValueForm(each.dtype(manifest.tensors), tuple(each.shape(manifest.tensors)))
+            for each in twin.fused
+        },
     }
 
 

@@ -240,19 +240,29 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """End of the layers, exclusive."""
 
 
+_QUANTIZED = ("int8", "int4", "float8e4m3fn")
+
+
 class FusedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Input of a twin that is made of several tensors, which a session puts together when it opens."""
+    """Input of a twin that a session puts together from tensors when it opens. Quantized tensors are bytes."""
 
     name: Name
-    parts: Annotated[list[Name], Meta(min_length=2, max_length=3)]
+    parts: Annotated[list[Name], Meta(min_length=1, max_length=3)]
     """Tensors of the bundle, in order."""
     axis: Annotated[int, Meta(ge=0, le=1)]
-    """Axis along which the parts are put together: the last one."""
+    """Axis along which the parts are put together: that of the outputs."""
+
+    def dtype(self, tensors: Mapping[str, TensorRecord]) -> str:
+        """Return the type. `tensors` has the records of all parts."""
+        dtype = tensors[self.parts[0]].dtype
+        return "uint8" if dtype in _QUANTIZED else dtype
 
     def shape(self, tensors: Mapping[str, TensorRecord]) -> list[int]:
         """Return the shape. `tensors` has the records of all parts."""
-        parts = [tensors[name].shape for name in self.parts]
-        return [*parts[0][: self.axis], sum(shape[self.axis] for shape in parts)]
+        parts = [tensors[name] for name in self.parts]
+        shape = list(parts[0].shape)
+        shape[self.axis] = sum(part.shape[self.axis] for part in parts)
+        return shape if parts[0].dtype != "int4" else [*shape[:-1], shape[-1] // 2]
 
 
 TwinForm = Literal["packed", "mapped"]
@@ -276,7 +286,7 @@ class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Form of quantized matrices. Packed ones are in the layout of the provider's kernels
     (lopa.runtime.bundle.webgpu_twin). Mapped ones are as in the weights file, for lopa's own operators on CPUs
     (lopa.runtime.cpu_kernels)."""
-    fused: Annotated[list[FusedTensor], Meta(max_length=4 * MAX_LAYERS)] = msgspec.field(default_factory=list)
+    fused: Annotated[list[FusedTensor], Meta(max_length=8 * MAX_LAYERS)] = msgspec.field(default_factory=list)
     """Inputs of a twin for CUDA that replace tensors. Their parts are not among its initializers."""
 
 
@@ -721,16 +731,23 @@ def _find_fused_errors(manifest: Manifest, twin: GraphTwin) -> Reasons:
     names = Counter([*manifest.tensors, *(fused.name for fused in twin.fused)])
     for fused in twin.fused:
         parts = [manifest.tensors.get(name) for name in fused.parts]
-        forms = [() if part is None else (part.dtype, len(part.shape) - 1, *part.shape[:-1]) for part in parts]
-        fits = forms[0][:2] == (manifest.dtype, fused.axis) and len(set(forms)) == 1
+        forms = [None if part is None else _form_of_part(part, fused.axis) for part in parts]
         module, label, kind = ("", "", *fused.name.rsplit(".", 2))[-3:]
-        fits = fits and fused.parts == [f"{module}.{part}.{kind}" for part in _PARTS_OF_FUSED.get(label, ())]
-        if not fits or names[fused.name] > 1:
+        named = [f"{module}.{part}.{kind}" for part in _PARTS_OF_FUSED.get(label, ())]
+        is_named = fused.parts == named or [fused.name] == [f"{name}_bytes" for name in fused.parts]
+        if not is_named or None in forms or len(set(forms)) > 1 or names[fused.name] > 1:
             yield (
                 f"the fused tensor {fused.name!r} of {', '.join(fused.parts)} along axis {fused.axis}",
-                f"a new name, and the module's tensors of it in order, in {manifest.dtype}, that differ in their last "
-                "axis only",
+                "a new name, and the module's tensors of it in order, of one type, that differ in their outputs only",
             )
+
+
+def _form_of_part(part: TensorRecord, axis: int) -> tuple[str | int, ...] | None:
+    """Return what the parts of a fused tensor have in common, or None if they cannot be put together along `axis`."""
+    outputs = 0 if part.dtype == "float8e4m3fn" else len(part.shape) - 1
+    if axis != outputs or len(part.shape) > 2 or (part.dtype == "int4" and part.shape[-1] % 2):
+        return None
+    return part.dtype, len(part.shape), *part.shape[:axis], *part.shape[axis + 1 :]
 
 
 def _find_name_errors(manifest: Manifest) -> Reasons:

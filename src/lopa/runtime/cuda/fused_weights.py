@@ -1,4 +1,4 @@
-"""Matrices of a CUDA graph that are put together from tensors of the weights file, in device memory.
+"""Matrices of a CUDA graph in device memory, put together from tensors of the weights file or with their bytes.
 
 They are inputs of the graph. Each is filled once, from the mapped file, when a session opens. Captured CUDA graphs need
 their fixed addresses anyway.
@@ -16,16 +16,19 @@ from lopa.runtime.cuda.cuda_memory import CudaMemory
 
 def fused_weights(bundle: Bundle, twin: GraphTwin, memory: CudaMemory) -> dict[str, tuple[ArrayForm, int]]:
     """Return the fused matrices and biases of `twin` with their addresses in `memory`, which frees them."""
-    records, dtype = bundle.manifest.tensors, stored_dtype(bundle.manifest.dtype)
-    forms = [ArrayForm(tuple(fused.shape(records)), dtype) for fused in twin.fused]
+    records = bundle.manifest.tensors
+    forms = [ArrayForm(tuple(fused.shape(records)), stored_dtype(fused.dtype(records))) for fused in twin.fused]
     if not forms:
         return {}
     buffers = BufferSet(memory, [form.size for form in forms]).buffers
     stored = np.memmap(bundle.weights, np.uint8, mode="r")
     for fused, buffer in zip(twin.fused, buffers, strict=True):
         parts = [
-            stored[record.offset : record.offset + record.length].view(dtype).reshape(-1, record.shape[-1])
+            stored[record.offset : record.offset + record.length].reshape([1, *record.shape[:-1]][-1], -1)
             for record in (records[part] for part in fused.parts)
         ]
-        memory.upload_side_by_side(buffer.address, parts)
+        address = buffer.address
+        for rows in [parts] if fused.axis else [[part] for part in parts]:
+            memory.upload_side_by_side(address, rows)
+            address += sum(part.nbytes for part in rows)
     return {fused.name: (form, buffer.address) for fused, form, buffer in zip(twin.fused, forms, buffers, strict=True)}
