@@ -249,4 +249,5 @@ def _real_session(path: Path, changed: int, driver: StandInDriver | None, keeps_
         driver.library.add_operators(options)
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # as on CUDA
     return _RealSession(str(path), options, providers=[CPU])

@@ -95,7 +95,7 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* product, void* a, void* b
     return *count = 1, SUCCESS;
 }
 
-static float number(uint8_t code) {
+static float number_of(uint8_t code) {
     const int exponent = code >> 3 & 15, fraction = code & 7;
     const float magnitude = (code & 127) == 127 ? NAN : exponent == 0 ? ldexpf(fraction, -9) : ldexpf(8 + fraction, exponent - 10);
     return code & 128 ? -magnitude : magnitude;
@@ -103,6 +103,8 @@ static float number(uint8_t code) {
 
 int cublasLtMatmul(void* handle, void* product, const float* alpha, const uint8_t* a, const Layout* a_layout, const uint8_t* b, const Layout* b_layout, const float* beta,
                    const void* c, const Layout* c_layout, float* d, const Layout* d_layout, const Algorithm* algorithm, void* workspace, size_t size, void* stream) {
+    static float number[256];
+    for (int code = 0; code < 256; ++code) number[code] = number_of(code);
     (void)stream;
     const uint64_t alignment = algorithm->data[2];
     if (handle != &context || algorithm->data[0] != MAGIC || size < algorithm->data[1] || (uintptr_t)workspace % 256 || *beta != 0 || c != d) return INVALID_VALUE;
@@ -112,7 +114,7 @@ int cublasLtMatmul(void* handle, void* product, const float* alpha, const uint8_
     for (uint64_t row = 0; row < d_layout->columns; ++row)
         for (uint64_t column = 0; column < d_layout->rows; ++column) {
             float sum = 0;
-            for (uint64_t k = 0; k < a_layout->rows; ++k) sum += number(a[column * a_layout->stride + k]) * number(b[row * b_layout->stride + k]);
+            for (uint64_t k = 0; k < a_layout->rows; ++k) sum += number[a[column * a_layout->stride + k]] * number[b[row * b_layout->stride + k]];
             d[row * d_layout->stride + column] = *alpha * sum;
         }
     return ++products, SUCCESS;

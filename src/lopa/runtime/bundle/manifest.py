@@ -240,9 +240,6 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """End of the layers, exclusive."""
 
 
-_QUANTIZED = ("int8", "int4", "float8e4m3fn")
-
-
 class FusedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Input of a twin that a session puts together from tensors when it opens. Quantized tensors are bytes."""
 
@@ -254,8 +251,8 @@ class FusedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def dtype(self, tensors: Mapping[str, TensorRecord]) -> str:
         """Return the type. `tensors` has the records of all parts."""
-        dtype = tensors[self.parts[0]].dtype
-        return "uint8" if dtype in _QUANTIZED else dtype
+        first = tensors[self.parts[0]]
+        return "uint8" if first.is_quantized else first.dtype
 
     def shape(self, tensors: Mapping[str, TensorRecord]) -> list[int]:
         """Return the shape. `tensors` has the records of all parts."""

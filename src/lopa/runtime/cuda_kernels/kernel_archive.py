@@ -33,7 +33,8 @@ COMMIT_ROWS = 8
 _HOST_CONSTANTS = {
     "branch_attention": ("CHUNK_ROWS", CHUNK_ROWS),
     "commit": ("ROWS", COMMIT_ROWS),
-    "swiglu": ("BLOCK", 1024),
+    **dict.fromkeys(("swiglu", "scale_rows", "product_merge"), ("BLOCK", 1024)),
+    **dict.fromkeys(("int4_product", "rounded_product"), ("COLUMNS", 128)),
     "statistics_merge": ("PLACES", 32),
 }
 """Constants on which the host depends (attention_tasks.py, row_kernel.py, operators.cpp). With others, rows would be
