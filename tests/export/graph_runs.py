@@ -18,11 +18,13 @@ from lopa.runtime.sessions.session import open_session
 Arrays = dict[str, np.ndarray]
 
 
-def opened(graph: Path | bytes) -> onnxruntime.InferenceSession:
+def opened(graph: Path | bytes, *, is_fp8: bool = False) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # rows of int4 products stay floats
+    if is_fp8:  # ONNX Runtime would fuse its products to an operator that lacks FP8
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 

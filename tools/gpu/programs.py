@@ -13,7 +13,7 @@ _TINY = _PROJECT / "src" / "lopa" / "tiny"
 _CLI = ("-m", "lopa.cli.main")
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m")
 _OPTIONS = {"fp32": (), "fp16": ("--dtype", "fp16"), "bf16": ("--dtype", "bf16")} | {
-    name: ("--quantize", name) for name in ("int8", "int4")
+    name: ("--quantize", name) for name in ("int8", "int4", "fp8")
 }
 """Options of an export by data type."""
 _SECONDS = 180
@@ -42,7 +42,8 @@ def programs_for_device(work: Path, device: str) -> list[list[Program]]:
     )
     amount = "not slow" if device == "cpu" else "slow"  # the first decodes of each recording, or all
     decodes = ("recorded decodes", (*_PYTEST, amount, "tests/conformance/test_conformance.py"))
-    return [[*exports, *kernels], [first], [decodes, *others]]
+    times = [] if device == "cpu" else [[("product times", ("-m", "tools.gpu.product_times"))]]
+    return [[*exports, *kernels], [first], [decodes, *others], *times]
 
 
 def run_program(program: Program, device: str, logs: Path) -> ProgramResult:

@@ -16,18 +16,28 @@ pytest.importorskip("triton", reason="needs Triton to compile the kernels that t
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_sessions_and_recordings() -> None:
-    """The launches show that the fused graph ran, with the prefix split into parts and rows committed by the kernel."""
+def launches_of(*arguments: str) -> dict[str, str]:
+    """Run tests in a process with the stand-ins, and return the number of launches of each kernel."""
     measured = Coverage.current() is not None  # pytest-cov adds what the other process measures
     command = [sys.executable, *(["-m", "coverage", "run", "--parallel-mode"] if measured else [])]
     command += ["-m", "pytest", "-p", "tests.runtime.cuda_kernels.stand_in_plugin", "-q", "-s", "-m", ""]
-    command += ["-p", "no:cacheprovider", "tests/runtime/cuda/packed_session_checks.py"]
-    recordings = "tests/conformance/test_conformance.py::test_published_traces_are_reproduced"
-    command += [f"{recordings}[{name}-4]" for name in ("lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block")]
+    command += ["-p", "no:cacheprovider", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"LOPA_TEST_DEVICE": "cuda:{}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    launches = dict(re.findall(r"'([\w.]+)': (\d+)", done.stdout))
+    return dict(re.findall(r"'([\w.]+)': (\d+)", done.stdout))
+
+
+def test_sessions_and_recordings() -> None:
+    """The launches show that the fused graph ran, with the prefix split into parts and rows committed by the kernel."""
+    recordings = "tests/conformance/test_conformance.py::test_published_traces_are_reproduced"
+    traces = [f"{recordings}[{name}-4]" for name in ("lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block")]
+    launches = launches_of("tests/runtime/cuda/packed_session_checks.py", *traces)
     assert launches.keys() >= {"attention_merge.fp32.64", "commit.8", "statistics_merge.8"}
     assert int(launches["branch_attention.fp32.64"]) == 5 * int(launches["statistics_partials.fp32.8"]) > 0
+
+
+def test_quantized_bundles() -> None:
+    """The checks count the launches themselves. `make cuda-decodes` runs them for all families."""
+    assert launches_of("tests/runtime/cuda/packed_quantized_checks.py", "-k", "llada2 or sdar")

@@ -12,11 +12,12 @@ from tools.gpu.stages import check_results
 from lopa.bench.gpu.results import ProgramResult
 from lopa.runtime.errors import CheckFailedError
 
-DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
+DTYPES = ("fp32", "fp16", "bf16", "int8", "int4", "fp8")
 
 
 def test_a_gpu_gets_every_program_and_opens_once_before_the_others() -> None:
-    first, second, third = programs_for_device(Path("w"), "cuda:1")
+    first, second, third, fourth = programs_for_device(Path("w"), "cuda:1")
+    assert [name for name, _ in fourth] == ["product times"]  # alone on the GPU
     assert [name for name, _ in first] == [*(f"export {dtype}" for dtype in DTYPES), "kernels natively"]
     assert first[-1][1][-3:] == ("-m", "cuda", "tests/plugins")
     assert [name for name, _ in second] == ["verify fp32"]

@@ -126,17 +126,16 @@ def _products(target: int, floats: str, rows: int) -> Iterator[tuple[str, Kernel
     """Yield the products with tiles of `rows` rows. The tiles have about the fewest instructions for a number."""
     stages = 4 if MAX_SHARED_KIB[target] > 99 else 3
     tile = {"ROWS": rows, "COLUMNS": PRODUCT_COLUMNS, "DEPTH": 64}
-    warps = 8 if rows > 64 else 4
-    if floats == "fp32":  # without tensor cores
-        yield f"int4_product.fp32.{rows}", KernelVariant("int4_product", floats, {**tile, "DEPTH": 32}, 2 * warps, 2)
-    else:
-        yield f"int4_product.{floats}.{rows}", KernelVariant("int4_product", floats, tile, warps, stages)
-    for is_e4m3, name in ((False, "int8"), (True, "e4m3")):
-        constants = {**tile, "E4M3": is_e4m3}
+    warps = rows // 8 if floats == "fp32" else rows // 16 if rows > 64 else 4
+    for kind in ("int8", "e4m3"):
+        constants = {**tile, "E4M3": kind == "e4m3"}
         yield (
-            f"rounded_product.{floats}.{name}.{rows}",
+            f"rounded_product.{floats}.{kind}.{rows}",
             KernelVariant("rounded_product", floats, constants, warps, stages),
         )
+    if floats == "fp32":  # without tensor cores
+        tile["DEPTH"], warps, stages = 32, 16 if rows > 64 else 8, 2
+    yield f"int4_product.{floats}.{rows}", KernelVariant("int4_product", floats, tile, warps, stages)
 
 
 def attention_tiles(target: int, floats: str, channels: int) -> AttentionTiles:
