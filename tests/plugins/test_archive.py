@@ -60,7 +60,7 @@ def test_index(archives: dict[str, Path]) -> None:
     assert set(kernels) == set(NAMES + SAMPLE)
     swiglu = kernels["swiglu.bf16"]
     assert (swiglu["entry"], swiglu["file"], swiglu["threads"]) == ("swiglu_kernel", "swiglu.bf16.cubin", 128)
-    assert swiglu["parameters"] == [8, 8, 8, 4, 4, 8, 8]  # three pointers, two sizes, and two null pointers
+    assert swiglu["parameters"] == [8, 8, 8, 8, 4, 8, 4, 4, 8, 8]  # pointers, three numbers, and two null pointers
     assert swiglu["constants"] == {"BLOCK": 1024}
     assert kernels["commit.2"]["parameters"] == [8, *[4] * 8, 8, 8]
     constants = kernels["branch_attention.bf16.64"]["constants"]

@@ -42,8 +42,8 @@ def programs_for_device(work: Path, device: str) -> list[list[Program]]:
     )
     amount = "not slow" if device == "cpu" else "slow"  # the first decodes of each recording, or all
     decodes = ("recorded decodes", (*_PYTEST, amount, "tests/conformance/test_conformance.py"))
-    times = [] if device == "cpu" else [[("product times", ("-m", "tools.gpu.product_times"))]]
-    return [[*exports, *kernels], [first], [decodes, *others], *times]
+    times: list[Program] = [("product times", ("-m", "tools.gpu.product_times"))]
+    return [[*exports, *kernels], [first], [decodes, *others], *([] if device == "cpu" else [times])]
 
 
 def run_program(program: Program, device: str, logs: Path) -> ProgramResult:

@@ -113,7 +113,7 @@ def assert_agrees(bundle: Bundle, tolerance: float, share: float = 1.0) -> None:
             ours = padded(result, right.shape)
             assert ours.dtype == right.dtype
             if name == contract.TOPK_IDS:
-                least = 0.9 if bundle.manifest.is_fp8 else 0.95
+                least = 0.8 if bundle.manifest.is_fp8 else 0.95
                 assert (ours[..., 0] == right[..., 0]).mean() > least  # except near-ties
             else:
                 allowed = tolerance * max(1.0, float(np.abs(right.astype(np.float32)).max()))
