@@ -31,41 +31,36 @@ def rms_norm_kernel(
     number = tl.program_id(0)
     row = number.to(tl.int64) * size
     channel = tl.arange(0, BLOCK)
-    x += row
-    delta += row
-    first = _summed(x, delta, number, row_scales, column_scales, has_scales, channel, size, SKIP)
+    given = (x + row, delta + row, (row_scales, column_scales, has_scales), number)
+    first = _summed(given, channel, size, SKIP)
     squares = first * first
     for start in range(BLOCK, size, BLOCK):
-        block = _summed(x, delta, number, row_scales, column_scales, has_scales, start + channel, size, SKIP)
+        block = _summed(given, start + channel, size, SKIP)
         squares += block * block
     rms = 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / size + epsilon)
     scale = 1.0
     if ROUND:
         bits = magnitude_bits(_normed(first, rms, weight, channel, size))
         for start in range(BLOCK, size, BLOCK):
-            block = _summed(x, delta, number, row_scales, column_scales, has_scales, start + channel, size, SKIP)
+            block = _summed(given, start + channel, size, SKIP)
             bits = tl.maximum(bits, magnitude_bits(_normed(block, rms, weight, start + channel, size)))
         scale = row_scale(tl.max(bits, 0), step)
         tl.store(scales_of_rows + number, scale * factor)
-    normed += row
-    total += row
-    bytes_of_rows += row
-    _store(first, rms, weight, normed, total, bytes_of_rows, scale, is_e4m3, channel, size, SKIP, ROUND)
+    targets = (normed + row, total + row, bytes_of_rows + row)
+    _store(first, rms, weight, targets, scale, is_e4m3, channel, size, SKIP, ROUND)
     for start in range(BLOCK, size, BLOCK):
-        here = start + channel
-        block = _summed(x, delta, number, row_scales, column_scales, has_scales, here, size, SKIP)
-        _store(block, rms, weight, normed, total, bytes_of_rows, scale, is_e4m3, here, size, SKIP, ROUND)
+        block = _summed(given, start + channel, size, SKIP)
+        _store(block, rms, weight, targets, scale, is_e4m3, start + channel, size, SKIP, ROUND)
 
 
 @triton.jit
-def _summed(x, delta, number, row_scales, column_scales, has_scales, channel, size, SKIP: tl.constexpr):
+def _summed(given, channel, size, SKIP: tl.constexpr):
     """Return channels of x, or of x + delta rounded to its type, in float32. Channels from `size` on are zero."""
     inside = channel < size
-    block = tl.load(x + channel, mask=inside, other=0.0)
+    block = tl.load(given[0] + channel, mask=inside, other=0.0)
     if SKIP:
-        added = tl.load(delta + channel, mask=inside, other=0.0)
-        added = scaled(added, number, row_scales, channel, column_scales, has_scales, inside)
-        block = (block.to(tl.float32) + added).to(block.dtype)
+        added = tl.load(given[1] + channel, mask=inside, other=0.0)
+        block = (block.to(tl.float32) + scaled(added, given[2], given[3], channel, inside)).to(block.dtype)
     return block.to(tl.float32)
 
 
@@ -77,25 +72,11 @@ def _normed(block, rms, weight, channel, size):
 
 
 @triton.jit
-def _store(
-    block,
-    rms,
-    weight,
-    normed,
-    total,
-    bytes_of_rows,
-    scale,
-    is_e4m3,
-    channel,
-    size,
-    SKIP: tl.constexpr,
-    ROUND: tl.constexpr,
-):
-    inside = channel < size
+def _store(block, rms, weight, targets, scale, is_e4m3, channel, size, SKIP: tl.constexpr, ROUND: tl.constexpr):
     result = _normed(block, rms, weight, channel, size)
     if ROUND:
-        tl.store(bytes_of_rows + channel, rounded(result, scale, is_e4m3), mask=inside)
+        tl.store(targets[2] + channel, rounded(result, scale, is_e4m3), mask=channel < size)
     else:
-        tl.store(normed + channel, result.to(normed.dtype.element_ty), mask=inside)
+        tl.store(targets[0] + channel, result.to(targets[0].dtype.element_ty), mask=channel < size)
     if SKIP:
-        tl.store(total + channel, block.to(total.dtype.element_ty), mask=inside)
+        tl.store(targets[1] + channel, block.to(targets[1].dtype.element_ty), mask=channel < size)

@@ -41,10 +41,13 @@ def rounded(x, scale, is_e4m3):
 
 
 @triton.jit
-def scaled(x, row, row_scales, column, column_scales, has_scales, inside):
-    """Return numbers of a product times the scales of their row and columns, rounded to their type, in float32."""
-    scale = tl.load(row_scales + row, mask=has_scales != 0, other=1.0)
-    of_column = tl.load(column_scales + column, mask=inside & (has_scales != 0), other=1.0)
+def scaled(x, scales, row, channel, inside):
+    """Return numbers of a product times scales, rounded to their type, in float32.
+
+    `scales` are pointers to those of rows and of columns, and 0 or 1: whether there are any.
+    """
+    scale = tl.load(scales[0] + row, mask=scales[2] != 0, other=1.0)
+    of_column = tl.load(scales[1] + channel, mask=inside & (scales[2] != 0), other=1.0)
     return (x.to(tl.float32) * of_column * scale).to(x.dtype).to(tl.float32)
 
 
@@ -89,5 +92,5 @@ def scale_rows_kernel(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < size
     product = tl.load(x + row * size + channel, mask=inside, other=0.0)
-    result = scaled(product, row, row_scales, channel, column_scales, 1, inside)
+    result = scaled(product, (row_scales, column_scales, 1), row, channel, inside)
     tl.store(output + row * size + channel, result.to(output.dtype.element_ty), mask=inside)

@@ -41,84 +41,35 @@ def split_rotary_kernel(
     head = tl.program_id(1)
     wide = row.to(tl.int64)
     bias += head * size
-    column_scales += head * size
+    scales = (row_scales, column_scales + head * size, has_scales)
     half = rotated // 2
     if head < heads:
         source = query_in + wide * query_stride + head * size
         target = query + (wide * heads + head) * size
         _write_head(
-            source,
-            row_scales,
-            column_scales,
-            has_scales,
-            bias,
-            has_bias,
-            query_norm,
-            cos,
-            sin,
-            target,
-            row,
-            half,
-            size,
-            epsilon,
-            CHANNELS,
-            NORM,
+            source, scales, (bias, has_bias, query_norm), cos, sin, target, row, half, size, epsilon, CHANNELS, NORM
         )
     elif head < heads + kv_heads:
         head -= heads
         source = key_in + wide * key_stride + head * size
         target = key + (wide * kv_heads + head) * size
         _write_head(
-            source,
-            row_scales,
-            column_scales,
-            has_scales,
-            bias,
-            has_bias,
-            key_norm,
-            cos,
-            sin,
-            target,
-            row,
-            half,
-            size,
-            epsilon,
-            CHANNELS,
-            NORM,
+            source, scales, (bias, has_bias, key_norm), cos, sin, target, row, half, size, epsilon, CHANNELS, NORM
         )
     else:
         head -= heads + kv_heads
         source = value_in + wide * key_stride + head * size
         target = value + (wide * kv_heads + head) * size
         _write_head(
-            source,
-            row_scales,
-            column_scales,
-            has_scales,
-            bias,
-            has_bias,
-            key_norm,
-            cos,
-            sin,
-            target,
-            row,
-            0,
-            size,
-            epsilon,
-            CHANNELS,
-            False,
+            source, scales, (bias, has_bias, key_norm), cos, sin, target, row, 0, size, epsilon, CHANNELS, False
         )
 
 
 @triton.jit
 def _write_head(
     source,
-    row_scales,
-    column_scales,
-    has_scales,
-    bias,
-    has_bias,
-    norm,
+    scales,
+    weights,  # bias, 0 or 1: whether there is one, and norm
     cos,
     sin,
     target,
@@ -134,15 +85,15 @@ def _write_head(
     rest = 2 * half + tl.arange(0, CHANNELS)
     rotates = low < half
     remains = rest < size
-    a = _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, low, rotates)
-    b = _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, half + low, rotates)
-    c = _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, rest, remains)
+    a = _biased(source, scales, weights, row, low, rotates)
+    b = _biased(source, scales, weights, row, half + low, rotates)
+    c = _biased(source, scales, weights, row, rest, remains)
     if NORM:
         squares = tl.sum(a * a, 0) + tl.sum(b * b, 0) + tl.sum(c * c, 0)
         factor = 1.0 / tl.sqrt_rn(squares / size + epsilon)
-        a = _scaled(a, factor, norm, low, rotates)
-        b = _scaled(b, factor, norm, half + low, rotates)
-        c = _scaled(c, factor, norm, rest, remains)
+        a = _scaled(a, factor, weights[2], low, rotates)
+        b = _scaled(b, factor, weights[2], half + low, rotates)
+        c = _scaled(c, factor, weights[2], rest, remains)
     cosine = tl.load(cos + row * half + low, mask=rotates, other=0.0).to(tl.float32)
     sine = tl.load(sin + row * half + low, mask=rotates, other=0.0).to(tl.float32)
     tl.store(target + low, (a * cosine - b * sine).to(target.dtype.element_ty), mask=rotates)
@@ -151,12 +102,11 @@ def _write_head(
 
 
 @triton.jit
-def _biased(source, row, row_scales, column_scales, has_scales, bias, has_bias, channel, inside):
+def _biased(source, scales, weights, row, channel, inside):
     """Return channels with scales and bias, each rounded to their type, in float32."""
     x = tl.load(source + channel, mask=inside, other=0.0)
-    added = tl.load(bias + channel, mask=inside & (has_bias != 0), other=0.0)
-    product = scaled(x, row, row_scales, channel, column_scales, has_scales, inside)
-    return (product + added.to(tl.float32)).to(x.dtype).to(tl.float32)
+    added = tl.load(weights[0] + channel, mask=inside & (weights[1] != 0), other=0.0)
+    return (scaled(x, scales, row, channel, inside) + added.to(tl.float32)).to(x.dtype).to(tl.float32)
 
 
 @triton.jit
