@@ -180,7 +180,7 @@ def test_outputs_and_types(request: pytest.FixtureRequest, name: str, tolerance:
 def test_quantized(export_tiny: Callable[..., Path], kind: str) -> None:
     """int4 products keep their rows. Rounding to 8 bits makes a step of a difference in the last place."""
     bundle = Bundle.open(export_tiny(quantize=kind, with_logits=False))
-    tolerance, share = {"int4": (3e-5, 1.0), "int8": (0.02, 0.95), "fp8": (0.1, 0.95)}[kind]
+    tolerance, share = {"int4": (3e-5, 1.0), "int8": (0.02, 0.95), "fp8": (0.1, 0.8)}[kind]
     assert_agrees(bundle, tolerance, share)
     assert_each_weight_once(bundle)
     found = operators(bundle.path / twin_of(bundle).graph)

@@ -77,7 +77,7 @@ def expected(name: str) -> tuple[Any, ...]:
 
 
 def inverse_factor(inputs: int) -> float:
-    """Return the power of two by which sums of so many e4m3 products are divided to be float16 numbers."""
+    """Return the power of two by which sums of `inputs` e4m3 products are divided to be float16 numbers."""
     return float(2 ** max(0, int(448 * 448 * inputs / 65504 - 1e-9).bit_length()))
 
 

@@ -100,13 +100,15 @@ class FusedInputs:
 
         Return None unless all parts are in the weights file and those of a group have one form.
         """
-        stored = [[part.const_value for part in parts if part is not None] for parts in groups]
+        stored = [[None if part is None else part.const_value for part in parts] for parts in groups]
         tensors = [[each for each in parts if isinstance(each, ir.ExternalTensor)] for parts in stored]
-        if any(len(found) < len(parts) for found, parts in zip(tensors, groups, strict=True)):
+        if tensors != stored or any(len({_form(tensor) for tensor in parts}) > 1 for parts in tensors):
             return None
-        if any(len({_form(tensor) for tensor in parts}) > 1 for parts in tensors):
-            return None
-        return [self._add(parts, ".".join(_labelled(parts[0].name or "", label))) for parts in tensors]
+        names = [(parts[0].name or "").rsplit(".", 2) for parts in tensors]
+        return [
+            self._add(parts, f"{module}.{label}.{kind}")
+            for parts, (module, _, kind) in zip(tensors, names, strict=True)
+        ]
 
     def stored_bytes(self, weight: ir.Value) -> ir.Value:
         """Return an input with the bytes of a matrix."""
@@ -114,57 +116,43 @@ class FusedInputs:
         return self._add([weight.const_value], f"{weight.name}_bytes")
 
     def _add(self, parts: Sequence[ir.ExternalTensor], name: str) -> ir.Value:
-        axis, shape = _axis(parts[0]), parts[0].shape.numpy()
-        sizes = [*shape[:axis], sum(part.shape.numpy()[axis] for part in parts), *shape[axis + 1 :]]
-        dtype = parts[0].dtype
+        dtype, axis, sizes = parts[0].dtype, _axis(parts[0]), list(parts[0].shape.numpy())
+        sizes[axis] = sum(part.shape.numpy()[axis] for part in parts)
         if dtype == ir.DataType.INT4:
             sizes[-1] //= 2
-        dtype = ir.DataType.UINT8 if dtype in _QUANTIZED else dtype
         self.records.append(FusedTensor(name=name, parts=[part.name or "" for part in parts], axis=axis))
-        self.values.append(ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype)))
+        stored = ir.TensorType(ir.DataType.UINT8 if dtype in QUANTIZED else dtype)
+        self.values.append(ir.Value(name=name, shape=ir.Shape(sizes), type=stored))
         return self.values[-1]
 
     def product(self, products: Sequence[ir.Value | None], label: str) -> ir.Value | None:
         """Return one product in place of `products`, which have the same rows, or None if `join` does."""
         nodes = [node for each in products if each is not None and (node := each.producer()) is not None]
-        if len(nodes) < len(products) or len({(node.domain, node.op_type) for node in nodes}) > 1:
-            return None
-        name = nodes[0].op_type
-        if (nodes[0].domain, name) == (DOMAIN, "ScaleRows"):
-            column_scales, row_scales = [node.inputs[2] for node in nodes], {node.inputs[1] for node in nodes}
-            inner = self._product([node.inputs[0] for node in nodes], label, [column_scales])
-            if inner is None or len(row_scales) > 1:
-                return None
-            scaled = insert(nodes[0], name, [inner[0], nodes[0].inputs[1], inner[1][0]], [None])
-            scaled[0].type = nodes[0].outputs[0].type
-            return scaled[0]
-        made = self._product(products, label, [])
-        return None if made is None else made[0]
-
-    def _product(
-        self, products: Sequence[ir.Value | None], label: str, others: Sequence[Sequence[ir.Value | None]]
-    ) -> tuple[ir.Value, list[ir.Value]] | None:
-        """Return one product of the same rows with joined matrices, and the other groups joined, or None."""
-        nodes = [node for each in products if each is not None and (node := each.producer()) is not None]
         operators = {(node.domain, node.op_type) for node in nodes}
-        is_product = all("Product" in name if domain == DOMAIN else name == "MatMul" for domain, name in operators)
-        if len(nodes) < len(products) or len({node.inputs[0] for node in nodes}) > 1 or not is_product:
+        if len(nodes) < len(products) or len(operators) > 1:
             return None
-        groups = list(zip(*(node.inputs[1:] for node in nodes), strict=True))
-        joined = None if len(operators) > 1 else self.join([*groups, *others], label)
+        rows = _ROW_INPUTS.get(operators.pop(), 0)
+        if rows == 0 or len({node.inputs[:rows] for node in nodes}) > 1:
+            return None
+        joined = self.join(list(zip(*(node.inputs[rows:] for node in nodes), strict=True)), label)
         if joined is None:
             return None
         first = nodes[0]
-        replaced = [None] * len(first.outputs)
-        attributes = {name: attribute.value for name, attribute in first.attributes.items()}
-        inputs = [first.inputs[0], *joined[: len(groups)]]
-        made = insert(first, first.op_type, inputs, replaced, attributes, domain=first.domain)[0]
+        inputs, outputs = [*first.inputs[:rows], *joined], [None] * len(first.outputs)
+        made = insert(first, first.op_type, inputs, outputs, numbers(first), domain=first.domain)[0]
         made.type = first.outputs[0].type
-        return made, joined[len(groups) :]
+        return made
 
 
-_QUANTIZED = (ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
+_ROW_INPUTS = {("", "MatMul"): 1, (DOMAIN, "Int4Product"): 1, (DOMAIN, "ScaledProduct"): 2}
+"""Number of inputs of products that are their rows. The others are matrices and scales."""
+QUANTIZED = (ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
 """Types that a twin takes as bytes."""
+
+
+def numbers(node: ir.Node) -> dict[str, float]:
+    """Return the attributes."""
+    return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
 def _axis(tensor: ir.ExternalTensor) -> int:
@@ -176,9 +164,3 @@ def _form(tensor: ir.ExternalTensor) -> tuple[object, ...]:
     """Return what tensors that are joined have in common."""
     shape, axis = tensor.shape.numpy(), _axis(tensor)
     return tensor.dtype, *shape[:axis], *shape[axis + 1 :]
-
-
-def _labelled(name: str, label: str) -> tuple[str, str, str]:
-    """Return the parts of a name with another name of the module's part."""
-    module, _, kind = name.rsplit(".", 2)
-    return module, label, kind
