@@ -283,7 +283,7 @@ class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Form of quantized matrices. Packed ones are in the layout of the provider's kernels
     (lopa.runtime.bundle.webgpu_twin). Mapped ones are as in the weights file, for lopa's own operators on CPUs
     (lopa.runtime.cpu_kernels)."""
-    fused: Annotated[list[FusedTensor], Meta(max_length=8 * MAX_LAYERS)] = msgspec.field(default_factory=list)
+    fused: Annotated[list[FusedTensor], Meta(max_length=4 * MAX_LAYERS)] = msgspec.field(default_factory=list)
     """Inputs of a twin for CUDA that replace tensors. Their parts are not among its initializers."""
 
 
