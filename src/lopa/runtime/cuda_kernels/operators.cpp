@@ -180,11 +180,11 @@ struct Scales {
     const Input row, column;
 };
 
-// Rounded rows, the first two outputs.
+// Rounded rows, the first two outputs, or none.
 struct RoundedRows {
-    RoundedRows(Call& call, const Shape& shape)
-        : data(call.output(0, shape)), scales(call.output(1, {shape.rows()})), step(call.op.step()), factor(1 / product_factor(shape.last())),
-          is_e4m3(static_cast<int>(call.op.is_e4m3)) {}
+    RoundedRows(Call& call, const Shape& shape, bool are_there = true)
+        : data(are_there ? call.output(0, shape) : nullptr), scales(are_there ? call.output(1, {shape.rows()}) : nullptr), step(call.op.step()),
+          factor(1 / product_factor(shape.last())), is_e4m3(static_cast<int>(call.op.is_e4m3)) {}
 
     void *data, *scales;
     float step, factor;
@@ -198,19 +198,12 @@ void normalize(Call& call, bool skip, bool rounds) {
                  "rows and a weight of the same size");
     if (call.status != nullptr) return;
     const Scales scales(call, 3, x.shape.rows(), size);
-    const std::string name = "rms_norm." + call.op.type + (rounds ? ".rounded" : "") + (skip ? ".skip." : ".") + fitting(kNormBlocks, size);
-    const auto run = [&](void* normed, const RoundedRows* rounded) {
-        void* total = skip ? call.output(rounds ? 2 : 1, x.shape) : nullptr;
-        call.launch(name, {x.shape.rows()}, x.data, delta.data, weight.data, scales.row.data, scales.column.data, scales.are_there(), normed, total,
-                    rounds ? rounded->data : nullptr, rounds ? rounded->scales : nullptr, narrow(size), call.op.epsilon, rounds ? rounded->step : 0.0f,
-                    rounds ? rounded->factor : 0.0f, rounds ? rounded->is_e4m3 : 0);
-    };
-    if (rounds) {
-        const RoundedRows rounded(call, x.shape);
-        run(nullptr, &rounded);
-    } else {
-        run(call.output(0, x.shape), nullptr);
-    }
+    const RoundedRows rounded(call, x.shape, rounds);
+    void* normed = rounds ? nullptr : call.output(0, x.shape);
+    void* total = skip ? call.output(rounds ? 2 : 1, x.shape) : nullptr;
+    call.launch("rms_norm." + call.op.type + (rounds ? ".rounded" : "") + (skip ? ".skip." : ".") + fitting(kNormBlocks, size), {x.shape.rows()}, x.data,
+                delta.data, weight.data, scales.row.data, scales.column.data, scales.are_there(), normed, total, rounded.data, rounded.scales, narrow(size),
+                call.op.epsilon, rounded.step, rounded.factor, rounded.is_e4m3);
 }
 
 void round_rows(Call& call) {
