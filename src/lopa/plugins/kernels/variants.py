@@ -9,6 +9,12 @@ import triton.language as tl
 
 from lopa.plugins.kernels.branch_attention_kernel import attention_merge_kernel, branch_attention_kernel
 from lopa.plugins.kernels.commit_kernel import commit_kernel
+from lopa.plugins.kernels.experts_kernel import (
+    expert_down_kernel,
+    expert_gate_up_kernel,
+    expert_sum_kernel,
+    expert_tasks_kernel,
+)
 from lopa.plugins.kernels.product_kernel import int4_product_kernel, product_merge_kernel, rounded_product_kernel
 from lopa.plugins.kernels.rms_norm_kernel import rms_norm_kernel
 from lopa.plugins.kernels.rounding_kernel import round_rows_kernel, scale_rows_kernel
@@ -31,6 +37,14 @@ KERNELS: Mapping[str, tuple[Any, str]] = {
     "statistics_partials": (statistics_partials_kernel, "TFiiiFFFIF"),
     "statistics_merge": (statistics_merge_kernel, "FFFIFiLFF"),
     "commit": (commit_kernel, "Liiiiiiii"),
+    "expert_tasks": (expert_tasks_kernel, "LIIi"),
+    "expert_gate_up": (expert_gate_up_kernel, "TFTTTTIITiaa"),
+    "expert_gate_up_int4": (expert_gate_up_kernel, "TFUTUTIITiaa"),
+    "expert_gate_up_rounded": (expert_gate_up_kernel, "UFUFUFIIFiaa"),
+    "expert_down": (expert_down_kernel, "TFFTTIIFaa"),
+    "expert_down_int4": (expert_down_kernel, "TFFUTIIFaa"),
+    "expert_down_rounded": (expert_down_kernel, "UFFUFIIFaa"),
+    "expert_sum": (expert_sum_kernel, "FTia"),
 }
 """Kernels with the types of their arguments. T is a pointer to the variant's floats; F, I, L and B are pointers to
 float32, int32, int64 and bool, and U is one to bytes. Numbers are f (float32), i (int32) and a (int32, a multiple of
@@ -51,6 +65,10 @@ PRODUCT_ROWS = (32, 64, 128)
 """Rows of a tile of a product, rounded up."""
 MAX_SPLITS = 32
 """Maximum number of splits of the vocabulary."""
+MAX_EXPERTS = 512
+"""Experts of a layer."""
+EXPERT_TILE = 32
+"""Pairs of a row and an expert that share the expert's matrices once."""
 MAX_SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 """KiB of shared memory of a block, by target."""
 
@@ -120,6 +138,23 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
         yield f"statistics_merge.{top}", KernelVariant("statistics_merge", "", constants, 1 if top < 32 else 4)
     for size, word in ((2, tl.int16), (4, tl.int32), (8, tl.int64)):
         yield f"commit.{size}", KernelVariant("commit", "", {"WORD": word, "WORDS": 256 // size, "ROWS": 8}, 4)
+    yield from _expert_variants(target)
+
+
+def _expert_variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
+    constants: dict[str, Any] = {"BINS": MAX_EXPERTS, "BLOCK": 1024, "TILE": EXPERT_TILE}
+    yield "expert_tasks", KernelVariant("expert_tasks", "", constants, 4)
+    # Kind, columns, step, and stages of the products by the end of a kernel's name and the type in a variant's.
+    products = {("_rounded", "int8"): ("int8", 64, 64, 4)}
+    products["_rounded", "fp8"] = ("fp8" if target >= 89 else "fp8_bits", 64, 128, 3)
+    for floats in FLOATS:
+        yield f"expert_sum.{floats}", KernelVariant("expert_sum", floats, {"BLOCK": 1024}, 4)
+        products["", floats] = ("float", 32, 32, 3) if floats == "fp32" else ("float", 64, 64, 3)
+        products["_int4", floats] = ("int4", 16, 32, 3) if floats == "fp32" else ("int4", 128, 32, 5)
+    for (end, floats), (kind, columns, step, stages) in products.items():
+        for name in (f"expert_gate_up{end}", f"expert_down{end}"):
+            constants = {"KIND": kind, "TILE": EXPERT_TILE, "COLUMNS": columns, "STEP": step}
+            yield f"{name}.{floats}", KernelVariant(name, floats, constants, 4, stages)
 
 
 def _products(target: int, floats: str, rows: int) -> Iterator[tuple[str, KernelVariant]]:
