@@ -35,6 +35,10 @@ def test_sizes(compiler: Kernels, tmp_path: Path) -> None:
         "statistics_merge.8",
         "commit.8",
     }
+    names |= {"expert_tasks", "expert_sum.fp32", "expert_gate_up.fp32", "expert_down.fp32"}
+    names |= {
+        f"expert_{name}" for name in ("gate_up_int4.fp32", "gate_up_rounded.int8", "down_int4.fp32", "down_rounded.fp8")
+    }
     compiler(kernel_calls.write_archive, tmp_path / "sm_90.zip", "sm_90", sorted(names))
     compiled = index_of_archive(tmp_path / "sm_90.zip")["kernels"]
     assert {name.partition(".")[0]: entry["parameters"] for name, entry in compiled.items()} == {

@@ -10,7 +10,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper, parser
+
+from lopa.export.cuda_graph.nodes import insert
+from lopa.export.graph.expert_forms import with_expert_operators
+from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
 
 DOMAIN = "lopa.cuda"
 _BYTES = np.arange(256, dtype=np.uint8)
@@ -171,7 +176,7 @@ def with_functions(twin: Path, rotated: int) -> onnx.ModelProto:
 
     `rotated` is the number of channels of a head that rotate, or 0 for all.
     """
-    model = onnx.load(twin, load_external_data=False)
+    model = ir.to_proto(_with_split_experts(ir.load(twin)))
     split = list(_without_scales_and_rounding(model.graph.node))
     del model.graph.node[:]
     model.graph.node.extend(split)
@@ -236,6 +241,14 @@ def _without_scales_and_rounding(nodes: Sequence[onnx.NodeProto]) -> Iterator[on
         yield made
         if rounds:
             yield helper.make_node(f"RoundRows{kind}", outputs[:1], node.output[:2], domain=DOMAIN)
+
+
+def _with_split_experts(model: ir.Model) -> ir.Model:
+    """Return the model with experts as in the standard graph, of which a function would need a form for each type."""
+    for node in [each for each in model.graph if each.op_type.startswith(EXPERTS_OPERATOR)]:
+        insert(node, EXPERTS_OPERATOR, node.inputs, node.outputs[:1], domain=TRACED_DOMAIN)
+        model.graph.remove(node, safe=True)
+    return with_expert_operators(model, "standard")
 
 
 def _split_rotary(heads: int, kv_heads: int, size: int, rotated: int, has: Sequence[bool]) -> str:

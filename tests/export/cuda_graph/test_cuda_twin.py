@@ -126,9 +126,8 @@ def assert_each_weight_once(bundle: Bundle) -> None:
     twin = twin_of(bundle)
     stored = {name for name, value in ir.load(bundle.path / twin.graph).graph.initializers.items() if is_stored(value)}
     parts = [name for fused in twin.fused for name in fused.parts]
-    experts = {name for name in bundle.manifest.tensors if ".experts." in name}  # single experts have other names
     assert stored.isdisjoint(parts)
-    assert {name for name in stored if ".experts." not in name} | set(parts) == bundle.manifest.tensors.keys() - experts
+    assert stored | set(parts) == bundle.manifest.tensors.keys()
     assert len(parts) == len(set(parts))
 
 

@@ -19,6 +19,7 @@ from tests.runtime.kept_rows import assert_rows_are_kept
 from tests.runtime.random_windows import assert_same_statistics
 from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
 from tests.runtime.two_tickets import assert_misuse_is_refused, assert_two_forwards_in_flight, random_rows
+from tools.gpu.experts import KINDS, ExpertSizes, measured
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import Decoder, Engine
@@ -114,6 +115,32 @@ def test_ragged_rows_match_numpy(tiny_bundle: Path, session: Session) -> None:
             each.release(ticket)
     assert max(lengths.values()) > 2 * CHUNK_ROWS
     plain.close()
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
+@pytest.mark.parametrize("family", ["llada2", "sdar_moe"])
+def test_quantized_experts(family_bundle: Callable[..., Path], family: str, kind: str) -> None:
+    """Numpy rounds no rows to int8, but the plain graph on the CPU does. Rounding may differ at a tie."""
+    bundle = Bundle.open(family_bundle(family, quantize=kind))
+    session = open_session(bundle, "cuda:1")
+    plain = open_session(bundle.with_twins(), "cpu") if kind == "int8" else open_session(bundle, "numpy")
+    differences = []
+    for seed in range(3):
+        batch = random_rows(np.random.default_rng(seed), {1: [9, 9], 2: [20]}, {})
+        found, expected = (_forward(each, batch).topk_logprobs for each in (session, plain))
+        differences += np.abs(found - expected).max(-1).tolist()
+    assert np.mean(np.array(differences) < 1e-3) >= (1 if kind == "int4" else 0.8)
+    for each in (session, plain):
+        each.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts_are_timed(kind: str, cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.gpu.experts._ROUNDS", 2)
+    sizes = ExpertSizes(experts=6, per_row=2, hidden=64, size=32, floats=np.float32)
+    lines = [line.split() for line in measured("cuda:3", sizes, kind, (1, 40))]
+    assert [line[:5] for line in lines] == [[kind, "1", "rows", "2", "experts"], [kind, "40", "rows", "6", "experts"]]
+    assert cudart.left == []
 
 
 def _of_one(batch: PackedBatch, slot: int) -> tuple[PackedBatch, np.ndarray]:

@@ -13,6 +13,12 @@ VARIANTS = (
     *(f"rounded_product.fp32.{kind}.{rows}" for kind in ("int8", "e4m3") for rows in (32, 64, 128)),
     *("branch_attention.fp32.64", "attention_merge.fp32.64", "swiglu.fp32"),
     *("statistics_partials.fp32.8", "statistics_merge.8", "commit.8"),
+    *("expert_tasks", "expert_sum.fp32"),
+    *(
+        f"expert_{name}"
+        for name in ("gate_up.fp32", "gate_up_int4.fp32", "gate_up_rounded.int8", "gate_up_rounded.fp8")
+    ),
+    *(f"expert_{name}" for name in ("down.fp32", "down_int4.fp32", "down_rounded.int8", "down_rounded.fp8")),
 )
 """Kernels of the tests' networks. ONNX Runtime's CPU provider computes these in float32."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+FP8 = ml_dtypes.float8_e4m3fn
 FLOATS: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16}
 """numpy types by the names of kernels. numpy has no bfloat16, and ONNX Runtime's CPU provider multiplies none."""
 ROWS_PER_TILE, CHUNK_ROWS = 64, 64
@@ -35,6 +36,7 @@ class Launch:
     arguments: tuple[Any, ...]
     check: Callable[[int, int], Any] = lambda *_: None
     """Function of an address and a size that raises unless this memory is allocated."""
+    kernel: str = ""
 
 
 def array(address: int | None, dtype: Any, *shape: int) -> Any:
@@ -70,7 +72,7 @@ def write_rounded(rows: Any, target: int, scales: int, step: float, factor: floa
     """Write rows as bytes and their scales times `factor`."""
     rows, most = rows.astype(np.float32), 448 if is_e4m3 else 127
     assert step == np.float32(1 / most)
-    assert 448 * 448 * rows.shape[1] / factor <= 65504
+    assert factor == 1 or 448 * 448 * rows.shape[1] / factor <= 65504  # experts' sums are float32
     own = np.maximum(np.abs(rows).max(-1, keepdims=True), np.float32(1e-30)) * np.float32(step)
     array(scales, np.float32, len(rows), 1)[:] = own * np.float32(factor)
     ratio = (rows / own).clip(-most, most)
@@ -350,6 +352,91 @@ def statistics_merge(launch: Launch) -> None:
     )
 
 
+def tasks_of(tasks: int, order: int) -> tuple[int, list[tuple[int, Any, Any]]]:
+    """Return the number of pairs, and the expert, the places and the pairs of each task."""
+    count = int(array(tasks, np.int32, 1)[0])
+    found = array(tasks, np.int32, 1 + 3 * count)[1:].reshape(count, 3)
+    pairs = int(found[:, 2].sum())
+    sorted_pairs = array(order, np.int32, pairs)
+    assert sorted(sorted_pairs.tolist()) == list(range(pairs))
+    places = [np.arange(first, first + some) for _, first, some in found.tolist()]
+    return pairs, [(int(task[0]), each, sorted_pairs[each]) for task, each in zip(found, places, strict=True)]
+
+
+def expert_tasks(launch: Launch) -> None:
+    ids, tasks, order, pairs = launch.arguments
+    chosen, experts = array(ids, np.int64, pairs), launch.x
+    assert launch.y == 1
+    assert 0 <= chosen.min() <= chosen.max() < experts
+    array(order, np.int32, pairs)[:] = np.argsort(chosen, kind="stable")
+    counts = np.bincount(chosen, minlength=experts)
+    ends = np.cumsum(counts)
+    found = [
+        (expert, first, min(32, int(ends[expert]) - first))
+        for expert in range(experts)
+        for first in range(int(ends[expert] - counts[expert]), int(ends[expert]), 32)
+    ]
+    array(tasks, np.int32, 1 + 3 * len(found))[:] = [len(found), *itertools.chain(*found)]
+
+
+def expert_product(launch: Launch, rows: Any, of_rows: Any, expert: int, stored: int, scales: int, outputs: int) -> Any:
+    """Return the product of rows with the matrix of an expert, in float32. `of_rows` are the scales of rounded rows."""
+    kind, count, inputs = launch.constants[0], expert + 1, rows.shape[1]
+    if launch.kernel.endswith("_int4"):
+        packed = array(stored, np.int8, count, inputs, outputs // 2)[expert]
+        integers = np.stack([packed << 4 >> 4, packed >> 4], -1).reshape(inputs, outputs).astype(np.float32)
+        factors = array(scales, FLOATS[kind], count, inputs // 32, outputs)[expert].repeat(32, 0)
+        return (rows @ (integers * factors).astype(FLOATS[kind]).astype(np.float32)).astype(FLOATS[kind])
+    if kind in FLOATS:
+        matrix = array(stored, FLOATS[kind], count, inputs, outputs)[expert]
+        return (rows @ matrix.astype(np.float32)).astype(FLOATS[kind])
+    matrix = array(stored, FP8, count, outputs, inputs)[expert].T
+    if kind == "int8":
+        matrix = array(stored, np.int8, count, inputs, outputs)[expert]
+    return rows @ matrix.astype(np.float32) * array(scales, np.float32, count, outputs)[expert] * of_rows[:, None]
+
+
+def expert_gate_up(launch: Launch) -> None:
+    x, row_scales, gate, gate_scales, up, up_scales, tasks, order = launch.arguments[:8]
+    inner, experts_per_row, hidden, size, of_x, rounded = *launch.arguments[8:], *expert_types(launch)
+    pairs, tasks_found = tasks_of(tasks, order)
+    rows = array(x, of_x, pairs // experts_per_row, hidden).astype(np.float32)
+    of_rows = array(row_scales, np.float32, len(rows))
+    for expert, places, chosen in tasks_found:
+        row = chosen // experts_per_row
+        g, u = (
+            expert_product(launch, rows[row], of_rows[row], expert, stored, scales, size)
+            for stored, scales in ((gate, gate_scales), (up, up_scales))
+        )
+        with np.errstate(over="ignore"):
+            silu = (g / (1 + np.exp(-g.astype(np.float32)))).astype(rounded)
+        array(inner, rounded, pairs, size)[places] = silu * u
+
+
+def expert_down(launch: Launch) -> None:
+    inner, inner_scales, weights, down, down_scales, tasks, order, outputs, size, hidden = launch.arguments
+    pairs, tasks_found = tasks_of(tasks, order)
+    rows = array(inner, expert_types(launch)[0], pairs, size).astype(np.float32)
+    of_rows, factors = array(inner_scales, np.float32, pairs), array(weights, np.float32, pairs, 1)
+    for expert, places, chosen in tasks_found:
+        product = expert_product(launch, rows[places], of_rows[places], expert, down, down_scales, hidden)
+        array(outputs, np.float32, pairs, hidden)[chosen] = product.astype(np.float32) * factors[chosen]
+
+
+def expert_types(launch: Launch) -> tuple[Any, Any]:
+    """Return the types of the rows of an experts' product and of what is computed from them."""
+    assert (launch.x, launch.y) == (2 * MULTIPROCESSORS, 1)
+    kind = launch.constants[0]
+    return (FP8 if kind == "fp8" else np.int8, np.float32) if kind not in FLOATS else (FLOATS[kind],) * 2
+
+
+def expert_sum(launch: Launch) -> None:
+    outputs, total, experts_per_row, size = launch.arguments
+    assert launch.y == -(-size // 1024)
+    dtype = FLOATS[launch.constants[0]]
+    array(total, dtype, launch.x, size)[:] = array(outputs, np.float32, launch.x, experts_per_row, size).sum(1)
+
+
 def commit(launch: Launch) -> None:
     raise NotImplementedError(f"rows of caches are copied by the stand-in driver: {launch}")
 
@@ -369,6 +456,10 @@ KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
     "statistics_partials": ("ppiii" + "ppppp", statistics_partials),
     "statistics_merge": ("pppppippp", statistics_merge),
     "commit": ("piiiiiiii", commit),
+    "expert_tasks": ("pppi", expert_tasks),
+    **{f"expert_gate_up{kind}": ("ppppppppp" + "iii", expert_gate_up) for kind in ("", "_int4", "_rounded")},
+    **{f"expert_down{kind}": ("pppppppp" + "ii", expert_down) for kind in ("", "_int4", "_rounded")},
+    "expert_sum": ("ppii", expert_sum),
 }
 """Types of each kernel's arguments (pointer, int32, float32), and its reference."""
 
@@ -383,7 +474,7 @@ def launch_of_addresses(
     arguments = tuple(
         _TYPES[kind].from_address(address).value for kind, address in zip(types, addresses[: len(types)], strict=True)
     )
-    return Launch(*grid, tuple(constants), arguments, check)
+    return Launch(*grid, tuple(constants), arguments, check, name)
 
 
 def unpacked_names(reference: Callable[..., None], kernel: str) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
+from tests.plugins.experts_reference import StackedMatrix, random_matrix
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda_kernels.compiled_sample import compiled_sample
 from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
@@ -135,6 +136,33 @@ RIGHT: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
         3,
     ),
 }
+ROUTED = [normal(2, 35, 64), np.argsort(normal(2, 35, 6), -1)[..., :3], np.abs(normal(2, 35, 3))]
+"""Rows, ids and weights. The last of 7 experts has no rows, and others have several tiles."""
+MATRICES = {
+    kind: [random_matrix(RNG, kind, "fp32", 7, *shape) for shape in ((64, 96), (64, 96), (96, 64))]
+    for kind in ("float", "int4", "int8", "fp8")
+}
+_EXPERTS = {"float": "Experts", "int4": "ExpertsInt4", "int8": "ExpertsInt8", "fp8": "ExpertsFp8"}
+
+
+def stored_tensors(matrices: list[StackedMatrix]) -> list[Any]:
+    """Return matrices, and their scales if they have some. ONNX Runtime takes int4 and e4m3 from graphs only."""
+    if matrices[0].kind == "float":
+        return [each.stored for each in matrices]
+    element = {"int4": TensorProto.INT4, "int8": TensorProto.INT8, "fp8": TensorProto.FLOAT8E4M3FN}[matrices[0].kind]
+    found: list[Any] = []
+    for each in matrices:
+        stored, scales = each.stored, each.scales
+        shape = (*stored.shape[:2], 2 * stored.shape[2]) if each.kind == "int4" else stored.shape
+        found += [helper.make_tensor("stored", element, shape, stored.tobytes(), raw=True), scales]
+    return found
+
+
+RIGHT |= {
+    f"experts in {kind}": (_EXPERTS[kind], {}, [*ROUTED, *stored_tensors(matrices)], 1)
+    for kind, matrices in MATRICES.items()
+}
+RIGHT["experts of one row"] = ("Experts", {}, [each[0, :1] for each in ROUTED] + stored_tensors(MATRICES["float"]), 1)
 """Operator, attributes, inputs and number of compared outputs by name."""
 
 
@@ -142,6 +170,7 @@ def changed(inputs: list[Any], place: int, value: Any) -> list[Any]:
     return [value if index == place else each for index, each in enumerate(inputs)]
 
 
+EXPERTS, EXPERTS8 = ([*ROUTED, *stored_tensors(MATRICES[kind])] for kind in ("float", "int8"))
 CALLS: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
     "norm": ("RmsNorm", {"epsilon": 1e-6}, [ONE, ONE[0]], 1),
     "norm with another weight": ("RmsNorm", {"epsilon": 1e-6}, [ONE, ONE[0, :16]], 1),
@@ -175,11 +204,20 @@ CALLS: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
     "statistics of few tokens": ("TokenStatistics", {"candidates": 8}, [LOGITS[..., :7], TEMPERATURE], 4),
     "statistics of windows": ("TokenStatistics", {"candidates": 8}, [LOGITS[None], TEMPERATURE], 4),
     "statistics with one temperature": ("TokenStatistics", {"candidates": 8}, [LOGITS, TEMPERATURE[:1]], 4),
+    "experts": ("Experts", {}, EXPERTS, 2),
+    "rowless": ("Experts", {}, [each[:, :0] for each in ROUTED] + EXPERTS[3:], 2),
+    "experts of other rows": ("Experts", {}, changed(EXPERTS, 0, ROUTED[0][..., :32]), 2),
+    "experts of few rows": ("Experts", {}, changed(EXPERTS, 0, ROUTED[0][:1]), 2),
+    "experts with few weights": ("Experts", {}, changed(EXPERTS, 2, ROUTED[2][..., :2]), 2),
+    "experts with another gate": ("Experts", {}, changed(EXPERTS, 3, EXPERTS[3][:6]), 2),
+    "experts with a short product": ("Experts", {}, changed(EXPERTS, 5, EXPERTS[5][:, :80]), 2),
+    "experts without a choice": ("Experts", {}, [ROUTED[0], *(each[..., :0] for each in ROUTED[1:]), *EXPERTS[3:]], 2),
+    "experts with short scales": ("ExpertsInt8", {}, changed(EXPERTS8, 4, EXPERTS8[4][:, :80]), 2),
     "statistics without a kernel": ("TokenStatistics", {"candidates": 16}, [LOGITS, TEMPERATURE], 4),
 }
 """Operator, attributes, inputs and number of outputs by name. Those with one word are right."""
 _TYPES = {"float32": FLOAT, "int32": INT32, "int64": INT64, "uint8": UINT8}
-_COUNTS = {"TokenStatistics": 4, "Int4Product": 2, "RoundedProductFloat": 2}
+_COUNTS = {"TokenStatistics": 4, "Int4Product": 2, "RoundedProductFloat": 2, **dict.fromkeys(_EXPERTS.values(), 2)}
 """Outputs, where the last is a workspace."""
 _OUTPUTS = {
     "TokenStatistics": (INT64, FLOAT, FLOAT, FLOAT),
@@ -212,7 +250,12 @@ def results(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs
     names = ["" if each is None else f"in{index}" for index, each in enumerate(inputs)]
     found = [f"out{index}" for index in range(outputs)]
     node = helper.make_node(name, names, found, domain="lopa.cuda", **attributes)
-    values = {each: value for each, value in zip(names, inputs, strict=True) if each}
+    values = {each: value for each, value in zip(names, inputs, strict=True) if isinstance(value, np.ndarray)}
+    stored = [
+        helper.make_tensor(each, tensor.data_type, tensor.dims, tensor.raw_data, raw=True)
+        for each, tensor in zip(names, inputs, strict=True)
+        if isinstance(tensor, onnx.TensorProto)
+    ]
     graph = helper.make_graph(
         [node],
         "one",
@@ -221,6 +264,7 @@ def results(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs
             helper.make_tensor_value_info(each, kind, None)
             for each, kind in zip(found, _OUTPUTS.get(name, (FLOAT,) * outputs), strict=True)
         ],
+        stored,
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("lopa.cuda", 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)

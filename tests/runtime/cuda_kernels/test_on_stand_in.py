@@ -26,16 +26,27 @@ def launches_of(*arguments: str) -> dict[str, str]:
     environment |= {"LOPA_TEST_DEVICE": "cuda:{}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    return dict(re.findall(r"'([\w.]+)': (\d+)", done.stdout))
+    return {name: int(count) for name, count in re.findall(r"'([\w.]+)': (\d+)", done.stdout)}
 
 
 def test_sessions_and_recordings() -> None:
     """The launches show that the fused graph ran, with the prefix split into parts and rows committed by the kernel."""
     recordings = "tests/conformance/test_conformance.py::test_published_traces_are_reproduced"
     traces = [f"{recordings}[{name}-4]" for name in ("lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block")]
-    launches = launches_of("tests/runtime/cuda/packed_session_checks.py", *traces)
+    launches = launches_of("tests/runtime/cuda/packed_session_checks.py", "-k", "not experts", *traces)
     assert launches.keys() >= {"attention_merge.fp32.64", "commit.8", "statistics_merge.8"}
-    assert int(launches["branch_attention.fp32.64"]) == 5 * int(launches["statistics_partials.fp32.8"]) > 0
+    assert launches["branch_attention.fp32.64"] == 5 * launches["statistics_partials.fp32.8"] > 0
+
+
+def test_experts() -> None:
+    """A layer of experts has a launch of each kernel, whatever the type of its matrices."""
+    recordings = "tests/conformance/test_family_conformance.py::test_published_loops_are_reproduced"
+    sparse = ("llada2-v20_b16_t09", "sdar_moe-b4_dynamic_t09", "llada_moe-fast_nocache_b32_t09")
+    traces = [f"{recordings}[{name}]" for name in sparse]
+    launches = launches_of("tests/runtime/cuda/packed_session_checks.py", "-k", "experts or published_loops", *traces)
+    ends = (".fp32", "_int4.fp32", "_rounded.int8", "_rounded.fp8")
+    for name in ("expert_gate_up", "expert_down"):
+        assert sum(launches[name + end] for end in ends) == launches["expert_tasks"] == launches["expert_sum.fp32"] > 0
 
 
 def test_quantized_bundles() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.plugins.experts_reference import experts_reference
 from tests.plugins.rms_norm_reference import rms_norm_reference
 from tests.plugins.rounding_reference import E4M3
 from tests.plugins.split_rotary_reference import split_rotary_reference
 from tests.plugins.swiglu_reference import swiglu_reference
 from tests.plugins.token_statistics_reference import token_statistics_reference
-from tests.runtime.cuda_kernels.operator_calls import BATCH, CALLS, CHUNKS, LENGTHS, PADDED, PREFIXES, RIGHT
+from tests.runtime.cuda_kernels.operator_calls import BATCH, CALLS, CHUNKS, LENGTHS, MATRICES, PADDED, PREFIXES, RIGHT
 
 pytest.importorskip("triton", reason="needs Triton to compile the kernels that the stand-in loads")
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,6 +74,10 @@ def expected(name: str) -> tuple[Any, ...]:
         kind = E4M3 if attributes else np.dtype(np.int8)
         rows, matrix = (each.view(kind).astype(np.float64) for each in inputs[:2])
         return (rows @ (matrix.T if attributes else matrix) / inverse_factor(rows.shape[-1]),)
+    if operator.startswith("Experts"):
+        rows, *routed = (each.reshape(-1, each.shape[-1]) for each in inputs[:3])
+        matrices = MATRICES[name.removeprefix("experts in ") if " in " in name else "float"]
+        return (experts_reference(rows, *routed, *matrices).reshape(inputs[0].shape),)
     return token_statistics_reference(*inputs, 8)
 
 

@@ -1,9 +1,10 @@
-"""Passes that replace what surrounds attention: norms, gated products, statistics, and the shapes of rows."""
+"""Passes that replace what surrounds attention: norms, gated products, experts, statistics, and the shapes of rows."""
 
 import numpy as np
 import onnx_ir as ir
 
 from lopa.export.cuda_graph.nodes import FusedInputs, OtherFormError, expect, has, insert, producer, source
+from lopa.export.graph.experts import TRACED_DOMAIN, expert_nodes
 from lopa.export.graph.quantize_pass import shared_constant
 from lopa.runtime.contract import (
     ENTROPY,
@@ -89,6 +90,28 @@ class SwiGluPass(ir.passes.InPlacePass):
             insert(node, "SwiGlu", factors if fused is None else [fused], [node.outputs[0]])
             modified = True
         return ir.passes.PassResult(model, modified=modified)
+
+
+class FusedExpertsPass(ir.passes.InPlacePass):
+    """Pass that replaces the nodes of experts (lopa.export.graph.experts) by the operator for their matrices' type."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes."""
+        nodes = expert_nodes(model)
+        for node in nodes:
+            gate = node.inputs[3]
+            assert gate is not None
+            insert(node, _EXPERTS.get(gate.dtype, "Experts"), node.inputs, [node.outputs[0], None])
+        model.graph.opset_imports.pop(TRACED_DOMAIN, None)
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+
+_EXPERTS: dict[ir.DataType | None, str] = {
+    ir.DataType.INT4: "ExpertsInt4",
+    ir.DataType.INT8: "ExpertsInt8",
+    ir.DataType.FLOAT8E4M3FN: "ExpertsFp8",
+}
+"""Operators for quantized matrices."""
 
 
 class TokenStatisticsPass(ir.passes.InPlacePass):

@@ -10,8 +10,7 @@ from onnx_ir.passes import common
 from lopa.export.cuda_graph.attention_pass import BranchAttentionPass
 from lopa.export.cuda_graph.nodes import DOMAIN, FusedInputs, OtherFormError, expect
 from lopa.export.cuda_graph.product_passes import QuantizedProductsPass, RoundingPass, ScalesPass, StoredBytesPass
-from lopa.export.cuda_graph.row_passes import FlatRowsPass, NormsPass, SwiGluPass, TokenStatisticsPass
-from lopa.export.graph.expert_forms import with_expert_operators
+from lopa.export.cuda_graph.row_passes import FlatRowsPass, FusedExpertsPass, NormsPass, SwiGluPass, TokenStatisticsPass
 from lopa.runtime.bundle.manifest import FusedTensor, ModelDimensions
 from lopa.runtime.contract import LOGITS_INDEX, PREFIX_MASK, SAMPLED_ROWS, WINDOW_MASK, past_names
 
@@ -19,8 +18,8 @@ from lopa.runtime.contract import LOGITS_INDEX, PREFIX_MASK, SAMPLED_ROWS, WINDO
 def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Model, list[FusedTensor]] | None:
     """Return the twin of `model` and the inputs that stand for tensors, or None for a graph of another form.
 
-    Experts are single nodes in `model` (lopa.export.graph.experts) and as in the standard graph in the twin. Raises
-    onnx_ir.passes.PassError if a pass violates its contract.
+    Experts are single nodes in `model` (lopa.export.graph.experts). Raises onnx_ir.passes.PassError if a pass violates
+    its contract.
     """
     twin: ir.Model = ir.from_proto(ir.to_proto(model))
     fused = FusedInputs()
@@ -31,6 +30,7 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
             FlatRowsPass(),
             NormsPass(),
             SwiGluPass(fused),
+            FusedExpertsPass(),
             TokenStatisticsPass(),
             common.RemoveUnusedNodesPass(),
             ScalesPass(),
@@ -45,7 +45,7 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
     twin.graph.inputs.extend(fused.values)
     twin.opset_imports[DOMAIN] = 1
     passes = ir.passes.Sequential(common.TopologicalSortPass(), common.NameFixPass())
-    return with_expert_operators(passes(twin).model, "standard"), fused.records
+    return passes(twin).model, fused.records
 
 
 def _pack_signature(graph: ir.Graph, layers: int) -> None:

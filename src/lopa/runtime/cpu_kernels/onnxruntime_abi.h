@@ -19,7 +19,7 @@ namespace lopa {
 constexpr uint32_t kApiVersion = 17;
 constexpr int kFail = 1;
 constexpr int kInvalidArgument = 2;
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kBool = 9, kFloat16 = 10, kBfloat16 = 16, kInt4 = 22 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kBool = 9, kFloat16 = 10, kBfloat16 = 16, kFloat8 = 17, kInt4 = 22 };
 
 struct OrtApi;
 struct OrtApiBase {

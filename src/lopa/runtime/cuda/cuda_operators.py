@@ -19,6 +19,7 @@ VARIABLE = "LOPA_CUDA_KERNELS"
 """Environment variable: "off" runs the plain graph, "auto" the operators where they can run."""
 _log = logging.getLogger(__name__)
 _MAX_HEAD_SIZE = 256
+_MAX_EXPERTS = 512
 _MULTIPLE = 16
 """Sizes of rows are multiples, as the kernels load 16 numbers at once."""
 _rejected: dict[int, str] = {}
@@ -132,7 +133,10 @@ def unsupported_size(dimensions: ModelDimensions) -> str | None:
         return f"heads of {dimensions.head_size}, only up to {_MAX_HEAD_SIZE}"
     if dimensions.heads // dimensions.kv_heads > PAIRS:
         return f"{dimensions.heads // dimensions.kv_heads} query heads per key-value head, only up to {PAIRS}"
-    shared = 0 if dimensions.moe is None else dimensions.moe.shared_size
-    sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size, shared)
+    moe = dimensions.moe
+    if moe is not None and moe.experts > _MAX_EXPERTS:
+        return f"{moe.experts} experts, only up to {_MAX_EXPERTS}"
+    of_experts = () if moe is None else (moe.shared_size, moe.expert_size)
+    sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size, *of_experts)
     odd = next((size for size in sizes if size % _MULTIPLE), None)
     return None if odd is None else f"rows of {odd} numbers, only multiples of {_MULTIPLE}"

@@ -36,6 +36,8 @@ _HOST_CONSTANTS = {
     **dict.fromkeys(("swiglu", "scale_rows", "product_merge"), ("BLOCK", 1024)),
     **dict.fromkeys(("int4_product", "rounded_product"), ("COLUMNS", 128)),
     "statistics_merge": ("PLACES", 32),
+    "expert_tasks": ("TILE", 32),
+    "expert_sum": ("BLOCK", 1024),
 }
 """Constants on which the host depends (attention_tasks.py, row_kernel.py, operators.cpp). With others, rows would be
 left out.

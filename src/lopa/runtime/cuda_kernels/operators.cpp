@@ -24,12 +24,17 @@
 //     keeps any sum of K numbers within float16.
 // lopa.cuda::TokenStatistics(logits T [Q, V], temperature float [Q]) -> topk_ids int64, topk_logprobs float [Q, K], entropy
 //     float [Q] and a workspace.
+// lopa.cuda::Experts(rows T [.., H], ids int64 [.., k], weights float [.., k], gate, up T [E, H, I], down T [E, I, H])
+//     -> T [.., H], the weighted sum of the chosen experts' outputs, and a workspace.
+// lopa.cuda::ExpertsInt4, ExpertsInt8, ExpertsFp8: each matrix has another type, and its scales follow it: int4 [E, H, I] and
+//     T [E, H / 32, I], int8 [E, H, I] and float [E, I], e4m3 [E, I, H] and float [E, I]. Rows are rounded to int8 and e4m3.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "../cpu_kernels/onnxruntime_abi.h"
 #include "../cpu_kernels/tensors.h"
@@ -56,7 +61,14 @@ constexpr int64_t kNormBlocks[] = {1024, 4096};
 constexpr int64_t kChannels[] = {64, 128, 256};
 constexpr int64_t kMaxSplits = 32;           // of a row of logits
 constexpr int64_t kSplitColumns = 4096;      // least columns of a split
+constexpr int64_t kMaxExperts = 512;
+constexpr int64_t kExpertTile = 32;          // pairs of a row and an expert in a task
+constexpr int64_t kTaskWords = 3;
+constexpr int64_t kSumColumns = 1024;        // numbers of a row that a program of the experts' sum has
+constexpr int64_t kInt4Block = 32;           // inputs that share a scale
 const char* g_provider = "CUDAExecutionProvider";
+
+constexpr int kT = -1;                       // the type of an operator's rows
 
 class Call;
 
@@ -383,6 +395,60 @@ void find_statistics(Call& call) {
     call.launch("statistics_merge." + std::to_string(top), {rows}, greatest, total, weighted, numbers, values, narrow(splits), ids, logprobs, entropy);
 }
 
+// Return true for matrices [inputs, outputs] of all experts, whose stored numbers have the type `element`.
+bool is_stacked(const Input& stored, const Input& scales, int64_t experts, int64_t inputs, int64_t outputs, int element) {
+    if (element == kT) return has(stored, {experts, inputs, outputs});
+    if (element == kInt4) return inputs % kInt4Block == 0 && has(stored, {experts, inputs, outputs}) && has(scales, {experts, inputs / kInt4Block, outputs});
+    return has(scales, {experts, outputs}) && (element == kFloat8 ? has(stored, {experts, outputs, inputs}) : has(stored, {experts, inputs, outputs}));
+}
+
+void mix_experts(Call& call, int element) {
+    const bool is_rounded = element == kInt8 || element == kFloat8;
+    const Input rows = call.input(0), ids = call.input(1), weights = call.input(2);
+    Input stored[3], scales[3];  // of gate, up and down
+    for (size_t i = 0; i < 3; ++i) {
+        stored[i] = call.input(element == kT ? 3 + i : 3 + 2 * i);
+        scales[i] = element == kT ? stored[i] : call.input(4 + 2 * i);
+    }
+    if (call.status != nullptr) return;
+    call.require(rows.shape.count > 0 && ids.shape.count > 0 && weights.shape.count > 0 && stored[0].shape.count == 3 && stored[2].shape.count == 3,
+                 "rows, their experts and stacked matrices");
+    if (call.status != nullptr) return;
+    const int64_t count = rows.shape.rows(), hidden = rows.shape.last(), each = ids.shape.last(), pairs = count * each;
+    const int64_t experts = stored[0].shape.dimensions[0], size = stored[2].shape.dimensions[element == kFloat8 ? 2 : 1];
+    call.require(ids.shape.rows() == count && weights.shape.rows() == count && weights.shape.last() == each && each > 0, "experts and weights of each row");
+    call.require(experts <= kMaxExperts && hidden % 16 == 0 && size % 16 == 0 && is_stacked(stored[0], scales[0], experts, hidden, size, element) &&
+                     is_stacked(stored[1], scales[1], experts, hidden, size, element) && is_stacked(stored[2], scales[2], experts, size, hidden, element),
+                 "matrices of up to 512 experts that fit the rows");
+    if (call.status != nullptr) return;
+    void* total = call.output(0, rows.shape);
+    // Arrays of the workspace, in words of 4 bytes.
+    int64_t words = 0;
+    const auto take = [&](int64_t numbers) { return std::exchange(words, words + (numbers + 3) / 4 * 4); };
+    const int64_t tasks = take(1 + kTaskWords * (std::min(experts, pairs) + pairs / kExpertTile)), order = take(pairs), outputs = take(pairs * hidden),
+                  inner = take(pairs * size), row_scales = take(count), inner_scales = take(pairs);
+    const int64_t rounded_rows = take(is_rounded ? count * hidden / 4 : 0), rounded_inner = take(is_rounded ? pairs * size / 4 : 0);
+    float* space = static_cast<float*>(call.output(1, {words}));
+    if (call.status != nullptr) return;
+    const std::string kind = element == kInt8 ? ".int8" : element == kFloat8 ? ".fp8" : "." + call.op.type;
+    const std::string product = is_rounded ? "_rounded" + kind : (element == kInt4 ? "_int4" : "") + kind;
+    const int64_t programs = pairs == 0 ? 0 : kProgramsOfProcessor * multiprocessors();
+    const void *x = rows.data, *y = space + inner;
+    call.launch("expert_tasks", {pairs == 0 ? 0 : experts}, ids.data, space + tasks, space + order, narrow(pairs));
+    const auto round_rows = [&](const std::string& type, int64_t number, const void* from, int64_t length, int64_t to, int64_t to_scales) {
+        const float step = 1.0f / (element == kFloat8 ? 448.0f : 127.0f);
+        call.launch("round_rows." + type, {number}, from, space + to, space + to_scales, narrow(length), step, 1.0f, element == kFloat8 ? 1 : 0);
+        return space + to;
+    };
+    if (is_rounded) x = round_rows(call.op.type, count, x, hidden, rounded_rows, row_scales);
+    call.launch("expert_gate_up" + product, {programs}, x, space + row_scales, stored[0].data, scales[0].data, stored[1].data, scales[1].data, space + tasks,
+                space + order, space + inner, narrow(each), narrow(hidden), narrow(size));
+    if (is_rounded) y = round_rows("fp32", pairs, y, size, rounded_inner, inner_scales);
+    call.launch("expert_down" + product, {programs}, y, space + inner_scales, weights.data, stored[2].data, scales[2].data, space + tasks, space + order,
+                space + outputs, narrow(size), narrow(hidden));
+    call.launch("expert_sum." + call.op.type, {count, (hidden + kSumColumns - 1) / kSumColumns}, space + outputs, total, narrow(each), narrow(hidden));
+}
+
 // An operator. Inputs and outputs have the type T (kT) or a fixed one; inputs beyond `required` are optional.
 struct Description {
     const char* name;
@@ -393,7 +459,6 @@ struct Description {
     bool is_named = false;  // by its type too, as no input has it
 };
 
-constexpr int kT = -1;
 const Description kDescriptions[] = {
     {"RmsNorm", [](Call& call) { normalize(call, false, false); }, {kT, kT}, 2, {kT}},
     {"RoundedRmsNorm", [](Call& call) { normalize(call, false, true); }, {kT, kT}, 2, {kUint8, kFloat}},
@@ -408,6 +473,10 @@ const Description kDescriptions[] = {
     {"Int4Product", multiply_int4, {kT, kUint8, kT}, 3, {kT, kFloat}},
     {"RoundedProduct", multiply_rounded, {kUint8, kUint8}, 2, {kT, kFloat}, true},
     {"TokenStatistics", find_statistics, {kT, kFloat}, 2, {kInt64, kFloat, kFloat, kFloat}},
+    {"Experts", [](Call& call) { mix_experts(call, kT); }, {kT, kInt64, kFloat, kT, kT, kT}, 6, {kT, kFloat}},
+    {"ExpertsInt4", [](Call& call) { mix_experts(call, kInt4); }, {kT, kInt64, kFloat, kInt4, kT, kInt4, kT, kInt4, kT}, 9, {kT, kFloat}},
+    {"ExpertsInt8", [](Call& call) { mix_experts(call, kInt8); }, {kT, kInt64, kFloat, kInt8, kFloat, kInt8, kFloat, kInt8, kFloat}, 9, {kT, kFloat}},
+    {"ExpertsFp8", [](Call& call) { mix_experts(call, kFloat8); }, {kT, kInt64, kFloat, kFloat8, kFloat, kFloat8, kFloat, kFloat8, kFloat}, 9, {kT, kFloat}},
 };
 constexpr struct {
     int element;
