@@ -10,6 +10,7 @@ from lopa.bench.gpu.results import ProgramResult
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _TINY = _PROJECT / "src" / "lopa" / "tiny"
+_SPARSE = _PROJECT / "tests" / "reference" / "moe" / "llada2"
 _CLI = ("-m", "lopa.cli.main")
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m")
 _OPTIONS = {"fp32": (), "fp16": ("--dtype", "fp16"), "bf16": ("--dtype", "bf16")} | {
@@ -29,21 +30,29 @@ def programs_for_device(work: Path, device: str) -> list[list[Program]]:
 
     One program opens the device before the others, because the first may compile the kernels.
     """
-    base, lora = str(_TINY / "base"), ("--lora", str(_TINY / "d2f_lora"))
+    base = ("--checkpoint", str(_TINY / "base"), "--lora", str(_TINY / "d2f_lora"))
+    sources: dict[str, tuple[str, tuple[str, ...]]] = {dtype: (dtype, base) for dtype in _OPTIONS}
+    if device != "cpu":
+        sources |= {f"sparse-{dtype}": (dtype, ("--checkpoint", str(_SPARSE))) for dtype in _OPTIONS}
     exports = [
-        (f"export {dtype}", (*_CLI, "onnx", base, *lora, *options, "-o", f"{work / dtype}"))
-        for dtype, options in _OPTIONS.items()
+        (f"export {name}", (*_CLI, "onnx", *source[1:], *_OPTIONS[dtype], "-o", f"{work / name}"))
+        for name, (dtype, source) in sources.items()
     ]
-    kernels = [] if device == "cpu" else [("kernels natively", (*_PYTEST, "cuda", "tests/plugins"))]
     first, *others = (
-        (f"verify {dtype}", (*_CLI, "verify", f"{work / dtype}", "--checkpoint", base, *lora, "--device", device))
-        for dtype in _OPTIONS
+        (f"verify {name}", (*_CLI, "verify", f"{work / name}", *source, "--device", device))
+        for name, (dtype, source) in sources.items()
         if (dtype, device) != ("bf16", "cpu")  # which ONNX Runtime does not compute there
     )
     amount = "not slow" if device == "cpu" else "slow"  # the first decodes of each recording, or all
     decodes = ("recorded decodes", (*_PYTEST, amount, "tests/conformance/test_conformance.py"))
-    times: list[Program] = [("product times", ("-m", "tools.gpu.product_times"))]
-    return [[*exports, *kernels], [first], [decodes, *others], *([] if device == "cpu" else [times])]
+    if device == "cpu":
+        return [exports, [first], [decodes, *others]]
+    kernels = ("kernels natively", (*_PYTEST, "cuda", "tests/plugins"))
+    some = "llada2-v20_b16_t09 or sdar_moe-b4 or llada_moe-fast"
+    sparse = ("sparse decodes", (*_PYTEST, "", "tests/conformance/test_family_conformance.py", "-k", some))
+    products = ("product times", ("-m", "tools.gpu.product_times"))
+    experts = ("times of experts", ("-m", "tools.gpu.experts", "--device", device))
+    return [[*exports, kernels], [first], [decodes, sparse, *others], [products], [experts]]  # times: alone on the GPU
 
 
 def run_program(program: Program, device: str, logs: Path) -> ProgramResult:

@@ -13,20 +13,23 @@ from lopa.bench.gpu.results import ProgramResult
 from lopa.runtime.errors import CheckFailedError
 
 DTYPES = ("fp32", "fp16", "bf16", "int8", "int4", "fp8")
+BUNDLES = (*DTYPES, *(f"sparse-{dtype}" for dtype in DTYPES))
 
 
 def test_a_gpu_gets_every_program_and_opens_once_before_the_others() -> None:
-    first, second, third, fourth = programs_for_device(Path("w"), "cuda:1")
-    assert [name for name, _ in fourth] == ["product times"]  # alone on the GPU
-    assert [name for name, _ in first] == [*(f"export {dtype}" for dtype in DTYPES), "kernels natively"]
+    first, second, third, *times = programs_for_device(Path("w"), "cuda:1")
+    assert [name for name, _ in first] == [*(f"export {name}" for name in BUNDLES), "kernels natively"]
     assert first[-1][1][-3:] == ("-m", "cuda", "tests/plugins")
     assert [name for name, _ in second] == ["verify fp32"]
-    assert [name for name, _ in third] == ["recorded decodes", *(f"verify {dtype}" for dtype in DTYPES[1:])]
+    verified = [f"verify {name}" for name in BUNDLES[1:]]
+    assert [name for name, _ in third] == ["recorded decodes", "sparse decodes", *verified]
     assert third[0][1][-3:] == ("-m", "slow", "tests/conformance/test_conformance.py")
     assert all(
-        arguments[3] == f"w/{dtype}" and arguments[-2:] == ("--device", "cuda:1")
-        for dtype, (_, arguments) in zip(DTYPES[1:], third[1:], strict=True)
+        arguments[3] == f"w/{name}" and arguments[-2:] == ("--device", "cuda:1")
+        for name, (_, arguments) in zip(BUNDLES[1:], third[2:], strict=True)
     )
+    assert [name for group in times for name, _ in group] == ["product times", "times of experts"]
+    assert times[1][0][1] == ("-m", "tools.gpu.experts", "--device", "cuda:1")
 
 
 @pytest.mark.parametrize(
