@@ -4,6 +4,8 @@ import numpy as np
 
 from lopa.runtime.contract import Floats, Int64
 
+CANVAS_STREAM, TOKEN_STREAM = 8, 9
+"""Streams of a canvas: its random ids, and the draws of its tokens."""
 _NUMBERS = 4
 """Numbers that Philox makes per counter."""
 

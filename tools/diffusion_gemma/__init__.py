@@ -1,0 +1,1 @@
+"""Tiny trained checkpoints of DiffusionGemma, and recordings of transformers' generate on them."""
