@@ -192,11 +192,13 @@ def test_every_option_refuses_wrong_values_by_its_name(use: Use, decoder: Decode
 BOUNDS: tuple[tuple[float, float, str], ...] = (
     (0.0, 1.0, "block_add_threshold decoded_token_threshold skip_threshold remask_threshold editing_threshold min_p"),
     (-2.0, 2.0, "presence_penalty frequency_penalty"), (0.01, 100.0, "repetition_penalty"),
-    (5e-324, 1.0, "top_p"), (5e-324, 1e9, "time_limit"), (0.0, float(2**31 - 1), "factor"), (0.0, math.inf, "gamma"),
-    (0.0, 1e3, "entropy_threshold distance_penalty kl_threshold alg_temp temperature"),
+    (5e-324, 1.0, "top_p"), (5e-324, 1e9, "time_limit"), (0.0, float(2**31 - 1), "factor"),
+    (0.0, math.inf, "gamma entropy_bound"),
+    (0.0, 1e3, "entropy_threshold distance_penalty kl_threshold alg_temp temperature t_min t_max confidence_threshold"),
     (1, 2**31 - 1, "max_new_tokens block_size sub_block block_steps max_forwards tokens_per_step"),
     (0, 2**31 - 1, "remask_limit editing_limit reasoning_budget"),
-    (0, 8, "top_logprobs"), (1, 64, "branches"), (1, 2**16, "steps"), (0, 2**24, "top_k"), (0, 2**63 - 1, "seed"),
+    (0, 8, "top_logprobs"), (1, 64, "branches"), (1, 2**16, "steps max_denoising_steps"), (0, 2**24, "top_k"),
+    (0, 2**63 - 1, "seed"), (0, 1000, "stability_threshold"),
 )  # fmt: skip
 """The smallest and the largest value of each number."""
 

@@ -14,7 +14,7 @@ from lopa.runtime.options.option import Confidence
 from lopa.runtime.strategy import STRATEGIES, Strategy
 from lopa.tiny import EVAL
 
-_NAMES = ("lopa", "lopa", "lopa", *STRATEGIES)
+_NAMES = ("lopa", "lopa", "lopa", *(name for name, strategy in STRATEGIES.items() if not strategy.canvas))
 _WINDOWS: tuple[Attention, ...] = ("full", "block_causal")
 _CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 

@@ -1,8 +1,8 @@
 """Record transformers' generate on the trained checkpoints: `python -m tools.diffusion_gemma.record FOLDER`.
 
-One sequence, DynamicCache, no compilation, one thread. torch.multinomial and torch.randint are replaced: both take
-uniform numbers that depend only on seed, step and position (lopa.runtime.strategy.draws), multinomial as the inverse
-distribution in the order of the vocabulary. Everything else only looks on.
+There is one sequence, DynamicCache, no compilation and one thread. torch.multinomial and torch.randint are replaced.
+Both take uniform numbers that depend only on seed, step and position (lopa.runtime.strategy.draws). multinomial inverts
+the distribution in the order of the vocabulary. Everything else is unchanged.
 """
 
 import gzip
@@ -46,7 +46,7 @@ PROMPTS = 8
 
 @dataclass
 class Observer:
-    """What one call of generate does, step by step."""
+    """Observer of one call of generate, step by step."""
 
     seed: int
     vocabulary: int

@@ -43,11 +43,11 @@ from lopa.runtime.bundle.manifest import (
     Origin,
     Stage,
     TwinForm,
+    contract_of,
     manifest_from_json,
 )
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.bundle.webgpu_twin import is_reordered
-from lopa.runtime.contract import CONTRACT_VERSION
 
 WEIGHTS_NAME = "model.onnx.data"
 _TwinKey = tuple[Literal["cpu", "webgpu", "cuda"], TwinForm]
@@ -188,11 +188,14 @@ def _write_graphs(
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             of_cpu = twins_for_cpu(model, source.config.dimensions, graph.part)
             models = {("cpu", form): (twin, []) for form, twin in of_cpu.items()}
-        if graph.dialect == "standard" and not graph.is_stage:  # stages keep their caches on the host
+        has_canvas = source.config.dimensions.canvas is not None
+        if (
+            graph.dialect == "standard" and not graph.is_stage and not has_canvas
+        ):  # stages keep their caches on the host
             of_cuda = twin_for_cuda(model, source.config.dimensions)
             if of_cuda is not None:
                 models["cuda", "packed"] = of_cuda
-        model = with_expert_operators(model, graph.dialect)
+        model = with_expert_operators(model, graph.dialect, gelu=has_canvas)
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
         report(f"checking and writing {graph.name}", 0, 0)
@@ -233,7 +236,7 @@ def _manifest(
     dialects, quantization = choices.dialects, choices.quantization
     return Manifest(
         schema=SCHEMA_VERSION,
-        contract=CONTRACT_VERSION,
+        contract=contract_of(source.config.dimensions),
         architecture=architecture.name,
         dialect=dialects[0],
         dtype=choices.dtype,

@@ -14,7 +14,14 @@ from lopa.export.staging import check_destination
 from lopa.export.weights.plan import Dtype, WeightPlan, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.stage_split import parts_from_records
-from lopa.runtime.bundle.manifest import DecodingDefaults, Dialect, HubSource, TensorRecord, check_default_options
+from lopa.runtime.bundle.manifest import (
+    DecodingDefaults,
+    Dialect,
+    HubSource,
+    ModelDimensions,
+    TensorRecord,
+    check_default_options,
+)
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import checked_defaults
@@ -110,11 +117,12 @@ def plan_from_checkpoint(
     source = source_from_checkpoint(checkpoint, lora, family, choices.chat_template)
     weights = source.planned if choices.quantization is None else quantized_plan(source.planned, choices.quantization)
     _check_packed(choices, source)
+    _check_canvas(choices, source)
     records = tensor_records_from_plan(weights, choices.dtype)
     _check_portable_experts(choices, records)
-    graphs = _graphs(choices, records, source.config.dimensions.layers)
+    graphs = _graphs(choices, records, source.config.dimensions)
     decoding = _decoding(source)
-    choices = replace(choices, defaults=checked_defaults(choices.defaults))
+    choices = replace(choices, defaults=checked_defaults({**source.config.defaults, **choices.defaults}))
     check_default_options(
         choices.defaults,
         decoding,
@@ -133,6 +141,23 @@ def _check_packed(choices: BundleChoices, source: ExportSource) -> None:
             expected="the original checkpoint",
             remedy="drop --calibrate, which keeps the checkpoint's own integers, or export the original",
         )
+
+
+def _check_canvas(choices: BundleChoices, source: ExportSource) -> None:
+    """Raise BadInputError for forms of graphs that contract 2 does not have."""
+    for given, option in (
+        ("portable" in choices.dialects, "--dialect portable"),
+        (choices.stages > 1, f"--stages {choices.stages}"),
+        (choices.plugins, "--plugins"),
+        (bool(choices.rotary_dialects), "--rotary-inputs"),
+        (choices.quantization is not None and choices.quantization.kind == "fp8", "--quantize fp8"),
+    ):
+        if given and source.config.dimensions.canvas is not None:
+            raise BadInputError(
+                f"{option} for {source.checkpoint}, a model with canvases",
+                expected="a standard graph alone with positions, in floating point, int8 or int4",
+                remedy=f"drop {option}",
+            )
 
 
 def stage_name(number: int, stages: int) -> str:
@@ -183,9 +208,10 @@ def _check_portable_experts(choices: BundleChoices, records: Mapping[str, Tensor
         )
 
 
-def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: int) -> list[PlannedGraph]:
+def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], sizes: ModelDimensions) -> list[PlannedGraph]:
     """Return the graphs of the whole model, first dialect first, then the graphs of stages if there are several."""
-    whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
+    layers, model = sizes.layers, whole_model(sizes.layers, has_canvas=sizes.canvas is not None)
+    whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, model) for dialect in choices.dialects]
     parts = parts_from_records(records, layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]
     return whole + (stages if len(stages) > 1 else [])

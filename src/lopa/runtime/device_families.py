@@ -54,6 +54,8 @@ class DeviceFamily:
     """True if each device is one NVIDIA GPU, as Ray and Triton count them."""
     needs_engine: bool = False
     """True if devices run engines that are compiled from a bundle beforehand."""
+    canvases: bool = False
+    """True if devices compute contract 2, for models with canvases."""
     spans_processes: bool = False
     """True if a device is all ranks of a job of several processes."""
     timed: Sequence[str] = ()
@@ -142,6 +144,7 @@ _TABLE = (
         stage_module="lopa.runtime.sessions.onnxruntime_session",
         processor_suffix=".*",
         all_cores_suffix="",
+        canvases=True,
         timed=("cpu",),
         ability=_RUNTIME,
     ),
@@ -268,6 +271,7 @@ _TABLE = (
         syntax="numpy",
         examples=("numpy",),
         session_module="lopa.runtime.sessions.numpy_session",
+        canvases=True,
         processor_suffix="",
         ability=_RUNTIME,
     ),

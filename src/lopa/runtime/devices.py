@@ -47,6 +47,12 @@ def session_from_devices(
         threads = check_int("threads", threads, min=1, max=MAX_THREADS)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:
         return open_session(bundle, devices[0], threads=threads)
+    if bundle.manifest.dimensions.canvas is not None:
+        raise BadInputError(
+            f"devices {', '.join(devices)} for a bundle with canvases",
+            expected="one device, without core numbers: soft embeddings stay in one session",
+            remedy="use --device cpu",
+        )
     with ExitStack() as opened:
         sessions = []
         for device in devices:

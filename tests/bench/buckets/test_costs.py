@@ -18,7 +18,7 @@ from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.numpy_session import NumpyForward
+from lopa.runtime.sessions.numpy_forward import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 

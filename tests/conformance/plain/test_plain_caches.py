@@ -30,7 +30,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.options import WHOLE_CACHES, DecodingParams
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.host_session import HostSession
-from lopa.runtime.sessions.numpy_session import NumpyForward
+from lopa.runtime.sessions.numpy_forward import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.state.branch import BlockState
 from lopa.runtime.strategy import STRATEGIES

@@ -93,7 +93,7 @@ def test_an_unknown_model_type_names_the_families(model_type: Any) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "words"),
-    [("llada2_moe_veomni", "merged experts"), ("diffusion_gemma", "random tokens")],
+    [("llada2_moe_veomni", "merged experts")],
 )
 def test_known_but_unsupported_diffusion_models(model_type: str, words: str) -> None:
     for requested in (None, "sdar", "llada"):

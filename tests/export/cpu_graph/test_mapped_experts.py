@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.quantized_form import VARIABLE
 from lopa.runtime.contract import Statistics
 from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
-from lopa.runtime.sessions.numpy_session import expert_weights
+from lopa.runtime.sessions.numpy_forward import expert_weights
 
 needs_kernels = pytest.mark.skipif(kernel_library() is None, reason="the kernels need x86-64 and a C++ compiler")
 pytestmark = needs_kernels
@@ -102,7 +102,7 @@ def _used_experts(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> dict[int, 
         used[next(layers)] = {int(each) for w in (weights, *moved) for each in np.flatnonzero(w.any(axis=0))}
         return weights
 
-    monkeypatch.setattr("lopa.runtime.sessions.numpy_session.expert_weights", recorded)
+    monkeypatch.setattr("lopa.runtime.sessions.numpy_forward.expert_weights", recorded)
     _one_row(bundle.path, "numpy")
     return used
 

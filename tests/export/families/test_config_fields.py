@@ -95,7 +95,8 @@ def write_config(folder: Path, family: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_no_family_is_without_a_miniature() -> None:
-    assert MINIATURES.keys() == NUMBERS.keys() == FLAGS.keys() == FAMILIES.keys()
+    own = {"diffusion-gemma"}  # has trained checkpoints (test_diffusion_gemma.py)
+    assert MINIATURES.keys() == NUMBERS.keys() == FLAGS.keys() == FAMILIES.keys() - own
 
 
 @pytest.mark.parametrize("name", LIKENESSES)

@@ -82,7 +82,7 @@ DECODING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DECODING)
 def test_the_manifest_of_each_bundle(checkpoints: dict[str, Path], bundles: dict[str, Bundle], name: str) -> None:
     family, manifest = FAMILIES[name], bundles[name].manifest
     assert (manifest.architecture, manifest.prediction_shift) == (name, family.architecture.prediction_shift)

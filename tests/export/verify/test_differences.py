@@ -8,7 +8,7 @@ import pytest
 
 from lopa.export.verify.differences import Difference, OutputError, difference_of, differences_of_statistics
 from lopa.runtime.contract import Statistics
-from lopa.runtime.sessions.numpy_session import statistics_from_logits
+from lopa.runtime.sessions.numpy_forward import statistics_from_logits
 
 RNG = np.random.default_rng(20)
 LOGITS = (RNG.standard_normal((2, 3, 5, 50)) * 4).astype(np.float32)

@@ -8,7 +8,7 @@ from lopa.runtime import contract
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.contract.portable_form import PAST, portable_input_names, portable_inputs
 from lopa.runtime.contract.rotary import RotaryAngles, position_inputs, with_rotary_names
-from lopa.runtime.sessions.numpy_session import rotation
+from lopa.runtime.sessions.numpy_forward import rotation
 
 ANGLES = RotaryAngles(32, 1_000_000.0)
 POSITIONS = np.array([0, 1, 15, 500, 4_000, 30_000])

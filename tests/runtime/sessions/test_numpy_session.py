@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.sessions.test_onnxruntime_session import changed_bundle
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.numpy_session import masked_softmax, silu, statistics_from_logits
+from lopa.runtime.sessions.numpy_forward import masked_softmax, silu, statistics_from_logits
 from lopa.runtime.sessions.session import open_session
 
 

@@ -21,7 +21,7 @@ from lopa.runtime.strategy import STRATEGIES, BlockView
 seeds = st.integers(0, 2**32 - 1)
 WITH_OPTION = [name for name, strategy in STRATEGIES.items() if strategy.unmasks_first]
 WITHOUT_OPTION = [name for name, strategy in STRATEGIES.items() if not strategy.unmasks_first]
-NEVER_REMASKS = [name for name, strategy in STRATEGIES.items() if not strategy.remask_threshold]
+NEVER_REMASKS = [name for name, strategy in STRATEGIES.items() if not (strategy.remask_threshold or strategy.canvas)]
 
 
 def unmasked(block: BlockView, **options: Any) -> list[int]:

@@ -1,7 +1,7 @@
 """Content of a checkpoint's config.json. Other modules read the weights and the tokenizer."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from lopa.export.checkpoint.family_choice import family_of_config
 from lopa.export.checkpoint.packed_weights import PACKING_FIELDS, PackedFormat, packed_format_from_config
 from lopa.export.families.family import Architecture, Family
 from lopa.export.families.settings import FOR_ALL_FAMILIES, check_settings
-from lopa.export.json_file import JsonValues, json_object_from_file
+from lopa.export.json_file import JsonValues, json_object_from_file, shown
 from lopa.runtime.bundle.manifest import ROLES, ModelDimensions
 from lopa.runtime.errors import BadInputError
 
@@ -17,6 +17,10 @@ CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 _MAX_BYTES = 2**20
 _MAX_ENDS = 64
+_MAX_NESTED = 1000
+"""Entries of a nested object."""
+HARMLESS_TWICE = frozenset(("dtype", "torch_dtype", "initializer_range", "transformers_version", "_name_or_path"))
+"""Entries that may differ between config.json and its nested object."""
 _QUANTIZER_FILES = ("quantize_config.json", "quant_config.json")
 """Files of quantizers with entries of quantization_config."""
 _REMEDY = "check that this is the checkpoint's folder and that its files are complete"
@@ -41,6 +45,8 @@ class CheckpointConfig:
     """
     packed: PackedFormat | None = None
     """Layout of packed matrices; None if no matrices are quantized."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Options of GenerationConfig in generation_config.json, for families whose bundles have them as defaults."""
     warnings: tuple[str, ...] = ()
     """Messages on entries that the export does not know and ignores."""
 
@@ -60,6 +66,7 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
     """
     config = _values_of(checkpoint / CONFIG_NAME)
     found = family_of_config(config, family)
+    config = _with_nested(config, found)
     check_settings(config, found.settings, found.reads)
     _check_adapter_folder(checkpoint, found)
     dimensions = found.sizes(config)
@@ -81,12 +88,24 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
         stops=tuple(ends[1:] if ids["eos"] else ends),
         block_size=_block_size(config, found),
         packed=packed,
+        defaults={} if found.generation is None else found.generation(generation),
         warnings=_warnings(config, _used_fields(found)) + unknown_packing,
     )
 
 
 def _values_of(path: Path) -> JsonValues:
     return JsonValues(json_object_from_file(path, remedy=_REMEDY, max_bytes=_MAX_BYTES), str(path), _REMEDY)
+
+
+def _with_nested(config: JsonValues, family: Family) -> JsonValues:
+    """Return `config` with the entries of the family's nested object beside its own, which must not contradict them."""
+    if family.nested is None:
+        return config
+    inner, outer = config.get_object(family.nested, max_count=_MAX_NESTED), config.without(family.nested).values
+    for name in inner.keys() & outer.keys() - {"model_type", "architectures"} - HARMLESS_TWICE:
+        if inner[name] != outer[name]:
+            raise config.error_for(name, outer[name], f"{shown(inner[name])}, as in {family.nested}")
+    return JsonValues({**inner, **outer}, config.source, config.remedy)
 
 
 def _used_fields(family: Family) -> Collection[str]:

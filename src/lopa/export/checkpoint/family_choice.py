@@ -5,10 +5,7 @@ from lopa.export.families.family import Family
 from lopa.export.json_file import JsonValues, shown
 from lopa.runtime.errors import BadInputError
 
-_OTHERS = {
-    "llada2_moe_veomni": "LLaDA2 with merged experts",
-    "diffusion_gemma": "DiffusionGemma, which begins with random tokens and feeds probabilities back",
-}
+_OTHERS = {"llada2_moe_veomni": "LLaDA2 with merged experts"}
 """Values of model_type of diffusion models that are not supported."""
 
 

@@ -226,7 +226,7 @@ def _special_tokens(
             expected=expected,
             remedy="copy the config.json and the tokenizer that belong to this checkpoint",
         )
-    return tokens, named is None
+    return tokens, named is None and config.dimensions.canvas is None
 
 
 def _id_by_text(texts: tuple[str, ...], tokenizer: Tokenizer) -> int | None:

@@ -32,14 +32,17 @@ def twins_for_cpu(model: ir.Model, dimensions: ModelDimensions, part: ModelPart)
     file that `model` refers to. Raises onnx_ir.passes.PassError if a pass violates its contract.
     """
     twins: dict[TwinForm, ir.Model] = {}
-    passes = cpu_passes(dimensions, part)
+    has_canvas = dimensions.canvas is not None  # no kernel of lopa's has experts with gelu
+    passes = [RoundedRowsPass(), RowScalesPass()] if has_canvas else cpu_passes(dimensions, part)
     packed = _copied(model)
     modified = [_apply_passes(packed, passes)]
     mapped = _copied(packed)
     if expert_nodes(model):
-        modified.append(_apply_passes(with_expert_operators(packed, "standard"), passes))
+        modified.append(_apply_passes(with_expert_operators(packed, "standard", gelu=has_canvas), passes))
     if any([*modified, NonFiniteRowsPass()(packed).modified]):
         twins["packed"] = packed
+    if has_canvas:
+        _apply_passes(with_expert_operators(mapped, "standard", gelu=True), passes)
     modified = [each(mapped).modified for each in (MappedExpertsPass(), MappedInt4Pass(), MappedInt8Pass())]
     if any(modified):
         mapped = with_expert_operators(mapped, "standard")  # FP8

@@ -1,5 +1,6 @@
 """Families of networks that can be exported. A new family is a file and an entry in this table."""
 
+from lopa.export.families.diffusion_gemma import DIFFUSION_GEMMA
 from lopa.export.families.dream import DREAM
 from lopa.export.families.family import Family
 from lopa.export.families.fast_dllm_v2 import FAST_DLLM_V2
@@ -15,7 +16,7 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(DREAM, LLADA, FAST_DLLM_V2, SDAR, WEDLM, STABLE_DIFFCODER),
-        *(LLADA2_MOE, SDAR_MOE, LLADA_MOE),
+        *(LLADA2_MOE, SDAR_MOE, LLADA_MOE, DIFFUSION_GEMMA),
     )
 }
 """Families by the name of their architecture in a manifest."""

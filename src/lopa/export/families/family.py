@@ -89,6 +89,13 @@ class Family:
     """Values of model_type of autoregressive networks with the same tensors. They need the family to be requested."""
     sizes: Callable[[JsonValues], ModelDimensions]
     """Function from config.json to dimensions. Raises BadInputError for values that are missing or of another type."""
+    nested: str | None = None
+    """Entry of config.json with the text network's entries, which are read like those of the top level; None without
+    one."""
+    ignored_tensors: tuple[str, ...] = ()
+    """Beginnings of the names of tensors that the network does not use."""
+    generation: Callable[[JsonValues], dict[str, Any]] | None = None
+    """Function from generation_config.json to options of GenerationConfig that are the bundle's defaults."""
     reads: tuple[str, ...] = TRANSFORMERS_SIZES
     """Entries of config.json that `sizes` reads."""
     settings: tuple[Setting, ...] = ()

@@ -205,10 +205,12 @@ def _stored(weight: ir.Value | None) -> list[ir.Value]:
     return [value for value in values if value is not None]
 
 
-def with_expert_operators(model: ir.Model, dialect: Dialect) -> ir.Model:
+def with_expert_operators(model: ir.Model, dialect: Dialect, *, gelu: bool = False) -> ir.Model:
     """Return `model` with operators of the dialect in place of the nodes of experts. Dense models stay unchanged.
+
+    With `gelu`, experts have its approximation by tanh in place of silu.
 
     Raises onnx_ir.passes.PassError for experts whose matrices are not in the weights file, and for quantized experts in
     the portable dialect.
     """
-    return ExpertsPass(SplitLayer if dialect == "standard" else MaskedLayer)(model).model
+    return ExpertsPass(SplitLayer if dialect == "standard" else MaskedLayer, gelu=gelu)(model).model

@@ -148,8 +148,9 @@ def _in_file(like: ir.ExternalTensor, name: str, offset: int, length: int, shape
 class LayerNodes:
     """New nodes in place of the node of a layer's experts."""
 
-    def __init__(self, model: ir.Model, node: ir.Node, name: str) -> None:
-        self.model = model
+    def __init__(self, model: ir.Model, node: ir.Node, name: str, *, gelu: bool = False) -> None:
+        """Prepare nodes before `node`. With `gelu`, experts have it in place of silu."""
+        self.model, self._gelu = model, gelu
         self._node = node
         self._name = name
 
@@ -210,7 +211,9 @@ class LayerNodes:
         return self.add("Transpose", [weight], f"{name}.transposed", {"perm": axes}) if matrix.is_fp8 else weight
 
     def activated(self, gate: ir.Value, up: ir.Value) -> ir.Value:
-        """Return silu(gate) * up."""
+        """Return silu(gate) * up, or gelu(gate) * up."""
+        if self._gelu:
+            return self.add("Mul", [self.add("Gelu", [gate], "gelu", {"approximate": "tanh"}), up], "activated")
         sigmoid = self.add("Sigmoid", [gate], "sigmoid")
         return self.add("Mul", [self.add("Mul", [gate, sigmoid], "silu"), up], "activated")
 
@@ -241,9 +244,9 @@ class LayerForm(ABC):
 class ExpertsPass(ir.passes.InPlacePass):
     """Pass that replaces the nodes of experts by nodes of a form, one layer at a time."""
 
-    def __init__(self, form: type[LayerForm]) -> None:
+    def __init__(self, form: type[LayerForm], *, gelu: bool = False) -> None:
         super().__init__()
-        self._form = form
+        self._form, self._gelu = form, gelu
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes."""
@@ -251,6 +254,6 @@ class ExpertsPass(ir.passes.InPlacePass):
         for node in nodes:
             layer = layer_from_node(node)
             rounding = RoundedProducts(model, E4M3 if layer.gate.is_fp8 else AROUND_128)
-            self._form(layer, LayerNodes(model, node, layer.name), rounding).replace()
+            self._form(layer, LayerNodes(model, node, layer.name, gelu=self._gelu), rounding).replace()
         model.graph.opset_imports.pop(TRACED_DOMAIN, None)
         return ir.passes.PassResult(model, modified=bool(nodes))

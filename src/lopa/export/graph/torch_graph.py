@@ -14,6 +14,7 @@ import onnx_ir as ir
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lopa.export.graph.canvas_module import CANVAS_FORM, frequencies_of_canvas
 from lopa.export.graph.experts import QuantizedExpertsPass
 from lopa.export.graph.module import inverse_frequencies
 from lopa.export.graph.portable_passes import as_quantized_portable
@@ -51,8 +52,9 @@ def graph_from_dimensions(
     Experts are one node per sparse layer. lopa.export.graph.expert_forms replaces it by operators of the dialect. With
     `part`, return the graph of these layers and their tensors (standard dialect only).
     """
-    part = part or whole_model(dimensions.layers)
-    model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
+    part = part or whole_model(dimensions.layers, has_canvas=dimensions.canvas is not None)
+    form = dialect if dimensions.canvas is None else CANVAS_FORM
+    model = traced_graph(dimensions, form, dtype, part, with_logits=with_logits)
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
@@ -60,9 +62,10 @@ def graph_from_dimensions(
     for name in initializers.keys() & tensors.keys():
         if not records[name].is_quantized:
             initializers[name].const_value = tensors[name]
-    initializers["inverse_frequencies"].const_value = ir.tensor(
-        inverse_frequencies(dimensions).numpy(), name="inverse_frequencies"
-    )
+    has_canvas = dimensions.canvas is not None
+    frequencies = {"inverse_frequencies": inverse_frequencies(dimensions)}
+    for name, values in (frequencies_of_canvas(dimensions) if has_canvas else frequencies).items():
+        initializers[name].const_value = ir.tensor(values.numpy(), name=name)
     quantized = {
         name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
         for name, record in records.items()

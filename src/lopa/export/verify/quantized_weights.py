@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
 from lopa.export.verify.differences import Difference, OutputError, difference_of
-from lopa.export.verify.reference_names import parameter_in_network
+from lopa.export.verify.reference_names import parameter_in_canvas_network, parameter_in_network
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
@@ -130,7 +130,8 @@ def _fp8_steps(values: Floats, scales: Floats) -> Floats:
 
 def _parameter(network: Any, name: str) -> torch.Tensor:
     """Return the network's parameter, or the part of one, for a bundle's tensor; matrices are [outputs, inputs]."""
-    theirs = parameter_in_network(name)
+    has_canvas = hasattr(network.model, "decoder")
+    theirs = parameter_in_canvas_network(name) if has_canvas else parameter_in_network(name)
     module, _, part = theirs.removesuffix(".weight").rpartition(".")
     found: torch.Tensor
     if not module.endswith(".experts"):

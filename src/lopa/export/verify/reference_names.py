@@ -113,6 +113,44 @@ def parameter_in_network(name: str) -> str:
     return f"model.layers.{layer}.{_LAYER_IN_BUNDLE[part]}.{kind}"
 
 
+_CANVAS_OUTER = {
+    "embedding.weight": "model.decoder.embed_tokens.weight",
+    "final_norm.weight": "model.decoder.norm.weight",
+    "head.weight": "lm_head.weight",
+    "self_conditioning.norm.weight": "model.decoder.self_conditioning.pre_norm.weight",
+    "self_conditioning.gate.weight": "model.decoder.self_conditioning.gate_proj.weight",
+    "self_conditioning.up.weight": "model.decoder.self_conditioning.up_proj.weight",
+    "self_conditioning.down.weight": "model.decoder.self_conditioning.down_proj.weight",
+}
+_CANVAS_LAYER = {
+    "attention_post_norm.weight": "post_attention_layernorm.weight",
+    "mlp_norm.weight": "pre_feedforward_layernorm.weight",
+    "mlp_post_norm.weight": "post_feedforward_layernorm_1.weight",
+    "experts_norm.weight": "pre_feedforward_layernorm_2.weight",
+    "experts_post_norm.weight": "post_feedforward_layernorm_2.weight",
+    "post_norm.weight": "post_feedforward_layernorm.weight",
+    "mlp.router.weight": "router.proj.weight",
+    "mlp.router.scale": "router.scale",
+    "mlp.experts.scale": "router.per_expert_scale",
+    "mlp.experts.gate.weight": "experts.gate_proj.weight",
+    "mlp.experts.up.weight": "experts.up_proj.weight",
+    "mlp.experts.down.weight": "experts.down_proj.weight",
+    "scalar": "layer_scalar",
+}
+
+
+def parameter_in_canvas_network(name: str) -> str:
+    """Return transformers' name of a bundle's tensor in DiffusionGemma's network."""
+    if name in _CANVAS_OUTER:
+        return _CANVAS_OUTER[name]
+    _, layer, part = name.split(".", 2)
+    if part == "causal_scalar":
+        return f"model.encoder.language_model.layers.{layer}.layer_scalar"
+    if part in _CANVAS_LAYER:
+        return f"model.decoder.layers.{layer}.{_CANVAS_LAYER[part]}"
+    return parameter_in_network(name).replace("model.layers.", "model.decoder.layers.")
+
+
 def _settings_with_head_dim(config: Settings) -> dict[str, Any]:
     """Return the settings with the head size of the reference code, where transformers would assume 128."""
     return {**config, "head_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]}

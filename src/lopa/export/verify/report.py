@@ -4,6 +4,7 @@ torch and transformers are imported only if there is a checkpoint to compare wit
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import msgspec
 from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.extra import export_extra_needed
 from lopa.export.progress import ProgressCallback, silent
-from lopa.export.verify.differences import FLOAT16_SUMS, OutputError
+from lopa.export.verify.canvas_check import (
+    CanvasReference,
+    NumpyCanvasReference,
+    TransformersCanvasReference,
+    canvas_network_from_checkpoint,
+    differences_of_canvases,
+)
+from lopa.export.verify.differences import FLOAT16_SUMS, OutputError, tolerance_of
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import CachedReference, NumpyReference, Reference, Report, report_from_session
 from lopa.export.verify.tokenizer_check import check_tokenizer
@@ -62,6 +70,8 @@ def report_from_bundle(
         check_adapter_folder(lora)
     progress("digests", 0, 0)
     _check_files(bundle)
+    if bundle.manifest.dimensions.canvas is not None:
+        return _report_of_canvases(bundle, checkpoint, device, progress)
     references: list[Reference] = [NumpyReference(bundle)]
     weight_errors: tuple[OutputError, ...] = ()
     if checkpoint is not None:
@@ -82,6 +92,36 @@ def report_from_bundle(
         report = _report_from_graph(one, device, judged, references, stage, progress)
         errors += [replace(error, output=f"{name}/{error.output}" if name else error.output) for error in report.errors]
         cases += report.cases
+    return Report(cases, tuple(errors))
+
+
+def _report_of_canvases(bundle: Bundle, checkpoint: Path | None, device: str, progress: ProgressCallback) -> Report:
+    """Return the report of a bundle of contract 2."""
+    references: list[CanvasReference] = [NumpyCanvasReference(bundle)]
+    errors: list[OutputError] = []
+    if checkpoint is not None:
+        with export_extra_needed("comparing with the checkpoint"):
+            from lopa.export.verify.quantized_weights import dequantize, errors_of_weights
+        check_origin(bundle.manifest.origin, checkpoint, None)
+        check_tokenizer(bundle, checkpoint)
+        progress("loading the checkpoint", 0, 0)
+        network = canvas_network_from_checkpoint(checkpoint)
+        quantized = bundle.manifest.quantization is not None
+        errors += [each for each in errors_of_weights(bundle, network) if quantized or not each.ok]
+        if quantized:
+            dequantize(bundle, network)
+        references.append(TransformersCanvasReference(network))
+    cases = 0
+    for name, one in _bundles_of_one_graph(bundle, device).items():
+        session, stage = open_session(one, device), f"comparing the {name} graph" if name else "comparing"
+        with closing(session):
+            count, found = differences_of_canvases(session, one.manifest, references, progress, stage)
+        tolerance = tolerance_of(one.manifest)
+        prefix, cases = f"{name}/" if name else "", cases + count
+        errors += [
+            OutputError(reference, f"{prefix}{output}", difference, tolerance.limit, by_rms=tolerance.by_rms)
+            for reference, output, difference in found
+        ]
     return Report(cases, tuple(errors))
 
 

@@ -75,7 +75,7 @@ class Report:
 
 
 class NumpyReference:
-    """Reference by lopa.runtime.sessions.numpy_session on the bundle's own weights, in float32 for any bundle.
+    """Reference by lopa.runtime.sessions.numpy_forward on the bundle's own weights, in float32 for any bundle.
 
     For a quantized bundle it uses the dequantized weights and rounds no activations.
     """

@@ -17,7 +17,7 @@ from lopa.export.weights.quantize_tensor import float32_from_fp8
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.bundle.network import EMBEDDING, HEAD
 from lopa.runtime.contract import Float32, Int64, Rows
-from lopa.runtime.sessions.numpy_session import attention, rms_norm, rotated, rotation, silu
+from lopa.runtime.sessions.numpy_forward import attention, rms_norm, rotated, rotation, silu
 
 Blocks = Callable[[str], Iterator[tuple[int, Tensor]]]
 """Reader of a tensor, by its name in the bundle. It yields the number of the first row and the values of every block of

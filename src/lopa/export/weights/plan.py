@@ -88,8 +88,10 @@ def weight_plan_from_network(network: NetworkSpec, architecture: Architecture) -
     """Return the plan of a bundle in floating point, with the source names of `architecture`."""
     sources = dict(architecture.outer_names)
     for i, layer in enumerate(network.layers):
-        prefix = architecture.layer_prefix.replace("{layer}", str(i))
-        sources |= {f"layers.{i}.{name}": prefix + architecture.layer_names[name] for name in layer.tensors}
+        for name in layer.tensors:
+            theirs = architecture.layer_names[name]
+            whole = theirs if "{layer}" in theirs else architecture.layer_prefix + theirs
+            sources[f"layers.{i}.{name}"] = whole.replace("{layer}", str(i))
     planned = [PlannedWeight(name, sources[name], tensor) for name, tensor in network.tensors.items()]
     return _with_shared_sources(planned)
 

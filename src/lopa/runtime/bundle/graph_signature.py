@@ -193,8 +193,7 @@ def check_signature(
             more = f" and {len(others) - _MAX_SHOWN_NAMES} more" if len(others) > _MAX_SHOWN_NAMES else ""
             raise BadInputError(
                 f"the {what} of {graph} do not match its manifest: {others[:_MAX_SHOWN_NAMES]}{more}",
-                expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
-                "dialect",
+                expected=f"the {what} of contract version {manifest.contract} in the {manifest.dialect} dialect",
                 remedy="export the checkpoint again",
             )
         difference = find_mismatch(found, expected)
@@ -210,8 +209,8 @@ def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     sizes, row = manifest.dimensions, manifest.dtype
     window, sampled = ("R", "B", "W"), ("R", "B", "Q")
     hidden = ValueForm(_FLOAT, (2, *window, sizes.hidden_size))
-    past = ValueForm(row, ("R", sizes.kv_heads, "P", sizes.head_size))
-    new_rows = ValueForm(row, ("R", "B", sizes.kv_heads, "W", sizes.head_size))
+    past = ValueForm(row, ("R", sizes.cache_heads, "P", sizes.cache_head_size))
+    new_rows = ValueForm(row, ("R", "B", sizes.cache_heads, "W", sizes.cache_head_size))
     return {
         contract.INPUT_IDS: ValueForm(_IDS, window),
         HIDDEN: hidden,
@@ -221,6 +220,12 @@ def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
         contract.PREFIX_MASK: ValueForm(_BOOL, ("R", "P")),
         contract.LOGITS_INDEX: ValueForm(_IDS, sampled),
         contract.TEMPERATURE: ValueForm(_FLOAT, ("R",)),
+        contract.IS_CANVAS: ValueForm(_BOOL, window),
+        contract.ATTENTION_START: ValueForm(_IDS, window),
+        contract.SOFT_EMBEDDINGS: ValueForm(row, (*window, sizes.hidden_size)),
+        contract.UNIFORM: ValueForm(_FLOAT, sampled),
+        contract.DRAWN_IDS: ValueForm(_IDS, sampled),
+        contract.NEXT_SOFT_EMBEDDINGS: ValueForm(row, (*sampled, sizes.hidden_size)),
         **dict.fromkeys(part.past_names, past),
         NEXT_HIDDEN: hidden,
         **_statistics(sampled, sizes.vocab_size),

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.checked_values import shown
-from lopa.runtime.contract import TILE, TOP_K
+from lopa.runtime.contract import CANVAS_CONTRACT, CONTRACT_VERSION, TILE, TOP_K
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import families_of_devices
 from lopa.runtime.errors import BadInputError
@@ -47,6 +47,7 @@ PREDICTION_SHIFTS = {
     "llada2-moe": 0,
     "sdar-moe": 0,
     "llada-moe": 0,
+    "diffusion-gemma": 0,
 }
 """Prediction shift by architecture, for known architectures. Other architectures use the shift in their manifest."""
 WEIGHT_ALIGNMENT = 4096
@@ -96,6 +97,27 @@ class MixtureOfExperts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Factor of the experts' scores. It does not apply to the shared expert."""
 
 
+class CanvasNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Properties of DiffusionGemma's network, whose layers have a dense MLP beside experts, and two kinds of attention.
+
+    Heads and rotary positions of ModelDimensions are those of layers with a sliding window.
+    """
+
+    canvas_length: Size
+    """Number of positions that are denoised together."""
+    sliding_window: Size
+    """Positions that a causally encoded row attends to, itself included, in layers that are not `full_layers`."""
+    full_layers: Annotated[list[Annotated[int, Meta(ge=0, lt=MAX_LAYERS)]], Meta(max_length=MAX_LAYERS)]
+    """Layers with attention to all positions, ascending. Their values are their keys before norm and rotation."""
+    full_kv_heads: Annotated[int, Meta(ge=1, le=4096)]
+    full_head_size: Annotated[int, Meta(ge=2, le=4096, multiple_of=2)]
+    full_rotary_size: Annotated[int, Meta(ge=2, le=4096, multiple_of=2)]
+    """Number of channels that rotate: pairs of the first half with the second half of a head."""
+    full_rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
+    logit_cap: Annotated[float, Meta(gt=0, le=1e6)]
+    """Bound of the logits, which are tanh(x / logit_cap) * logit_cap."""
+
+
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Sizes of the network that caches and reference engines need."""
 
@@ -119,6 +141,26 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Number of leading channels of a head that rotate; None if all of them do."""
     moe: MixtureOfExperts | None = None
     """Experts of the sparse layers; None if all layers are dense."""
+    canvas: CanvasNetwork | None = None
+    """Properties of a network with canvases; None for all others."""
+
+    def attention_heads(self, layer: int) -> tuple[int, int]:
+        """Return the number of key-value heads of a layer, and their size."""
+        if self.canvas is None or layer not in self.canvas.full_layers:
+            return self.kv_heads, self.head_size
+        return self.canvas.full_kv_heads, self.canvas.full_head_size
+
+    @property
+    def cache_heads(self) -> int:
+        """Number of heads of the caches. Layers with different heads have one head with the channels of all."""
+        return self.kv_heads if self.canvas is None else 1
+
+    @property
+    def cache_head_size(self) -> int:
+        """Number of channels of a cache's head, those of the widest layer. Other layers fill up with zeros."""
+        if self.canvas is None:
+            return self.head_size
+        return max(self.kv_heads * self.head_size, self.canvas.full_kv_heads * self.canvas.full_head_size)
 
     @property
     def rotary_size(self) -> int:
@@ -164,7 +206,7 @@ class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     decoded_token_threshold: Share
     skip_threshold: Share
     add_bos: bool
-    strategy: Literal["lopa", "d2f", "threshold", "vanilla", "sequential"] = "lopa"
+    strategy: Literal["lopa", "d2f", "threshold", "vanilla", "sequential", "canvas"] = "lopa"
     attention: Literal["full", "block_causal", "causal"] = "full"
     alignment: Literal["prompt", "absolute", "sliding"] = "prompt"
     cache: Literal["blocks", "none", "prefix", "dual", "sub_block"] = "blocks"
@@ -524,7 +566,7 @@ def _find_dimension_errors(manifest: Manifest) -> Reasons:
     sizes = manifest.dimensions
     if sizes.heads % sizes.kv_heads:
         yield f"dimensions.heads = {sizes.heads}", f"a multiple of dimensions.kv_heads, {sizes.kv_heads}"
-    tile = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * TILE * 4
+    tile = 2 * sizes.layers * sizes.cache_heads * sizes.cache_head_size * TILE * 4
     if tile > MAX_TILE_BYTES:
         yield (
             f"{sizes.layers} layers of {sizes.kv_heads} key-value heads of {sizes.head_size}, whose caches take {tile} "
@@ -535,12 +577,24 @@ def _find_dimension_errors(manifest: Manifest) -> Reasons:
 
 def _find_network_errors(manifest: Manifest) -> Reasons:
     yield from reasons_against_network(manifest.dimensions)
+    has_canvas, expected = manifest.dimensions.canvas is not None, contract_of(manifest.dimensions)
+    if manifest.contract != expected:
+        yield f"contract version {manifest.contract}", f"{expected}, {'with' if has_canvas else 'without'} a canvas"
+    if has_canvas and (manifest.dialect == "portable" or manifest.portable_graph or manifest.stages):
+        yield "a portable graph or stages in addition to a canvas", "a standard graph alone"
+
+
+def contract_of(sizes: ModelDimensions) -> int:
+    """Return the version of the contract that graphs of a network have."""
+    return CONTRACT_VERSION if sizes.canvas is None else CANVAS_CONTRACT
 
 
 def reasons_against_network(sizes: ModelDimensions) -> Reasons:
     """Yield each problem with rotary sizes and experts, paired with the expected value."""
     if sizes.rotary_size > sizes.head_size:
         yield f"{sizes.rotary_size} rotary channels", f"at most the head size, {sizes.head_size}"
+    if sizes.canvas is not None:
+        yield from _reasons_against_canvas(sizes, sizes.canvas)
     if sizes.moe is None:
         return
     moe = sizes.moe
@@ -559,6 +613,17 @@ def reasons_against_network(sizes: ModelDimensions) -> Reasons:
         yield f"the dense layers {moe.dense_layers}", f"ascending numbers from 0 to {sizes.layers - 1}, each once"
     elif len(moe.dense_layers) == sizes.layers:
         yield "experts, but only dense layers", "at least one sparse layer, or no experts"
+
+
+def _reasons_against_canvas(sizes: ModelDimensions, canvas: CanvasNetwork) -> Reasons:
+    if sizes.moe is None or sizes.moe.dense_layers or sizes.moe.shared_size or sizes.moe.bias or sizes.moe.groups > 1:
+        yield "a canvas and other experts", "experts beside a dense MLP in every layer, without bias and groups"
+    if canvas.full_layers != sorted(set(canvas.full_layers)) or any(i >= sizes.layers for i in canvas.full_layers):
+        yield f"the full layers {canvas.full_layers}", f"ascending numbers from 0 to {sizes.layers - 1}, each once"
+    if sizes.heads % canvas.full_kv_heads:
+        yield f"{sizes.heads} heads in full layers", f"a multiple of their key-value heads, {canvas.full_kv_heads}"
+    if canvas.full_rotary_size > canvas.full_head_size:
+        yield f"{canvas.full_rotary_size} rotary channels in full layers", f"at most {canvas.full_head_size}"
 
 
 _SCORES_PER_GROUP = 2

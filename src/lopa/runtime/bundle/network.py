@@ -6,9 +6,11 @@ model in `lopa.bench.forward.work`. Layers may differ, because the kind of a lay
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+
+import msgspec
 
 from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 
@@ -45,7 +47,8 @@ class LayerSpec:
     """Kind and tensors of one layer."""
 
     kind: str
-    """Layer type: "dense" is attention and a gated MLP, "sparse" is attention and a mixture of experts."""
+    """Layer type: "dense" is attention and a gated MLP, "sparse" is attention and a mixture of experts. "parallel" is
+    attention, then both side by side."""
     tensors: Mapping[str, TensorSpec]
     """Tensors in file order, by name in a bundle without the prefix "layers.N."."""
 
@@ -60,6 +63,8 @@ class NetworkSpec:
     layers: tuple[LayerSpec, ...]
     final_norm: TensorSpec
     head: TensorSpec
+    self_conditioning: Mapping[str, TensorSpec] = field(default_factory=dict)
+    """Tensors of the network that reads the soft embeddings of a canvas, by name in a bundle; empty without one."""
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorSpec]:
@@ -67,6 +72,7 @@ class NetworkSpec:
         layers = enumerate(self.layers)
         return {
             EMBEDDING: self.embedding,
+            **self.self_conditioning,
             **{f"layers.{i}.{name}": tensor for i, layer in layers for name, tensor in layer.tensors.items()},
             "final_norm.weight": self.final_norm,
             HEAD: self.head,
@@ -76,6 +82,8 @@ class NetworkSpec:
 def network_from_dimensions(dimensions: ModelDimensions) -> NetworkSpec:
     """Return the network with these sizes. Layers of one kind have the same shape."""
     hidden, vocabulary = dimensions.hidden_size, dimensions.vocab_size
+    if dimensions.canvas is not None:
+        return _canvas_network(dimensions)
     dense, moe = _dense_layer(dimensions), dimensions.moe
     sparse = dense if moe is None else _sparse_layer(dimensions, moe)
     dense_layers = range(dimensions.layers) if moe is None else moe.dense_layers
@@ -86,6 +94,40 @@ def network_from_dimensions(dimensions: ModelDimensions) -> NetworkSpec:
         final_norm=TensorSpec((hidden,), "norm"),
         head=TensorSpec((hidden, vocabulary), "matrix"),
     )
+
+
+def _canvas_network(sizes: ModelDimensions) -> NetworkSpec:
+    hidden, vocabulary = sizes.hidden_size, sizes.vocab_size
+    return NetworkSpec(
+        sizes,
+        embedding=TensorSpec((vocabulary, hidden), "embedding"),
+        layers=tuple(_parallel_layer(sizes, layer) for layer in range(sizes.layers)),
+        final_norm=TensorSpec((hidden,), "norm"),
+        head=TensorSpec((hidden, vocabulary), "matrix"),
+        self_conditioning={
+            "self_conditioning.norm.weight": TensorSpec((hidden,), "norm"),
+            **_gated_mlp("self_conditioning", hidden, sizes.intermediate_size),
+        },
+    )
+
+
+def _parallel_layer(sizes: ModelDimensions, layer: int) -> LayerSpec:
+    """Return a layer of DiffusionGemma. Full layers have no value projection: the key's product has both uses."""
+    assert sizes.canvas is not None
+    assert sizes.moe is not None  # checked in the manifest
+    hidden, (kv_heads, head_size) = sizes.hidden_size, sizes.attention_heads(layer)
+    tensors = _attention(msgspec.structs.replace(sizes, kv_heads=kv_heads, head_size=head_size))
+    if layer in sizes.canvas.full_layers:
+        del tensors["attention.value.weight"]
+    experts = _sparse_layer(sizes, sizes.moe).tensors
+    tensors |= {name: experts[name] for name in experts if name.startswith("mlp")} | {
+        **_gated_mlp("mlp", hidden, sizes.intermediate_size),
+        "mlp.router.scale": TensorSpec((hidden,), "norm", is_float32=True),
+        "mlp.experts.scale": TensorSpec((sizes.moe.experts,), "norm", is_float32=True),
+    }
+    norms = ("attention_post_norm", "mlp_post_norm", "experts_norm", "experts_post_norm", "post_norm")
+    tensors |= {f"{name}.weight": TensorSpec((hidden,), "norm") for name in norms}
+    return LayerSpec("parallel", tensors | dict.fromkeys(("scalar", "causal_scalar"), TensorSpec((1,), "norm")))
 
 
 def _dense_layer(sizes: ModelDimensions) -> LayerSpec:

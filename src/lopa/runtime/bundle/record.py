@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.contract import CANVAS_CONTRACT, CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.stamp import Stamp, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
@@ -63,14 +63,14 @@ def record_from_json(
     expected = "a JSON object with schema and contract"
     versions = value_from_json(text, _Versions, source=f"{source} is not {what}", expected=expected, remedy=remedy)
     for name, found, known in (
-        ("schema", versions.schema, schema),
-        ("contract", versions.contract, CONTRACT_VERSION),
+        ("schema", versions.schema, (schema,)),
+        ("contract", versions.contract, (CONTRACT_VERSION, CANVAS_CONTRACT)),
     ):
-        if found != known:
+        if found not in known:
             raise BadInputError(
                 f"{source} has {name} version {found}",
-                expected=f"{name} version {known}",
-                remedy=f"update lopa-export, or {remedy}" if found > known else remedy,
+                expected=f"{name} version {' or '.join(map(str, known))}",
+                remedy=f"update lopa-export, or {remedy}" if found > max(known) else remedy,
             )
     expected = f"the fields of schema version {schema}"
     record = value_from_json(text, kind, source=source, expected=expected, remedy=remedy)

@@ -5,13 +5,14 @@ defines arrays. It uses no device, no file and no decoding rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION, CANVAS_CONTRACT = 1, 2
+"""Versions of the contract. The second one adds the inputs and outputs of models with canvases (DiffusionGemma)."""
 TILE = 64
 """Granularity of the prefix cache, in rows. Every cache has at least one tile."""
 TOP_K = 8
@@ -47,6 +48,20 @@ TOPK_IDS = "topk_ids"
 TOPK_LOGPROBS = "topk_logprobs"
 ENTROPY = "entropy"
 LOGITS = "logits"
+IS_CANVAS = "is_canvas"
+"""bool [R, B, W]: True for rows of a canvas, False for rows that are encoded causally. Contract 2, as those below."""
+ATTENTION_START = "attention_start"
+"""int64 [R, B, W]: first position that a row attends to in layers with a sliding window."""
+SOFT_EMBEDDINGS = "soft_embeddings"
+"""dtype [R, B, W, H]: mean embeddings of the step before, zeros in a canvas's first step and in other rows."""
+UNIFORM = "uniform"
+"""float32 [R, B, Q]: numbers from 0 to 1, exclusive, by which tokens are drawn."""
+DRAWN_IDS = "drawn_ids"
+"""int64 [R, B, Q]: the first token at which the cumulative probability exceeds the uniform number."""
+NEXT_SOFT_EMBEDDINGS = "next_soft_embeddings"
+"""dtype [R, B, Q, H]: mean of the embeddings, weighted by the probabilities at the temperature."""
+CANVAS_INPUTS = (IS_CANVAS, ATTENTION_START, SOFT_EMBEDDINGS, UNIFORM)
+CANVAS_OUTPUTS = (DRAWN_IDS, NEXT_SOFT_EMBEDDINGS)
 SAMPLED_ROWS = "sampled_rows"
 """Inputs of a twin for CUDA, with packed rows, have the names from here on, and some of those above."""
 ATTENTION_WORK = "attention_work"
@@ -77,6 +92,25 @@ def output_names(layers: int, *, with_logits: bool) -> list[str]:
     return [*statistics, *window_names(layers), *([LOGITS] if with_logits else [])]
 
 
+@dataclass(frozen=True, eq=False)
+class CanvasInputs:
+    """Further inputs of a forward in contract 2."""
+
+    is_canvas: Bool
+    """[R, B, W], as IS_CANVAS."""
+    attention_start: Int64
+    """[R, B, W], as ATTENTION_START."""
+    soft_embeddings: Rows
+    """[R, B, W, H], as SOFT_EMBEDDINGS."""
+    uniform: Float32
+    """[R, B, Q], as UNIFORM."""
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays by the names of inputs."""
+        arrays = (self.is_canvas, self.attention_start, self.soft_embeddings, self.uniform)
+        return dict(zip(CANVAS_INPUTS, arrays, strict=True))
+
+
 @dataclass(frozen=True)
 class WindowBatch:
     """Input of one forward: the windows of every branch of every request.
@@ -96,6 +130,8 @@ class WindowBatch:
     """Sampled positions [R, B, Q], as indices of window rows. Their next-token statistics are computed."""
     temperature: Float32
     """Sampling temperatures [R], 1 for greedy decoding."""
+    canvas: CanvasInputs | None = None
+    """Inputs of contract 2; None in contract 1."""
 
     def part(self, requests: slice = _ALL, branches: slice = _ALL) -> "WindowBatch":
         """Return a view of the windows of some branches of some requests."""
@@ -161,6 +197,10 @@ class Statistics:
     """Entropy [R, B, Q] over the whole vocabulary, in nats."""
     logits: Float32 | None = None
     """Logits [R, B, Q, V] before temperature. Only bundles made with --with-logits have them."""
+    drawn_ids: Int64 | None = None
+    """[R, B, Q], as DRAWN_IDS; None in contract 1."""
+    soft_embeddings: Rows | None = None
+    """[R, B, Q, H], as NEXT_SOFT_EMBEDDINGS; None in contract 1, and in results of sessions, which keep them."""
     split: ForwardSplit | None = None
     """Timing per device, from a session over several devices."""
 
@@ -170,8 +210,15 @@ class Statistics:
 
     def mapped(self, change: Callable[[npt.NDArray[Any]], Any]) -> "Statistics":
         """Return the statistics with `change` applied to every array."""
-        logits = None if self.logits is None else change(self.logits)
-        return Statistics(change(self.topk_ids), change(self.topk_logprobs), change(self.entropy), logits, self.split)
+        logits, drawn, soft = (
+            None if each is None else change(each) for each in (self.logits, self.drawn_ids, self.soft_embeddings)
+        )
+        ids, logprobs, entropy = change(self.topk_ids), change(self.topk_logprobs), change(self.entropy)
+        return Statistics(ids, logprobs, entropy, logits, drawn, soft, self.split)
+
+    def with_canvas(self, drawn_ids: Int64, soft_embeddings: Rows | None) -> "Statistics":
+        """Return these statistics with those of contract 2."""
+        return replace(self, drawn_ids=drawn_ids, soft_embeddings=soft_embeddings)
 
     @staticmethod
     def joined(parts: "Sequence[Statistics]", across: int | None = None) -> "Statistics":
@@ -186,7 +233,8 @@ class Statistics:
 
 def statistics_of_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
     """Return the statistics among the outputs of a graph by name."""
-    return Statistics(arrays[TOPK_IDS], arrays[TOPK_LOGPROBS], arrays[ENTROPY], arrays.get(LOGITS))
+    logits, drawn, soft = (arrays.get(name) for name in (LOGITS, *CANVAS_OUTPUTS))
+    return Statistics(arrays[TOPK_IDS], arrays[TOPK_LOGPROBS], arrays[ENTROPY], logits, drawn, soft)
 
 
 def _concatenated(parts: Sequence[Statistics], *, axis: int) -> Statistics:

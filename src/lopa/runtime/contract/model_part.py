@@ -74,6 +74,22 @@ class ModelPart:
         return [*statistics, *self.window_names, *([contract.LOGITS] if with_logits else [])]
 
 
-def whole_model(layers: int) -> ModelPart:
-    """Return the part that has all layers."""
-    return ModelPart(0, layers, layers)
+class CanvasModel(ModelPart):
+    """All layers of a model of contract 2, with the names of its further inputs and outputs."""
+
+    def input_names(self, *, with_rotary: bool = False) -> list[str]:
+        """Return the names of all inputs, in order."""
+        names = super().input_names(with_rotary=with_rotary)
+        place = names.index(contract.TEMPERATURE) + 1
+        return [*names[:place], *contract.CANVAS_INPUTS, *names[place:]]
+
+    def output_names(self, *, with_logits: bool) -> list[str]:
+        """Return the names of all outputs, in order. `with_logits` must match the bundle."""
+        names = super().output_names(with_logits=with_logits)
+        place = names.index(contract.ENTROPY) + 1
+        return [*names[:place], *contract.CANVAS_OUTPUTS, *names[place:]]
+
+
+def whole_model(layers: int, *, has_canvas: bool = False) -> ModelPart:
+    """Return the part that has all layers. With `has_canvas` it has contract 2."""
+    return (CanvasModel if has_canvas else ModelPart)(0, layers, layers)

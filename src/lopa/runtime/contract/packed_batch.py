@@ -4,7 +4,8 @@ R requests, S windows, N rows, M sampled rows, K candidates. A window is a run o
 the cached rows of their request. The windows of a request follow each other.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.contract import Bool, Float32, Int64, Statistics, WindowBatch
+from lopa.runtime.contract import Bool, CanvasInputs, Float32, Int64, Rows, Statistics, WindowBatch
+
+
+@dataclass(frozen=True, eq=False)
+class CanvasRows:
+    """Further inputs of packed rows in contract 2."""
+
+    is_canvas: Bool
+    """[N], as IS_CANVAS."""
+    attention_start: Int64
+    """[N], as ATTENTION_START."""
+    soft_rows: Int64
+    """Indices [N] among the rows that the request's last forward sampled, whose soft embeddings the session kept; -1
+    for zeros."""
+    uniform: Float32
+    """[M], as UNIFORM."""
+
+    @staticmethod
+    def joined(parts: "Sequence[CanvasRows]") -> "CanvasRows":
+        """Return the rows of several requests."""
+        return CanvasRows(
+            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(CanvasRows))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +59,8 @@ class PackedBatch:
     to the other row of its window (second L)."""
     sampled_rows: Int64
     """Rows whose statistics are computed [M], at least one, ordered by window."""
+    canvas: CanvasRows | None = None
+    """Inputs of contract 2; None in contract 1."""
 
     @cached_property
     def starts(self) -> Int64:
@@ -155,6 +180,35 @@ def padded_batch(batch: PackedBatch) -> PaddedBatch:
         batch.requests, input_ids, positions, mask, logits_index.reshape(*shape[:2], queries), batch.temperature
     )
     return PaddedBatch(window_batch, places)
+
+
+def with_canvas_inputs(padded: PaddedBatch, batch: PackedBatch, soft: Rows) -> PaddedBatch:
+    """Return `padded` with the inputs of contract 2 of `batch`, whose rows have the embeddings `soft` [N, H]."""
+    canvas, inputs = batch.canvas, padded.batch
+    if canvas is None:
+        raise ValueError("received a batch without canvas rows, expected one of contract 2")
+    requests, branches, width = inputs.input_ids.shape
+    first = (batch.slots * branches + batch.window_numbers) * width - batch.starts
+    rows = np.repeat(first, batch.lengths) + np.arange(batch.input_ids.size)
+
+    def placed(values: npt.NDArray[Any], places: Int64 | None, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        result = np.zeros((np.prod(shape), *values.shape[1:]), values.dtype)
+        result[slice(None) if places is None else places] = values
+        return result.reshape(*shape, *values.shape[1:])
+
+    window = (requests, branches, width)
+    return replace(
+        padded,
+        batch=replace(
+            inputs,
+            canvas=CanvasInputs(
+                placed(canvas.is_canvas, rows, window),
+                placed(canvas.attention_start, rows, window),
+                placed(soft, rows, window),
+                placed(canvas.uniform, padded.places, inputs.logits_index.shape),
+            ),
+        ),
+    )
 
 
 def packed_batch(batch: WindowBatch) -> PackedBatch:

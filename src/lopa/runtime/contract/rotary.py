@@ -43,6 +43,16 @@ class RotaryAngles:
         return np.cos(angles), np.sin(angles)
 
 
+def full_frequencies(rotary_size: int, head_size: int, theta: float) -> Float32:
+    """Return the angle per position of every pair of a full layer's channels, [head size / 2]: 0 for those that do not
+    rotate.
+    """
+    exponents = np.arange(0, rotary_size, 2, dtype=np.float32) / np.float32(head_size)
+    powers = np.float64(theta) ** exponents.astype(np.float64)
+    rotating = np.float32(1) / powers.astype(np.float32)
+    return np.pad(rotating, (0, head_size // 2 - len(rotating)))
+
+
 def position_inputs(position_ids: Int64, rotary: RotaryAngles | None) -> dict[str, npt.NDArray[Any]]:
     """Return the inputs that tell a graph its positions, by name.
 

@@ -23,10 +23,13 @@ class RowStatistics:
     topk_logprobs: Float32
     entropy: Float32
     logits: Float32 | None = None
+    drawn_ids: Int64 | None = None
+    """Drawn tokens [...]; None in contract 1."""
 
     def __getitem__(self, index: Index) -> "RowStatistics":
         logits = None if self.logits is None else self.logits[index]
-        return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index], logits)
+        drawn = None if self.drawn_ids is None else self.drawn_ids[index]
+        return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index], logits, drawn)
 
     def take(self, rows: Int64) -> "RowStatistics":
         """Return the statistics of `rows` [n], faster than by index."""

@@ -7,12 +7,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lopa.runtime.contract import ForwardSplit, Int64
+from lopa.runtime.contract import Bool, ForwardSplit, Int64
 from lopa.runtime.contract.records import record
 from lopa.runtime.decoding.round import EditedTokens, UnmaskedTokens
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.packed_rows import PackedRows
 from lopa.runtime.strategy import Candidates
+
+
+@record
+class CanvasStep:
+    """Record of a step of a canvas of C positions."""
+
+    drawn: Int64
+    """[C]: tokens drawn at the step's temperature."""
+    accepted: Bool
+    """[C]: True for positions that keep their drawn token until the next step."""
+    best: Int64
+    """[C]: most probable tokens, which are the answer if the canvas ends with this step."""
+    renoised: Int64
+    """[C]: accepted tokens, and new random ones elsewhere."""
+    mean_entropy: float
+    """Nats."""
 
 
 @record
@@ -46,6 +62,8 @@ class Step:
     """Unmasked tokens that the step replaced."""
     places: Mapping[int, int] | None = None
     """New position of every position that is still there, if holes changed their lengths; otherwise None."""
+    canvas: CanvasStep | None = None
+    """Record of the canvas; None for models with masks."""
 
 
 _TYPES: dict[str, type[np.generic]] = {

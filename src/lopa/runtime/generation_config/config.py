@@ -65,7 +65,7 @@ class GenerationConfig(OptionFields[None]):
         help="Strategy that chooses the tokens to unmask in a step. LoPA and D2F: lopa (lookahead branches) or d2f "
         "(pipelined blocks). Fast-dLLM: threshold or factor. Others: vanilla (one token per step, the most confident), "
         "sequential (left to right), top_n (fixed number), eb (entropy bound), wino (with remasking), dream (Dream's "
-        "schedule), klass, credit, local_leap, or the name of an installed strategy.")
+        "schedule), klass, credit, local_leap, canvas (DiffusionGemma only), or the name of an installed strategy.")
     branches: int | Literal["auto"] | None = option(QUALITY, advanced=False, check=checked_branches,
         documented_default="1 on CPUs, 4 on accelerators",
         help="Branches verified per step, anchor included, or auto: chosen from this device's cost table.")
@@ -115,6 +115,12 @@ class GenerationConfig(OptionFields[None]):
     tokens_per_step: int | None = None
     factor: float | None = None
     kl_threshold: float | None = None
+    entropy_bound: float | None = None
+    max_denoising_steps: int | None = None
+    t_max: float | None = None
+    t_min: float | None = None
+    stability_threshold: int | None = None
+    confidence_threshold: float | None = None
     strategy_options: Mapping[str, bool | int | float | str] | None = option("Options of installed strategies",
         check=checked_strategy_options,
         help="Options of an installed strategy, by name. They are not merged with default strategy_options.",

@@ -65,4 +65,10 @@ class GenerationOptions(TypedDict, total=False):
     tokens_per_step: int | None
     factor: float | None
     kl_threshold: float | None
+    entropy_bound: float | None
+    max_denoising_steps: int | None
+    t_max: float | None
+    t_min: float | None
+    stability_threshold: int | None
+    confidence_threshold: float | None
     strategy_options: Mapping[str, bool | int | float | str] | None

@@ -33,6 +33,7 @@ def check_together(options: Options, strategy: Strategy) -> None:
         _with_branches,
         _with_grammar,
         _with_choices_and_anytime,
+        _with_canvas,
     ):
         for received, expected, remedy in conflicts(options, strategy):
             raise BadInputError(received, expected=expected, remedy=remedy)
@@ -130,6 +131,32 @@ def _with_strategy(options: Options, strategy: Strategy) -> Iterator[Conflict]:
             yield received, expected, did_you_mean(name, own, otherwise=remedy)
         elif name in OWN_OPTIONS and options[name] is not None:
             yield f"strategy_options with {shown(name)}, which is also given as an option", "one value", remedy
+
+
+_NOT_OF_CANVAS = ("temperature", "min_p", "logprobs", "top_logprobs", "sub_block", "block_steps", "choices")
+"""Options without an effect on canvases, or not supported there."""
+
+
+def _with_canvas(options: Options, strategy: Strategy) -> Iterator[Conflict]:
+    """Yield options that canvases do not have, whose tokens change until they end."""
+    if not strategy.canvas:
+        return
+    given = [name for name in _NOT_OF_CANVAS if options[name]]
+    given += [name for name in ("top_k", "top_p") if options[name] is not None]
+    for name in (*given, *names_of_changed_logits(options), *grammars_given(options)):
+        temperature = "t_max and t_min for the temperatures of steps" if name == "temperature" else f"no {name}"
+        yield f"cannot combine {name} with strategy {strategy.name!r}", temperature, f"remove {name}"
+    for name, only in (("alignment", "prompt"), ("attention", "full"), ("cache", "blocks")):
+        if options[name] != only:
+            yield (
+                f"cannot combine {name} {options[name]!r} with strategy {strategy.name!r}",
+                f"{name} {only!r}",
+                _CHANGE,
+            )
+    usual = {option.name: option.default for option in strategy.options}
+    low, high = (usual[name] if options[name] is None else options[name] for name in ("t_min", "t_max"))
+    if low >= high:
+        yield f"t_min {low:g} and t_max {high:g}", "a t_min below t_max", "raise t_max, or lower t_min"
 
 
 def _with_reference(options: Options, strategy: Strategy) -> Iterator[Conflict]:  # noqa: ARG001

@@ -105,7 +105,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         "remask_limit": _given_or(options["remask_limit"], max_new_tokens),
         "drop_after_eos": _drops_after_eos(options),
         "logprobs": options["logprobs"] or bool(options["top_logprobs"]),
-        "seed": _given_or(options["seed"], secrets.randbits(32) if options["temperature"] else 0),
+        "seed": _given_or(options["seed"], secrets.randbits(32) if options["temperature"] or strategy.canvas else 0),
     }
     return DecodingParams(
         **{name: _given_or(options[name], default) for name, default in _PLAIN.items()} | computed,
@@ -117,7 +117,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         stop_token_ids=options["stop_token_ids"],
         logit_bias=FrozenOptions(_given_or(options["logit_bias"], NOTHING)),
         edits=edits(options),
-        positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
+        positions=_positions(max_new_tokens, block_size, strategy, reference=reference),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),
         top_p_of_kept=reference and options["alignment"] == "absolute" and bool(options["top_k"]),
         has_grammar=bool(grammars_given(options)),
@@ -128,6 +128,13 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         step_limit=_step_limit(options, strategy, own_options),
         overwrites_unmasked=reference and options["block_steps"] is not None,
     )
+
+
+def _positions(max_new_tokens: int, block_size: int, strategy: Strategy, *, reference: bool) -> int:
+    """Return the number of positions to generate: whole canvases, or in reference mode no shorter last block."""
+    if strategy.canvas:
+        return -(-max_new_tokens // block_size) * block_size
+    return max_new_tokens - (max_new_tokens % block_size if reference else 0)
 
 
 def _branches(options: Options, devices: Sequence[str]) -> tuple[int, bool]:

@@ -21,6 +21,7 @@ from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback,
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
+from lopa.runtime.decoding.canvas_loop import CanvasLoop, check_canvas
 from lopa.runtime.decoding.extension import Extension, cached_prompt, constraint
 from lopa.runtime.decoding.growing_holes import check_growth, hole_filling
 from lopa.runtime.decoding.lopa_loop import LopaLoop
@@ -155,6 +156,8 @@ def loop_of_job(job: Job, manifest: Manifest, cached: int) -> RequestLoop:
     """Return the loop of a request whose first `cached` prompt rows are in its cache."""
     if job.choices is not None:
         return Scoring(job.params, manifest, job.prompt_ids, job.choices)
+    if manifest.dimensions.canvas is not None:
+        return CanvasLoop(job.params, manifest, job.prompt_ids)
     extensions: list[Extension] = [cached_prompt(cached)] if cached else []
     if job.holes is not None:
         extensions.append(hole_filling(job.holes, manifest.special_tokens.ends))
@@ -292,6 +295,12 @@ class RequestPreparation:
     def _encoded_holes(self, text: TextWithHoles, config: GenerationConfig) -> _Encoded:
         """Return a text with holes, whose options are those of one block from its first hole to its last one."""
         manifest = self.bundle.manifest
+        if manifest.dimensions.canvas is not None:
+            raise BadInputError(
+                "holes for a model with canvases, whose rows attend to the text before them only",
+                expected="a model whose rows attend to the text on both sides, e.g. LLaDA",
+                remedy="ask for the text in a prompt",
+            )
         if manifest.origin.adapter and config.attention != "full":
             raise BadInputError(
                 "holes for a bundle with a D2F adapter, which was trained without the text behind a block",
@@ -322,6 +331,7 @@ class RequestPreparation:
     def _check_params(self, params: DecodingParams) -> None:
         """Raise BadInputError for options that the bundle's model does not support."""
         manifest = self.bundle.manifest
+        check_canvas(params, manifest)
         if params.needs_logits and not params.has_choices and not manifest.with_logits:
             raise missing_logits(params)
         size = manifest.dimensions.vocab_size

@@ -155,7 +155,7 @@ class OutputProcessor:
             steps=steps,
             tokens=len(final),
             generated_positions=answer.generated_positions,
-            tokens_per_forward=len(final) / steps if steps else 0.0,
+            tokens_per_forward=(len(final) - answer.pads) / steps if steps else 0.0,
             stop_reason=stop_reason,
             seconds=time.perf_counter() - self._submitted,
             params=self._params,

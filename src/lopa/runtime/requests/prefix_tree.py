@@ -31,6 +31,8 @@ from lopa.runtime.sessions.session import KeptRows
 
 PREFIX_CACHE_TOKENS = 4096
 """Default limit of stored tokens: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32 bits."""
+CANVAS = "canvas"
+"""Strategy whose prompts are encoded causally."""
 CAUSAL_BLOCK = 16
 """Tokens per block of the tree for causal rows."""
 
@@ -65,7 +67,7 @@ def prefix_reuse(
     if params.reference:
         return None
     last_row = 1 if prediction_shift else 0
-    if params.slides and params.attention == "causal":
+    if params.strategy == CANVAS or (params.slides and params.attention == "causal"):
         key: Hashable = ("causal", cache_salt)
         return PrefixReuse(key, CAUSAL_BLOCK, (prompt - last_row) // CAUSAL_BLOCK * CAUSAL_BLOCK, whole_prompt=False)
     if params.attention != "block_causal":

@@ -8,8 +8,9 @@ from itertools import accumulate
 import numpy as np
 
 from lopa.runtime.contract import ForwardSplit, Int64, Statistics
-from lopa.runtime.contract.packed_batch import PackedBatch
+from lopa.runtime.contract.packed_batch import CanvasRows, PackedBatch
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, put_rows
+from lopa.runtime.decoding.canvas_loop import CanvasLoop
 from lopa.runtime.decoding.lopa_loop import LopaLoop
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.requests.prefix_tree import Path, PrefixReuse, PrefixTree
@@ -156,7 +157,7 @@ class RequestCache:
             self.session.release(ticket)
 
 
-RequestLoop = LopaLoop | Scoring
+RequestLoop = LopaLoop | CanvasLoop | Scoring
 """The rounds of one request, without a session. A scoring request has no steps: rows of branch 0 are committed."""
 
 
@@ -259,6 +260,9 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
     A temperature of 0 decodes greedily and leaves the logits unchanged.
     """
     starts = list(accumulate((each.input_ids.size for each in rows[:-1]), initial=0))
+    of_rows = zip(rows, temperatures, strict=True)
+    temperatures = [own if each.temperature is None else each.temperature for each, own in of_rows]
+    canvases = [each.canvas for each in rows if each.canvas is not None]
     return PackedBatch(
         requests=tuple(requests),
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
@@ -269,12 +273,15 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
         mask=rows[0].mask if len(rows) == 1 else np.concatenate([each.mask for each in rows]),
         sampled_rows=np.concatenate([each.sampled_rows for each in rows])
         + np.repeat(starts, [len(each.sampled_rows) for each in rows]),
+        canvas=CanvasRows.joined(canvases) if canvases else None,
     )
 
 
 def columns_from_statistics(statistics: Statistics, rows: Sequence[PackedRows]) -> list[RowStatistics]:
     """Return the columns [C] of each request from the `statistics` [M, ...] of a forward of their `rows`."""
-    every = RowStatistics(statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, statistics.logits)
+    every = RowStatistics(
+        statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, statistics.logits, statistics.drawn_ids
+    )
     found, begin = [], 0
     for packed in rows:
         results = every[begin : (begin := begin + len(packed.sampled_rows))]

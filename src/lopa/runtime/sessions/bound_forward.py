@@ -98,6 +98,8 @@ class BoundForward:
         if self._part.is_last:
             arrays[contract.LOGITS_INDEX][...] = batch.logits_index
             arrays[contract.TEMPERATURE][...] = batch.temperature
+        for name, values in {} if batch.canvas is None else batch.canvas.arrays().items():
+            arrays[name][...] = values
         self._binding.run()
         return arrays
 

@@ -4,10 +4,13 @@ It creates, grows and frees the caches, and keeps the new rows of forwards for c
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.packed_batch import padded_batch
+from lopa.runtime.contract.packed_batch import PackedBatch, PaddedBatch, padded_batch, with_canvas_inputs
 from lopa.runtime.errors import converted_device_errors
 from lopa.runtime.files.stamp import MappedFile
 from lopa.runtime.sessions.caching_session import CachingSession
@@ -35,13 +38,26 @@ class Forward(Protocol):
 class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsOnHost):
     """Session with prefix caches in host memory. `forward` computes in `wait`."""
 
-    def __init__(self, forward: Forward, device: str, shape: CacheShape, mapped: MappedFile | None = None) -> None:
-        """Own `forward`, which reads the file `mapped`. Its new rows are dtype [R, B, Hkv, W, D] each."""
+    def __init__(
+        self,
+        forward: Forward,
+        device: str,
+        shape: CacheShape,
+        mapped: MappedFile | None = None,
+        *,
+        hidden_size: int = 0,
+    ) -> None:
+        """Own `forward`, which reads the file `mapped`. Its new rows are dtype [R, B, Hkv, W, D] each.
+
+        Soft embeddings have `hidden_size` channels, in contract 2.
+        """
         super().__init__(forward, device, lambda _: PrefixCache(shape))
-        self._mapped, self._shape = mapped, shape
+        self._mapped, self._shape, self._hidden_size = mapped, shape, hidden_size
         self._stack = PrefixStack(shape)
         self._last: Ticket | None = None
         """Ticket of the last run, whose rows the next run overwrites."""
+        self._soft: dict[int, Rows] = {}
+        """Soft embeddings [m, H] of the rows that each request's last forward sampled, in contract 2."""
 
     def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
@@ -51,7 +67,8 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
         forward = self._open_forward()
         if self._mapped is not None:
             self._mapped.check()
-        padded = padded_batch(self._tickets.take(ticket))
+        batch = self._tickets.take(ticket)
+        padded = self._padded(batch)
         if self._last is not None and self._last in self._tickets:
             rows = self._tickets.rows(self._last)
             self._tickets.keep(self._last, tuple(array.copy() for array in rows))
@@ -61,7 +78,29 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
             statistics, rows = forward.run(padded.batch, prefix)
         self._tickets.keep(ticket, rows)
         self._last = ticket
-        return padded.packed(statistics)
+        found = padded.packed(statistics)
+        if found.soft_embeddings is None:
+            return found
+        self._keep_soft_rows(batch, found.soft_embeddings)
+        return replace(found, soft_embeddings=None)
+
+    def _padded(self, batch: PackedBatch) -> PaddedBatch:
+        """Return `batch` as padded windows, in contract 2 with the soft embeddings that the session has kept."""
+        padded, canvas = padded_batch(batch), batch.canvas
+        if canvas is None:
+            return padded
+        soft = np.zeros((len(batch.input_ids), self._hidden_size), self._shape.dtype)
+        slots = np.repeat(batch.slots, batch.lengths)
+        for slot, request in enumerate(batch.requests):
+            rows = np.flatnonzero((slots == slot) & (canvas.soft_rows >= 0))
+            if len(rows):
+                soft[rows] = self._soft[request][canvas.soft_rows[rows]]
+        return with_canvas_inputs(padded, batch, soft)
+
+    def _keep_soft_rows(self, batch: PackedBatch, soft: Rows) -> None:
+        slots = np.repeat(batch.slots, batch.lengths)[batch.sampled_rows]
+        for slot, request in enumerate(batch.requests):
+            self._soft[request] = soft[slots == slot]
 
     def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
         """Append rows of a forward to the request's prefix. Raises like Session.commit."""
@@ -86,6 +125,7 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
     def free(self, request: int) -> None:
         """Free the request's cache. An unknown request is ignored."""
         self._tickets.free(request)
+        self._soft.pop(request, None)
         if self._caches.pop(request, None) is None:
             return
         self._stack = PrefixStack(self._shape)
@@ -100,6 +140,7 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
         self._mapped = None
         self._tickets.clear()
         self._caches.clear()
+        self._soft.clear()
         self._stack = PrefixStack(self._shape)
 
     def _shorten(self, cache: PrefixCache, count: int) -> None:

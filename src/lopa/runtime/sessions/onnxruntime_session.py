@@ -42,13 +42,14 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, exact: boo
     Raises BadInputError for other devices, bfloat16 bundles and unusable graphs.
     """
     manifest = bundle.manifest
-    part = whole_model(manifest.dimensions.layers)
+    part = whole_model(manifest.dimensions.layers, has_canvas=manifest.dimensions.canvas is not None)
     forward: Forward
     if manifest.dialect == "portable":
         forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads), manifest.rotary)
     else:
         forward = forward_from_bundle(bundle, part, device, threads=threads, exact=exact)
-    return HostSession(forward, device, cache_shape_from_manifest(manifest), MappedFile(bundle.weights))
+    shape, mapped = cache_shape_from_manifest(manifest), MappedFile(bundle.weights)
+    return HostSession(forward, device, shape, mapped, hidden_size=manifest.dimensions.hidden_size)
 
 
 def forward_from_bundle(

@@ -51,7 +51,7 @@ class CacheShape:
 def cache_shape_from_manifest(manifest: Manifest) -> CacheShape:
     """Return the cache sizes of a bundle. Rows have the type of its weights."""
     sizes = manifest.dimensions
-    return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, stored_dtype(manifest.dtype))
+    return CacheShape(2 * sizes.layers, sizes.cache_heads, sizes.cache_head_size, stored_dtype(manifest.dtype))
 
 
 def check_rows(shape: CacheShape, rows: Sequence[Rows]) -> None:

@@ -175,7 +175,14 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> 
     """
     device = full_device_name(device)
     with converted_device_errors(device, "opening", unchanged=(OSError, MemoryError)):
-        module = PIPELINE if STAGE_SEPARATOR in device else parse_device(device).family.session_module
+        is_pipeline = STAGE_SEPARATOR in device
+        if bundle.manifest.dimensions.canvas is not None and (is_pipeline or not parse_device(device).family.canvases):
+            raise BadInputError(
+                f"device {device!r} for a bundle with canvases (contract version 2)",
+                expected=f"one device of {' or '.join(name for name, each in FAMILIES.items() if each.canvases)}",
+                remedy="use --device cpu; other devices have no form of this contract yet",
+            )
+        module = PIPELINE if is_pipeline else parse_device(device).family.session_module
         factory: SessionFactory = importlib.import_module(module).open_session
         session = factory(bundle, device, threads=threads)
     try:

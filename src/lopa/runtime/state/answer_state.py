@@ -41,6 +41,8 @@ class AnswerState(NamedTuple):
     """True if the result has every generated position instead of the final ones, as in reference mode."""
     drafted: Candidates | None = None
     """[n]: tokens that were written at masked positions after a limit had ended the decode."""
+    pads: int = 0
+    """Padding among the final tokens of canvases, which tokens per forward do not count."""
     scores: ChoiceScores | None = None
     """Probabilities of given choices; None while they are unknown, and for a decode."""
 

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.contract.packed_batch import CanvasRows
 from lopa.runtime.contract.records import derived, record
 from lopa.runtime.options import DecodingParams
 from lopa.runtime.state.branch import BlockState, Branch, open_span
@@ -85,6 +86,10 @@ class PackedRows:
     """Positions [prefix] of the cached rows, as the model counts them, in the cache's order."""
     is_final: bool = True
     """True if the rows to commit are final: rows of finished blocks."""
+    canvas: CanvasRows | None = None
+    """Inputs of contract 2; None in contract 1."""
+    temperature: float | None = None
+    """Temperature of the round; None for that of the request."""
 
     @property
     def branch_columns(self) -> tuple[int, ...]:
@@ -289,16 +294,16 @@ def attention_mask(order: Int64, layout: Layout, params: DecodingParams) -> Bool
     else:
         numbers = layout.block_numbers(order).astype(np.int32)
         numbers -= numbers[:1]
-    return _mask_of_numbers(numbers) if len(order) > _MAX_KEPT_MASK else _kept_mask(numbers.tobytes())
+    return mask_of_numbers(numbers) if len(order) > _MAX_KEPT_MASK else _kept_mask(numbers.tobytes())
 
 
 @lru_cache(maxsize=64)
 def _kept_mask(numbers: bytes) -> Bool:
-    """Return `_mask_of_numbers` of int32 `numbers` [W]. Rounds have few different ones, and share the mask."""
-    return _mask_of_numbers(np.frombuffer(numbers, np.int32))
+    """Return `mask_of_numbers` of int32 `numbers` [W]. Rounds have few different ones, and share the mask."""
+    return mask_of_numbers(np.frombuffer(numbers, np.int32))
 
 
-def _mask_of_numbers(numbers: npt.NDArray[np.int32]) -> Bool:
+def mask_of_numbers(numbers: npt.NDArray[np.int32]) -> Bool:
     """Return a mask with which rows attend to those of their own block and earlier ones, [W, W], by block `numbers`."""
     mask: Bool = numbers[:, None] >= numbers
     mask.flags.writeable = False

@@ -305,6 +305,9 @@ class Strategy:
     """Common options that no stage of this strategy reads."""
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """Function from the strategy's own options to the confidence measure; None to use the option `confidence`."""
+    canvas: bool = False
+    """True if canvases of random tokens are denoised (lopa.runtime.decoding.canvas_loop), which needs a model for it.
+    No stage is asked."""
     overwrites_unmasked: bool = True
     """True if the published loop overwrites unmasked positions when too few are masked (docs/concepts/decoding.md)."""
 

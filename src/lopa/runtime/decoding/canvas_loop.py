@@ -1,0 +1,201 @@
+"""The decoding loop of one request of a model with canvases (DiffusionGemma), from facts of its published code.
+
+A canvas is a block of random tokens. A step draws a token at every position and accepts those with the lowest
+entropies. All other positions get new random tokens, and accepted ones may change again, so nothing is final before
+the canvas ends. Then its most probable tokens are appended, and encoded causally with the next canvas's first step.
+
+As LopaLoop, it knows no session: it returns the rows of a round and takes their statistics.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Bool, Float32, ForwardSplit, Int64
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.round import UnmaskedTokens
+from lopa.runtime.decoding.step import CanvasStep, Step
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.options import DecodingParams
+from lopa.runtime.state.answer_state import AnswerState, StopReason
+from lopa.runtime.state.branch import first_branch, length_to_end
+from lopa.runtime.state.canvas_rows import rows_of_canvas
+from lopa.runtime.state.context import context_from_model
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.packed_rows import PackedRows
+from lopa.runtime.strategy import Candidates, strategy_from_name
+from lopa.runtime.strategy.draws import CANVAS_STREAM, TOKEN_STREAM, uniform_at
+
+_UNIFORM_BITS = 24
+"""Bits of a uniform number, so that float32 holds it and none is rounded to 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Canvas:
+    """A canvas before a step."""
+
+    ids: Int64
+    """[C]: accepted and random tokens."""
+    steps: int = 0
+    """Steps so far, whose last one left its soft embeddings in the session."""
+    history: tuple[Int64, ...] = ()
+    """Most probable tokens [C] of the last steps, as many as stability_threshold at most."""
+
+
+class CanvasLoop:
+    """The state of one request between rounds. Every round is one step of a canvas."""
+
+    def __init__(self, params: DecodingParams, model: Manifest, prompt: Int64) -> None:
+        """Begin with `prompt` [length], at least one token."""
+        network = model.dimensions.canvas
+        assert network is not None  # checked by check_canvas
+        self.params, self.model, self._network = params, model, network
+        context = context_from_model(params, model)
+        self._ends = context.ends
+        self.layout = layout_of_prompt(len(prompt), params, model.prediction_shift)
+        self._branch = first_branch(prompt, self.layout, context)
+        self.steps = 0
+        self._final = prompt
+        """Prompt and finished canvases."""
+        self._canvas = _Canvas(self._random_ids())
+        self._best: RowStatistics | None = None
+        """Statistics of the last step of an unfinished canvas."""
+        self.answer = self._answer()
+
+    def open_round(self, cached: Int64) -> PackedRows:
+        """Return the rows of the next step; `cached` [P] are the positions of the cached rows."""
+        due, canvas, steps = self._final[len(cached) :], self._canvas, self.params.own["max_denoising_steps"]
+        positions = np.arange(len(self._final), len(self._final) + len(canvas.ids))
+        uniform = self._uniform(positions, TOKEN_STREAM)
+        packed = rows_of_canvas(
+            due, canvas.ids, len(cached), self._network.sliding_window, uniform, has_soft_rows=canvas.steps > 0
+        )
+        own = self.params.own
+        share = np.float32(steps - canvas.steps) / np.float32(steps)
+        packed.temperature = float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share)
+        return packed
+
+    def finish_round(
+        self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, seconds: dict[str, float]
+    ) -> Step:
+        """Process the statistics `rows` [C] of the round: accept drawn tokens, and end the canvas if it is done."""
+        assert rows.drawn_ids is not None  # contract 2
+        began, own, canvas = time.perf_counter(), self.params.own, self._canvas
+        self.steps += 1
+        best = rows.topk_ids[:, 0]
+        accepted = accepted_positions(rows.entropy, own["entropy_bound"])
+        random = self._random_ids()
+        renoised = np.where(accepted, rows.drawn_ids, random)
+        is_stable = len(canvas.history) == own["stability_threshold"] and all((best == e).all() for e in canvas.history)
+        is_confident = np.mean(rows.entropy, dtype=np.float32) < np.float32(own["confidence_threshold"])
+        record = CanvasStep(rows.drawn_ids, accepted, best, renoised, float(np.mean(rows.entropy)))
+        if (is_stable and is_confident) or canvas.steps + 1 == own["max_denoising_steps"]:
+            self._final, self._best = np.concatenate([self._final, best]), None
+            self._canvas = _Canvas(self._random_ids())
+        else:
+            kept = own["stability_threshold"]
+            history = (*canvas.history, best)[-kept:] if kept else ()
+            self._canvas, self._best = _Canvas(renoised, canvas.steps + 1, history), rows
+        self.answer = self._answer()
+        seconds["select"], seconds["spawn"] = time.perf_counter() - began, 0.0
+        places = np.flatnonzero(accepted)
+        positions = packed.column_positions
+        return Step(
+            self.steps,
+            (self._branch,),
+            packed,
+            (-record.mean_entropy,),
+            0,
+            UnmaskedTokens(accepted, positions[places], rows.drawn_ids[places], entropies=rows.entropy[places]),
+            (),
+            seconds,
+            split,
+            candidates=(self._candidates(rows),),
+            unmasked_branches=np.zeros(len(places), np.int64),
+            canvas=record,
+        )
+
+    def stop(self, reason: StopReason) -> None:
+        """End the request from outside, e.g. at a time limit."""
+        self.answer = self.answer._replace(stop_reason=reason, returns_generated=False)
+
+    def write_draft(self) -> None:
+        """Return the most probable tokens of the unfinished canvas as part of the answer. Nothing follows."""
+        if self._best is not None and self.answer.drafted is None:
+            drafted = self._candidates(self._best)
+            self._final, self._best = np.concatenate([self._final, drafted.tokens]), None
+            reason = self.answer.stop_reason
+            self.answer = self._answer()._replace(stop_reason=reason, returns_generated=False, drafted=drafted)
+
+    def _answer(self) -> AnswerState:
+        """Return the finished canvases, and behind them the most probable tokens of the last step as a draft."""
+        start, finished = self.layout.prompt, len(self._final) - self.layout.prompt
+        draft = np.empty(0, np.int64) if self._best is None else self._best.topk_ids[:, 0]
+        tokens = np.concatenate([self._final, draft])
+        length = length_to_end(self._final[start:], self._ends)
+        final = min(finished if length is None else length, self.params.max_new_tokens)
+        reason: StopReason | None = None if finished < self.params.positions else "length"
+        if length is not None:
+            reason = "eos" if length == final else "length"
+            tokens[start + length : start + finished] = self.model.special_tokens.pad
+        return AnswerState(
+            tokens=tokens,
+            unmasked=np.ones(len(tokens), np.bool_),
+            start=start,
+            end=len(tokens),
+            final=final,
+            stop_reason=reason,
+            generated_positions=len(tokens) - start,
+            returns_generated=self.params.reference and reason is not None,
+            pads=int(np.count_nonzero(tokens[start : start + final] == self.model.special_tokens.pad)),
+        )
+
+    def _random_ids(self) -> Int64:
+        """Return the random ids that the next step sees, [C]."""
+        positions = np.arange(len(self._final), len(self._final) + self._network.canvas_length)
+        return (self._uniform(positions, CANVAS_STREAM) * self.model.dimensions.vocab_size).astype(np.int64)
+
+    def _uniform(self, positions: Int64, stream: int) -> Float32:
+        """Return numbers below 1 for the next step, float64 that float32 can hold."""
+        numbers = uniform_at(positions, 1, seed=self.params.seed, step=self.steps + 1, stream=stream)[..., 0]
+        scaled: Float32 = np.floor(np.ldexp(numbers, _UNIFORM_BITS))
+        return np.ldexp(scaled, -_UNIFORM_BITS)
+
+    @staticmethod
+    def _candidates(rows: RowStatistics) -> Candidates:
+        return Candidates(rows.topk_ids[:, 0], np.exp(rows.topk_logprobs[:, 0]), -rows.entropy, entropies=rows.entropy)
+
+
+def accepted_positions(entropy: Float32, bound: float) -> Bool:
+    """Return the positions of a canvas that a step accepts, [C].
+
+    They are those of the lowest entropies, as long as these sum to at most `bound` nats, excluding the largest.
+    """
+    order = np.argsort(entropy, kind="stable")
+    ordered = entropy[order]
+    sums = np.cumsum(ordered, dtype=np.float64).astype(np.float32)
+    accepted = np.zeros(len(entropy), np.bool_)
+    accepted[order] = sums - ordered <= np.float32(bound)
+    return accepted
+
+
+def check_canvas(params: DecodingParams, manifest: Manifest) -> None:
+    """Raise BadInputError unless the strategy fits the model: canvases for DiffusionGemma, others for other models."""
+    network, has_canvas = manifest.dimensions.canvas, strategy_from_name(params.strategy).canvas
+    if has_canvas == (network is not None):
+        if network is not None and params.block_size != network.canvas_length:
+            raise BadInputError(
+                f"block_size {params.block_size} for a model with canvases of {network.canvas_length} tokens",
+                expected=f"block_size {network.canvas_length}",
+                remedy="remove block_size",
+            )
+        return
+    raise BadInputError(
+        f"strategy {params.strategy!r} for a model of the architecture {manifest.architecture!r}",
+        expected="strategy canvas, since this model has no masked positions"
+        if network is not None
+        else "another strategy, since this model denoises no canvases",
+        remedy="remove strategy, or use another bundle",
+    )

@@ -1,0 +1,119 @@
+"""Checkpoints of DiffusionGemma: sizes as transformers reads them, defaults, and refusals by name."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.canvas_checkpoints import CHECKPOINTS, FOLDER, changed_config
+from transformers import AutoConfig
+
+from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
+from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.export.source import source_from_checkpoint
+from lopa.runtime.errors import BadInputError
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_sizes_are_those_that_transformers_reads(name: str) -> None:
+    found, theirs = config_from_checkpoint(FOLDER / name).dimensions, AutoConfig.from_pretrained(FOLDER / name)
+    text, canvas, moe = theirs.text_config, found.canvas, found.moe
+    assert canvas is not None
+    assert moe is not None
+    assert (found.hidden_size, found.intermediate_size, found.heads) == (
+        *(text.hidden_size, text.intermediate_size),
+        text.num_attention_heads,
+    )
+    for layer, kind in enumerate(text.layer_types):
+        own = text.per_layer_config[layer]
+        assert found.attention_heads(layer) == (own.num_key_value_heads, own.head_dim)
+        assert (layer in canvas.full_layers) == (kind == "full_attention")
+    assert (canvas.canvas_length, canvas.sliding_window) == (theirs.canvas_length, text.sliding_window)
+    assert (canvas.logit_cap, found.rope_theta) == (text.final_logit_softcapping, 10_000.0)
+    assert (moe.experts, moe.experts_per_token, moe.expert_size) == (
+        *(text.num_experts, text.top_k_experts),
+        text.moe_intermediate_size,
+    )
+
+
+def test_both_forms_of_full_heads_are_read(tmp_path: Path) -> None:
+    name = CHECKPOINTS[0]
+    saved = config_from_checkpoint(FOLDER / name).dimensions
+    assert saved.canvas is not None
+    keywords = {
+        "per_layer_config": ...,
+        "global_head_dim": saved.canvas.full_head_size,
+        "num_global_key_value_heads": saved.canvas.full_kv_heads,
+    }
+    assert read(tmp_path, name, **keywords).dimensions == saved
+    other = read(tmp_path, name, **{**keywords, "num_global_key_value_heads": ...}).dimensions
+    assert other.attention_heads(other.layers - 1) == (saved.kv_heads, saved.canvas.full_head_size)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention = 'all'"),
+        ({"hidden_activation": "silu"}, "hidden_activation = 'silu'"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings = True"),
+        ({"num_experts": None}, "num_experts = None"),
+        ({"layer_types": ["sliding_attention", "linear_attention", "full_attention"]}, "layer_types"),
+        ({"per_layer_config": {"0": {"head_dim": 32}}}, "per_layer_config"),
+        ({"per_layer_config": {"2": {"head_dim": 32, "rope": 1}}}, "per_layer_config"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters"),
+        ({"rope_scaling": {"factor": 2}}, "rope_scaling"),
+        ({"sliding_window": 0}, "sliding_window = 0"),
+        ({"final_logit_softcapping": 0}, "final_logit_softcapping = 0"),
+    ],
+)
+def test_other_networks_are_refused_by_name(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        read(tmp_path, "canvas16", **changes)
+
+
+def test_its_generation_config_gives_the_defaults(tmp_path: Path) -> None:
+    plan = plan_from_checkpoint(FOLDER / "canvas16", tmp_path / "new", BundleChoices(defaults={"t_max": 0.9}))
+    assert plan.decoding.strategy == "canvas"
+    assert plan.decoding.block_size == 16
+    assert plan.choices.defaults == {
+        **{"max_new_tokens": 64, "max_denoising_steps": 48, "entropy_bound": 0.1, "t_min": 0.4, "t_max": 0.9},
+        **{"stability_threshold": 1, "confidence_threshold": 0.005},
+    }
+    copy = copied(tmp_path, "canvas16")
+    path = copy / "generation_config.json"
+    path.write_text(json.dumps({"sampler_config": {"_cls_name": "OtherSampler"}}))
+    with pytest.raises(BadInputError, match="sampler_config"):
+        config_from_checkpoint(copy)
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"dialects": ("portable",)}, "--dialect portable"),
+        ({"stages": 2}, "--stages 2"),
+        ({"plugins": True}, "--plugins"),
+        ({"rotary_inputs": True}, "--rotary-inputs"),
+    ],
+)
+def test_other_forms_of_graphs_are_refused_by_name(tmp_path: Path, choices: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        plan_from_checkpoint(FOLDER / "canvas16", tmp_path / "new", BundleChoices(**choices))
+
+
+def test_adapters_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(BadInputError, match=r"--lora for .*share their weights"):
+        source_from_checkpoint(FOLDER / "canvas16", tmp_path)
+
+
+def copied(folder: Path, name: str) -> Path:
+    return Path(shutil.copytree(FOLDER / name, folder / "copy", dirs_exist_ok=True))
+
+
+def read(folder: Path, name: str, **changes: Any) -> Any:
+    copy = copied(folder, name)
+    (copy / "config.json").write_text(json.dumps(changed_config(name, **changes)))
+    return config_from_checkpoint(copy)
