@@ -98,6 +98,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("no_cover")
 
 
+CANVAS = Path(__file__).parent / "reference" / "diffusion_gemma" / "canvas16"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let this process's exports use kept traces (tests/export/kept_traces.py), including session fixtures' exports."""
@@ -146,6 +149,18 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the logits among the outputs."""
     return _export_once(tmp_path_factory, "tiny-logits", with_logits=True)
+
+
+@pytest.fixture(scope="session")
+def canvas_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundle of a trained DiffusionGemma in float32."""
+    return _export_once(tmp_path_factory, "canvas", with_logits=True, checkpoint=CANVAS, lora=None)
+
+
+@pytest.fixture(scope="session")
+def canvas_bundle_int4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """canvas_bundle with int4 matrices."""
+    return _export_once(tmp_path_factory, "canvas4", with_logits=True, checkpoint=CANVAS, lora=None, quantize="int4")
 
 
 @pytest.fixture(scope="session")

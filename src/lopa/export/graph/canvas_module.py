@@ -1,6 +1,6 @@
 """The forward of contract 2 as a torch module: DiffusionGemma's layers for causal rows and rows of a canvas.
 
-Layers have two kinds of attention, and experts with a dense MLP. A canvas reads and returns soft embeddings, and returns
+Layers have two kinds of attention, and experts with a dense MLP. A canvas reads and returns soft embeddings, and has
 drawn tokens. lopa.runtime.sessions.numpy_canvas is the readable reference.
 """
 

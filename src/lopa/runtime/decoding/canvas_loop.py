@@ -66,16 +66,18 @@ class CanvasLoop:
 
     def open_round(self, cached: Int64) -> PackedRows:
         """Return the rows of the next step; `cached` [P] are the positions of the cached rows."""
-        due, canvas, steps = self._final[len(cached) :], self._canvas, self.params.own["max_denoising_steps"]
+        due, canvas, own = self._final[len(cached) :], self._canvas, self.params.own
         positions = np.arange(len(self._final), len(self._final) + len(canvas.ids))
-        uniform = self._uniform(positions, TOKEN_STREAM)
-        packed = rows_of_canvas(
-            due, canvas.ids, len(cached), self._network.sliding_window, uniform, has_soft_rows=canvas.steps > 0
+        share = np.float32(own["max_denoising_steps"] - canvas.steps) / np.float32(own["max_denoising_steps"])
+        return rows_of_canvas(
+            due,
+            canvas.ids,
+            len(cached),
+            self._network.sliding_window,
+            self._uniform(positions, TOKEN_STREAM),
+            has_soft_rows=canvas.steps > 0,
+            temperature=float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share),
         )
-        own = self.params.own
-        share = np.float32(steps - canvas.steps) / np.float32(steps)
-        packed.temperature = float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share)
-        return packed
 
     def finish_round(
         self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, seconds: dict[str, float]

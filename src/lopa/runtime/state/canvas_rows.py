@@ -8,7 +8,14 @@ from lopa.runtime.state.packed_rows import PackedRows, mask_of_numbers
 
 
 def rows_of_canvas(
-    due: Int64, canvas: Int64, first: int, window: int, uniform: Float32, *, has_soft_rows: bool
+    due: Int64,
+    canvas: Int64,
+    first: int,
+    window: int,
+    uniform: Float32,
+    *,
+    has_soft_rows: bool,
+    temperature: float | None = None,
 ) -> PackedRows:
     """Return the rows of the final tokens `due` from position `first` on, to be cached, and of `canvas` behind them.
 
@@ -32,6 +39,7 @@ def rows_of_canvas(
         column_positions=first + columns,
         column_rows=columns,
         cached=np.arange(first),
+        temperature=temperature,
         canvas=CanvasRows(
             is_canvas,
             np.where(is_canvas, first + before, positions) - (window - 1),

@@ -1,0 +1,143 @@
+"""Decodes of canvases through Decoder: batches, seeds, drafts, limits, and refusals by name."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.canvas_checkpoints import FOLDER, canvas_model
+
+from lopa import BadInputError, Chat, Decoder, DoneEvent, DraftEvent, Engine, TextEvent
+from lopa.export.verify.report import report_from_bundle
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import open_session
+
+QUESTIONS = ["Count from 3 to 9.", "Tell me about a dog.", "Repeat: pens keys cards", "Count from 1 to 4."]
+
+
+@pytest.fixture(scope="module")
+def decoder(canvas_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(canvas_bundle, ["cpu"]) as opened:
+        yield opened
+
+
+def chat(question: str) -> Chat:
+    return Chat([{"role": "user", "content": question}])
+
+
+def test_the_bundle_agrees_with_transformers(canvas_bundle: Path) -> None:
+    report = report_from_bundle(Bundle.open(canvas_bundle), checkpoint=FOLDER / "canvas16")
+    assert report.cases == 7, "prompts around the window of 16"
+    assert {error.reference for error in report.errors} == {"numpy", "transformers"}
+    assert {"logits", "entropy", "drawn_ids"} <= {error.output for error in report.errors}
+    assert [error for error in report.errors if not error.ok] == []
+
+
+def test_int4_agrees_with_transformers_on_its_own_weights(canvas_bundle_int4: Path) -> None:
+    report = report_from_bundle(Bundle.open(canvas_bundle_int4), checkpoint=FOLDER / "canvas16")
+    assert [error for error in report.errors if not error.ok] == []
+    assert any("experts" in error.output or "in steps" in error.output for error in report.errors)
+
+
+def test_cpu_decodes_the_recorded_answers(decoder: Decoder) -> None:
+    lines = gzip.decompress((FOLDER / "canvas16" / "traces" / "default.jsonl.gz").read_bytes()).splitlines()
+    for trace in map(json.loads, lines[1:]):
+        found = decoder.generate(trace["prompt"], seed=trace["seed"], reference=True)
+        assert list(found.token_ids) == trace["generated"]
+        assert found.tokens_per_forward == pytest.approx(trace["tokens_per_forward"], abs=1e-5)
+
+
+def test_answers_do_not_depend_on_the_batch(decoder: Decoder) -> None:
+    together = decoder.generate([chat(each) for each in QUESTIONS], seed=5)
+    alone = [decoder.generate(chat(each), seed=5) for each in QUESTIONS]
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert together[0].text.startswith("3, 4, 5, 6, 7, 8, 9")
+
+
+def test_seeds(decoder: Decoder) -> None:
+    first, second = (decoder.generate(chat(QUESTIONS[1])) for _ in range(2))
+    assert first.seed != second.seed
+    assert decoder.generate(chat(QUESTIONS[1]), seed=first.seed).token_ids == first.token_ids
+
+
+def test_drafts_are_the_best_tokens_and_text_comes_by_canvas(decoder: Decoder) -> None:
+    events = list(decoder.stream(chat(QUESTIONS[1]), seed=5, drafts=True))
+    drafts = [event for event in events if isinstance(event, DraftEvent)]
+    texts = [event for event in events if isinstance(event, TextEvent)]
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert len(drafts) == done.result.steps
+    assert 1 <= len(texts) <= -(-done.result.tokens // 16)
+    assert drafts[-1].text.startswith(done.result.text.strip())
+    assert all(token is not None for draft in drafts for token in draft.token_ids)
+
+
+def test_limits(decoder: Decoder) -> None:
+    whole = decoder.generate(chat(QUESTIONS[0]), seed=3)
+    assert whole.stop_reason == "eos"
+    assert whole.text.startswith("3, 4, 5, 6, 7, 8, 9")
+    assert decoder.generate(chat(QUESTIONS[0]), seed=3, max_new_tokens=5).token_ids == whole.token_ids[:5]
+    assert decoder.generate(chat(QUESTIONS[0]), seed=3, stop="7").text == "3, 4, 5, 6, "
+    cut = decoder.generate(chat(QUESTIONS[0]), seed=3, max_forwards=2)
+    assert (cut.text, cut.stop_reason, cut.steps) == ("", "step_limit", 2)
+    drafted = decoder.generate(chat(QUESTIONS[0]), seed=3, max_forwards=2, anytime=True)
+    assert drafted.text
+    assert drafted.draft_probability is not None
+
+
+def test_prompts_share_causal_rows(canvas_bundle: Path) -> None:
+    with Decoder.open(canvas_bundle, ["cpu"]) as decoder:
+        prompt = decoder.generate(chat(QUESTIONS[1] * 4), seed=1).prompt_ids
+        before = decoder.generate(list(prompt), seed=1)
+    with Engine.open(canvas_bundle, ["cpu"]) as engine:
+        results = [engine.submit(list(prompt), seed=1).result() for _ in range(2)]
+    assert [each.token_ids for each in results] == [before.token_ids] * 2
+    assert [each.cached_tokens for each in results] == [0, len(prompt) // 16 * 16]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logprobs": True}, {"regex": "[0-9]+"},
+        {"json_schema": {"type": "object"}}, {"choices": ["a", "b"]}, {"branches": 2}, {"speculative": True},
+        {"presence_penalty": 1.0}, {"logit_bias": {5: 1.0}}, {"remask_threshold": 0.5}, {"t_max": 0.3},
+        {"alignment": "absolute"}, {"attention": "block_causal"}, {"cache": "none"}, {"block_size": 8},
+        {"strategy": "lopa"},
+    ],
+    ids=lambda options: next(iter(options)),
+)  # fmt: skip
+def test_what_canvases_lack_is_refused_by_name(decoder: Decoder, options: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError) as caught:
+        decoder.generate("3", **options)
+    assert next(iter(options)) in caught.value.received
+
+
+def test_other_models_refuse_the_strategy(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, ["numpy"]) as decoder, pytest.raises(BadInputError, match="strategy 'canvas'"):
+        decoder.generate("1+1=", strategy="canvas")
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "webgpu:0", "openvino:CPU", "cpu+cpu", "tensorrt:0", "ascend:0", "qnn"])
+def test_other_devices_refuse_the_bundle_by_name(canvas_bundle: Path, device: str) -> None:
+    with pytest.raises(BadInputError, match=r"bundle with canvases .*contract version 2"):
+        open_session(Bundle.open(canvas_bundle), device)
+
+
+def test_several_devices_refuse_the_bundle_by_name(canvas_bundle: Path) -> None:
+    with pytest.raises(BadInputError, match="for a bundle with canvases"):
+        Decoder.open(canvas_bundle, ["cpu:0", "cpu:1"])
+
+
+def test_holes_are_refused_by_name(decoder: Decoder) -> None:
+    with pytest.raises(BadInputError, match="holes for a model with canvases"):
+        decoder.fill("3, 4, <hole:1>, 6")
+
+
+def test_the_manifest_has_contract_2(canvas_bundle: Path) -> None:
+    manifest = Bundle.open(canvas_bundle).manifest
+    assert manifest.contract == 2
+    assert manifest.dimensions == canvas_model("canvas16")[0].dimensions
+    assert np.isclose(manifest.defaults["t_min"], 0.4)
