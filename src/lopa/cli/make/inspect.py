@@ -17,6 +17,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.bundle import sha256_of_file
 from lopa.runtime.bundle.engine_file import EngineKind
 from lopa.runtime.bundle.manifest import (
+    CanvasNetwork,
     GraphTwin,
     Manifest,
     MixtureOfExperts,
@@ -101,6 +102,7 @@ def _summary(bundle: Bundle) -> str:
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
         *([] if model.moe is None else [("experts", _experts(model.moe)), ("", _touched_experts(manifest))]),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
+        *([] if model.canvas is None else _canvas_rows(model.canvas)),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
         ("vocabulary", f"{model.vocab_size}; {_special(tokens)}"),
         (
@@ -116,7 +118,7 @@ def _summary(bundle: Bundle) -> str:
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         *((f"for {each.provider}", _twin(bundle, each)) for each in manifest.twins),
-        *([] if any(each.provider == "cuda" for each in manifest.twins) else [("for cuda", _NO_TWIN)]),
+        *([("for cuda", _NO_TWIN)] if model.canvas is None and not _has_cuda_twin(manifest) else []),
         ("decoding", _decoding(manifest.params())),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *(
@@ -160,10 +162,24 @@ def _experts(moe: MixtureOfExperts) -> str:
     return ", ".join(parts)
 
 
+def _has_cuda_twin(manifest: Manifest) -> bool:
+    return any(each.provider == "cuda" for each in manifest.twins)
+
+
+def _canvas_rows(canvas: CanvasNetwork) -> list[tuple[str, str]]:
+    full = (
+        f"{len(canvas.full_layers)} full layers with {canvas.full_kv_heads} key-value heads of {canvas.full_head_size}"
+    )
+    return [
+        ("", f"a window of {canvas.sliding_window}; {full}"),
+        ("canvas", f"{canvas.canvas_length} tokens, denoised together"),
+    ]
+
+
 def _touched_experts(manifest: Manifest) -> str:
     """Return the expected share of a layer's experts that windows of some sizes read."""
     layers = network_from_dimensions(manifest.dimensions).layers
-    stacked = next(layer.tensors["mlp.experts.gate.weight"] for layer in layers if layer.kind == "sparse")
+    stacked = next(layer.tensors["mlp.experts.gate.weight"] for layer in layers if layer.kind != "dense")
     block = manifest.decoding.block_size
     sizes = {"1 row": 1, f"a block of {block}": block, f"4 branches of {block}": 4 * block}
     shares = (f"{name} {stacked.share_of_rows(rows):.0%}" for name, rows in sizes.items())
@@ -200,6 +216,8 @@ def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
 def _decoding(params: DecodingParams) -> str:
     """Return what a request without options does on a CPU."""
     drawn = f"temperature {params.temperature:g}" if params.temperature else "the most probable tokens"
+    if "t_max" in params.own:
+        drawn = f"temperatures from {params.own['t_max']:g} to {params.own['t_min']:g}"
     return (
         f"strategy {params.strategy}, blocks of {params.block_size} tokens, at most {params.max_new_tokens} tokens, "
         f"{drawn} (--json shows every option)"
