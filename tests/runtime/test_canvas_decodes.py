@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.canvas_checkpoints import FOLDER, canvas_model
 
 from lopa import BadInputError, Chat, Decoder, DoneEvent, DraftEvent, Engine, TextEvent
 from lopa.export.verify.report import report_from_bundle
+from lopa.runtime import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
 
@@ -88,6 +90,25 @@ def test_limits(decoder: Decoder) -> None:
     assert drafted.draft_probability is not None
 
 
+def test_branches_accept_more_and_the_surest_wins(decoder: Decoder) -> None:
+    steps = list[Step]()
+    for seed in range(6):
+        one = decoder.generate(chat(QUESTIONS[1]), seed=seed, branches=1)
+        assert one.token_ids == decoder.generate(chat(QUESTIONS[1]), seed=seed).token_ids
+        more = decoder.generate(chat(QUESTIONS[1]), seed=seed, branches=3, on_step=lambda _, step: steps.append(step))
+        assert more.text.startswith("The dog ")
+    assert {len(step.branches) for step in steps} == {1, 2, 3}
+    for step, after in pairwise(steps):
+        assert step.canvas is not None
+        assert step.confidences[step.winner] == max(step.confidences)
+        if len(after.branches) > 1:  # of the same canvas
+            ids = after.rows.input_ids.reshape(len(after.branches), -1)
+            assert ids[0].tolist() == step.canvas.renoised.tolist()
+            kept = [np.count_nonzero(each == step.canvas.drawn) for each in ids]
+            assert kept == sorted(kept)
+    assert any(step.winner for step in steps)
+
+
 def test_prompts_share_causal_rows(canvas_bundle: Path) -> None:
     with Decoder.open(canvas_bundle, ["cpu"]) as decoder:
         prompt = decoder.generate(chat(QUESTIONS[1] * 4), seed=1).prompt_ids
@@ -102,7 +123,7 @@ def test_prompts_share_causal_rows(canvas_bundle: Path) -> None:
     "options",
     [
         {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logprobs": True}, {"regex": "[0-9]+"},
-        {"json_schema": {"type": "object"}}, {"choices": ["a", "b"]}, {"branches": 2}, {"speculative": True},
+        {"json_schema": {"type": "object"}}, {"choices": ["a", "b"]}, {"branches": "auto"}, {"speculative": True},
         {"presence_penalty": 1.0}, {"logit_bias": {5: 1.0}}, {"remask_threshold": 0.5}, {"t_max": 0.3},
         {"alignment": "absolute"}, {"attention": "block_causal"}, {"cache": "none"}, {"block_size": 8},
         {"strategy": "lopa"},

@@ -69,7 +69,12 @@ def statistics_of_case(session: Session, manifest: Manifest, case: CanvasCase) -
     due = (case.prompt, nothing, case.canvases[1])
     for step, (ids, temperature) in enumerate(zip(due, _TEMPERATURES, strict=True)):
         rows = rows_of_canvas(
-            ids, case.canvases[step], cached, canvas.sliding_window, case.uniform[step], has_soft_rows=step == 1
+            ids,
+            case.canvases[step : step + 1],
+            cached,
+            canvas.sliding_window,
+            case.uniform[step],
+            soft_first=0 if step == 1 else None,
         )
         ticket = session.start(batch_from_rows([rows], [request], [temperature]))
         found.append(session.wait(ticket))

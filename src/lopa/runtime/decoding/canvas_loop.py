@@ -4,6 +4,7 @@ A canvas is a block of random tokens. A step draws a token at every position and
 entropies. All other positions get new random tokens, and accepted ones may change again, so nothing is final before
 the canvas ends. Then its most probable tokens are appended, and encoded causally with the next canvas's first step.
 
+With several branches, a step computes several canvases that accept more and more positions, and the surest one goes on.
 As LopaLoop, it knows no session: it returns the rows of a round and takes their statistics.
 """
 
@@ -37,9 +38,11 @@ class _Canvas:
     """A canvas before a step."""
 
     ids: Int64
-    """[C]: accepted and random tokens."""
+    """[B, C]: accepted and random tokens of each branch."""
     steps: int = 0
     """Steps so far, whose last one left its soft embeddings in the session."""
+    winner: int = 0
+    """Branch that won the last step."""
     history: tuple[Int64, ...] = ()
     """Most probable tokens [C] of the last steps, as many as stability_threshold at most."""
 
@@ -59,7 +62,7 @@ class CanvasLoop:
         self.steps = 0
         self._final = prompt
         """Prompt and finished canvases."""
-        self._canvas = _Canvas(self._random_ids())
+        self._canvas = _Canvas(self._random_ids()[None])
         self._best: RowStatistics | None = None
         """Statistics of the last step of an unfinished canvas."""
         self.answer = self._answer()
@@ -67,7 +70,8 @@ class CanvasLoop:
     def open_round(self, cached: Int64) -> PackedRows:
         """Return the rows of the next step; `cached` [P] are the positions of the cached rows."""
         due, canvas, own = self._final[len(cached) :], self._canvas, self.params.own
-        positions = np.arange(len(self._final), len(self._final) + len(canvas.ids))
+        size = canvas.ids.shape[1]
+        positions = np.arange(len(self._final), len(self._final) + size)
         share = np.float32(own["max_denoising_steps"] - canvas.steps) / np.float32(own["max_denoising_steps"])
         return rows_of_canvas(
             due,
@@ -75,47 +79,53 @@ class CanvasLoop:
             len(cached),
             self._network.sliding_window,
             self._uniform(positions, TOKEN_STREAM),
-            has_soft_rows=canvas.steps > 0,
+            soft_first=canvas.winner * size if canvas.steps else None,
             temperature=float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share),
         )
 
     def finish_round(
         self, packed: PackedRows, rows: RowStatistics, split: ForwardSplit | None, seconds: dict[str, float]
     ) -> Step:
-        """Process the statistics `rows` [C] of the round: accept drawn tokens, and end the canvas if it is done."""
-        assert rows.drawn_ids is not None  # contract 2
+        """Process the statistics `rows` [B x C] of the round: accept drawn tokens, and end the canvas if it is done.
+
+        The branch with the lowest mean entropy wins, the first among equal ones.
+        """
         began, own, canvas = time.perf_counter(), self.params.own, self._canvas
         self.steps += 1
+        branches, size = canvas.ids.shape
+        means = [float(np.mean(each)) for each in rows.entropy.reshape(branches, size)]
+        winner = means.index(min(means))
+        every, rows = rows, rows[winner * size : (winner + 1) * size]
+        assert rows.drawn_ids is not None  # contract 2
         best = rows.topk_ids[:, 0]
-        accepted = accepted_positions(rows.entropy, own["entropy_bound"])
-        random = self._random_ids()
-        renoised = np.where(accepted, rows.drawn_ids, random)
+        sets = accepted_sets(rows.entropy, own["entropy_bound"], self.params.branches)
+        accepted, renoised = sets[0], np.where(sets, rows.drawn_ids, self._random_ids())
         is_stable = len(canvas.history) == own["stability_threshold"] and all((best == e).all() for e in canvas.history)
         is_confident = np.mean(rows.entropy, dtype=np.float32) < np.float32(own["confidence_threshold"])
-        record = CanvasStep(rows.drawn_ids, accepted, best, renoised, float(np.mean(rows.entropy)))
+        record = CanvasStep(rows.drawn_ids, accepted, best, renoised[0], means[winner])
         if (is_stable and is_confident) or canvas.steps + 1 == own["max_denoising_steps"]:
             self._final, self._best = np.concatenate([self._final, best]), None
-            self._canvas = _Canvas(self._random_ids())
+            self._canvas = _Canvas(self._random_ids()[None])
         else:
             kept = own["stability_threshold"]
             history = (*canvas.history, best)[-kept:] if kept else ()
-            self._canvas, self._best = _Canvas(renoised, canvas.steps + 1, history), rows
+            self._canvas, self._best = _Canvas(renoised, canvas.steps + 1, winner, history), rows
         self.answer = self._answer()
         seconds["select"], seconds["spawn"] = time.perf_counter() - began, 0.0
         places = np.flatnonzero(accepted)
-        positions = packed.column_positions
+        positions = packed.sampled[winner]
         return Step(
             self.steps,
-            (self._branch,),
+            (self._branch,) * branches,
             packed,
-            (-record.mean_entropy,),
-            0,
+            tuple(-mean for mean in means),
+            winner,
             UnmaskedTokens(accepted, positions[places], rows.drawn_ids[places], entropies=rows.entropy[places]),
             (),
             seconds,
             split,
-            candidates=(self._candidates(rows),),
-            unmasked_branches=np.zeros(len(places), np.int64),
+            candidates=tuple(self._candidates(every[each * size : (each + 1) * size]) for each in range(branches)),
+            unmasked_branches=np.full(len(places), winner),
             canvas=record,
         )
 
@@ -181,6 +191,19 @@ def accepted_positions(entropy: Float32, bound: float) -> Bool:
     accepted = np.zeros(len(entropy), np.bool_)
     accepted[order] = sums - ordered <= np.float32(bound)
     return accepted
+
+
+def accepted_sets(entropy: Float32, bound: float, count: int) -> Bool:
+    """Return the sets of accepted positions of at most `count` branches, [B, C], each with twice the bound before it.
+
+    The first one is the published one. Equal sets are one branch.
+    """
+    sets = [accepted_positions(entropy, bound)]
+    for doubled in range(1, count):
+        found = accepted_positions(entropy, bound * 2.0**doubled)
+        if (found != sets[-1]).any():
+            sets.append(found)
+    return np.stack(sets)
 
 
 def check_canvas(params: DecodingParams, manifest: Manifest) -> None:

@@ -146,6 +146,8 @@ def _with_canvas(options: Options, strategy: Strategy) -> Iterator[Conflict]:
     for name in (*given, *names_of_changed_logits(options), *grammars_given(options)):
         temperature = "t_max and t_min for the temperatures of steps" if name == "temperature" else f"no {name}"
         yield f"cannot combine {name} with strategy {strategy.name!r}", temperature, f"remove {name}"
+    if options["branches"] == "auto":
+        yield "cannot combine branches 'auto' with strategy 'canvas'", "a number of branches", "set a number"
     for name, only in (("alignment", "prompt"), ("attention", "full"), ("cache", "blocks")):
         if options[name] != only:
             yield (

@@ -124,7 +124,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         reasoning_budget=_given_or(options["reasoning_budget"], math.inf),
         has_choices=options["choices"] is not None,
         max_forwards=_given_or(options["max_forwards"], math.inf),
-        deduplicate_rows=_shared_rows(options, branches, devices),
+        deduplicate_rows="never" if strategy.canvas else _shared_rows(options, branches, devices),
         step_limit=_step_limit(options, strategy, own_options),
         overwrites_unmasked=reference and options["block_steps"] is not None,
     )
