@@ -19,7 +19,7 @@ TOOL: dict[str, Any] = {
 }
 PARTS: list[dict[str, Any]] = [{"text": "Answer: Max has 4 - 1 = "}, {"hole": 2}, {"text": " candies."}]
 """A text with a hole, in the form of the HTTP API."""
-STRATEGY_OPTIONS = {name: {"strategy": name} for name in STRATEGIES}
+STRATEGY_OPTIONS = {name: {"strategy": name} for name, each in STRATEGIES.items() if not each.canvas}
 OPTIONS: dict[str, Sequence[Mapping[str, Any]]] = {
     "temperature, seed": ({"temperature": 0.8, "seed": 3},),
     "`top_k`, `top_p`": ({"temperature": 0.8, "top_k": 4}, {"temperature": 0.8, "top_p": 0.9}),
@@ -61,7 +61,7 @@ def tried(answers: Callable[[Mapping[str, Any]], bool], inputs: Mapping[str, Cal
     """Return an interface's column. `answers` tries options; `inputs` has a try of each feature that there is."""
     names = [name for name, options in STRATEGY_OPTIONS.items() if answers(options)]
     few = ", ".join(f"`{name}`" for name in names)
-    column = {"strategies": f"all {len(names)}" if len(names) == len(STRATEGIES) else few}
+    column = {"strategies": f"all {len(names)}" if len(names) == len(STRATEGY_OPTIONS) else few}
     for row, options in OPTIONS.items():
         found = {answers(each) for each in options}
         assert len(found) == 1, f"{row}: some but not all options are accepted"

@@ -21,6 +21,7 @@ from tests.interfaces.capabilities import (
     PROMPT,
     REVISION,
     SIZE,
+    STRATEGY_OPTIONS,
     STREAMED,
     TEMPLATE,
     TOOL,
@@ -34,7 +35,6 @@ from tests.web.installed import WEB, no_web, run_node
 from tests.web.static_host import FilesAndBundles, hosted
 
 from lopa import BadInputError, Chat, Decoder, DraftEvent, Hole, TextEvent
-from lopa.runtime.strategy import STRATEGIES
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_strategies_without_speculative_decoding(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         refused = [
             name
-            for name in STRATEGIES
+            for name in STRATEGY_OPTIONS
             if not is_accepted(lambda name=name: decoder.generate(PROMPT, strategy=name, **options))  # type: ignore[misc]
         ]
     assert NEEDS["speculative decoding"] == f"another strategy than {' and '.join(f'`{name}`' for name in refused)}"

@@ -35,7 +35,7 @@ from lopa.tiny import EVAL
 from tools.random_schemas import random_schema
 from tools.report import show_report
 
-STRATEGIES = tuple(sorted(name for name, each in ALL_STRATEGIES.items() if not each.remask_threshold))
+STRATEGIES = tuple(sorted(name for name, each in ALL_STRATEGIES.items() if not (each.remask_threshold or each.canvas)))
 """Strategies that support grammars. Remasking is excluded, since a grammar cannot undo tokens."""
 
 

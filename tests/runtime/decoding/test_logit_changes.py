@@ -28,7 +28,11 @@ NEUTRAL: dict[str, Any] = {
 PROMPT = "Question: Ivy has 6 balloons and Omar has 2 balloons. How many balloons are there?\nAnswer:"
 PARTS = ["Ivy has 6 balloons and Omar has ", Hole(6), " balloons. They have ", Hole(5), " balloons."]
 CASES: list[dict[str, Any]] = [
-    *({"strategy": each.name, **({"attention": "full"} if each.whole else {})} for each in STRATEGIES.values()),
+    *(
+        {"strategy": each.name, **({"attention": "full"} if each.whole else {})}
+        for each in STRATEGIES.values()
+        if not each.canvas
+    ),
     {"strategy": "lopa", "branches": 4, "block_size": 8, "repetition_penalty": 0.5, "presence_penalty": -2},
     {"strategy": "threshold", "speculative": True, "branches": 3},
     {"strategy": "lopa", "branches": 3, "temperature": 0.8, "top_k": 0, "seed": 3},

@@ -97,7 +97,8 @@ const ONLY_IN_PYTHON = (
   "preset tokens_per_step factor kl_threshold alg steps alg_temp strategy_options entropy_threshold distance_penalty " +
   "remask_threshold remask_limit editing_threshold editing_limit json_schema regex grammar choices reasoning_budget " +
   "logprobs top_logprobs deduplicate_rows speculative eos_early_stop max_forwards anytime min_p presence_penalty " +
-  "frequency_penalty repetition_penalty logit_bias stop_token_ids"
+  "frequency_penalty repetition_penalty logit_bias stop_token_ids entropy_bound max_denoising_steps t_max t_min " +
+  "stability_threshold confidence_threshold"
 ).split(" ");
 
 /** Values of these options, besides null, that change nothing. */

@@ -42,7 +42,7 @@ export const STRATEGIES: readonly Strategy[] = [
 ];
 
 /** Strategies that only Python has. */
-const ONLY_IN_PYTHON = ["wino", "dream", "top_n", "factor", "klass", "credit", "local_leap"];
+const ONLY_IN_PYTHON = ["wino", "dream", "top_n", "factor", "klass", "credit", "local_leap", "canvas"];
 
 /** Return the strategy called `name`. Throws BadInputError for an unknown name. */
 export function strategyFromName(name: unknown): Strategy {

@@ -210,9 +210,9 @@ class Statistics:
 
     def mapped(self, change: Callable[[npt.NDArray[Any]], Any]) -> "Statistics":
         """Return the statistics with `change` applied to every array."""
-        logits, drawn, soft = (
-            None if each is None else change(each) for each in (self.logits, self.drawn_ids, self.soft_embeddings)
-        )
+        logits = None if self.logits is None else change(self.logits)
+        drawn = None if self.drawn_ids is None else change(self.drawn_ids)
+        soft = None if self.soft_embeddings is None else change(self.soft_embeddings)
         ids, logprobs, entropy = change(self.topk_ids), change(self.topk_logprobs), change(self.entropy)
         return Statistics(ids, logprobs, entropy, logits, drawn, soft, self.split)
 

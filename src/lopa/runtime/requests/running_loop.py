@@ -260,9 +260,9 @@ def batch_from_rows(rows: Sequence[PackedRows], requests: Sequence[int], tempera
     A temperature of 0 decodes greedily and leaves the logits unchanged.
     """
     starts = list(accumulate((each.input_ids.size for each in rows[:-1]), initial=0))
-    of_rows = zip(rows, temperatures, strict=True)
-    temperatures = [own if each.temperature is None else each.temperature for each, own in of_rows]
-    canvases = [each.canvas for each in rows if each.canvas is not None]
+    canvases = [] if rows[0].canvas is None else [each.canvas for each in rows if each.canvas is not None]
+    if canvases:
+        temperatures = [each.temperature or 1.0 for each in rows]
     return PackedBatch(
         requests=tuple(requests),
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),

@@ -89,7 +89,7 @@ class PackedRows:
     canvas: CanvasRows | None = None
     """Inputs of contract 2; None in contract 1."""
     temperature: float | None = None
-    """Temperature of the round; None for that of the request."""
+    """Temperature of the round in contract 2; None for that of the request."""
 
     @property
     def branch_columns(self) -> tuple[int, ...]:
