@@ -75,6 +75,7 @@ def statistics_of_case(session: Session, manifest: Manifest, case: CanvasCase) -
             canvas.sliding_window,
             case.uniform[step],
             soft_first=0 if step == 1 else None,
+            temperature=temperature,
         )
         ticket = session.start(batch_from_rows([rows], [request], [temperature]))
         found.append(session.wait(ticket))
