@@ -160,19 +160,31 @@ def test_tf32_is_off_unless_the_device_names_it(
 
 
 @pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
-def test_fp8_needs_a_gpu_with_fp8(tiny_quantized: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability in ("8.6", "8.9"):
+def test_fp8_needs_a_gpu_with_fp8_or_operators(
+    tiny_quantized: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened_on(capability: str) -> None:
         gpu = CudaDevice(0, "Stand-in GPU", capability, 1 << 34, 13000)
-        monkeypatch.setattr(cuda_session, "cuda_device", lambda _, gpu=gpu: gpu)
-        if capability == "8.9":
-            open_session(Bundle.open(tiny_quantized), "cuda:0").close()
-        else:
-            with pytest.raises(
-                BadInputError, match=r"Stand-in GPU of compute capability 8\.6, cannot run .* FP8"
-            ) as caught:
-                open_session(Bundle.open(tiny_quantized), "cuda:0")
-            assert "--quantize int8" in caught.value.remedy
+        monkeypatch.setattr(cuda_session, "cuda_device", lambda _: gpu)
+        open_session(Bundle.open(tiny_quantized), "cuda:0").close()
+
+    opened_on("8.9")
+    pattern = r"GPU of compute capability 8\.6, cannot run .* FP8 matrices, without this project's operators: off\n"
+    monkeypatch.setattr(cuda_session, "cuda_operators", lambda *_: "off")
+    with pytest.raises(BadInputError, match=pattern) as caught:
+        opened_on("8.6")
+    assert "--quantize int8" in caught.value.remedy
     assert len(machine.sessions) == 1
+
+    def opened_with(*given: object) -> None:
+        assert given[3] is operators
+        raise BadInputError("reached the operators", expected="", remedy="")
+
+    operators = SimpleNamespace(graph=tiny_quantized / "model.cuda.onnx")
+    monkeypatch.setattr(cuda_session, "cuda_operators", lambda *_: operators)
+    monkeypatch.setattr(cuda_session, "PackedForward", opened_with)
+    with pytest.raises(BadInputError, match="reached the operators"):
+        opened_on("8.6")
 
 
 def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> None:

@@ -31,16 +31,14 @@ _log = logging.getLogger(__name__)
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session:  # noqa: ARG001
     """Open the bundle's graph or its twin on "cuda:N" or "cuda:N:tf32". `threads` applies to CPUs only.
 
-    Raises BadInputError for another device, an unusable graph, and FP8 matrices on a GPU without FP8. Raises
-    MissingBackendError if ONNX Runtime's CUDA provider or cuda-bindings is missing. Raises CudaError (exit code 3) if
-    the device does not respond.
+    Raises BadInputError for another device, an unusable graph, and FP8 matrices that neither the GPU nor this project's
+    operators multiply. Raises MissingBackendError if ONNX Runtime's CUDA provider or cuda-bindings is missing. Raises
+    CudaError (exit code 3) if the device does not respond.
     """
     number = parse_device(device, "cuda").number
     check_types(bundle, device)
     check_cuda_provider(device)
     load_cuda_libraries()
-    if bundle.manifest.is_fp8:
-        _check_fp8(bundle, device, cuda_device(number))
     worker = DeviceWorker(f"lopa {device}")
     try:
         opened = worker.submit(partial(_open_on_thread, load_cuda(), bundle, device, number)).result()
@@ -52,13 +50,14 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
     return ThreadedSession(device, lambda: opened, worker)
 
 
-def _check_fp8(bundle: Bundle, device: str, found: CudaDevice) -> None:
+def _check_fp8(bundle: Bundle, device: str, found: CudaDevice, reason: str) -> None:
+    """Raise BadInputError if the plain graph, which runs for `reason`, needs FP8 products that the GPU lacks."""
     if without_fp8([found.capability]):
         raise BadInputError(
             f"device {device!r}, {found.name} of compute capability {found.capability}, cannot run {bundle.path}, a "
-            "bundle with FP8 matrices",
-            expected="compute capability 8.9 or newer",
-            remedy="export the checkpoint with --quantize int8 or int4",
+            f"bundle with FP8 matrices, without this project's operators: {reason}",
+            expected="compute capability 8.9 or newer, or 8.0 or newer with the operators",
+            remedy="make the operators run, or export the checkpoint with --quantize int8 or int4",
         )
 
 
@@ -70,6 +69,8 @@ def _open_on_thread(cuda: CudaCalls, bundle: Bundle, device: str, number: int) -
         operators, shape = cuda_operators(bundle, loaded_library(number)), cache_shape_from_manifest(bundle.manifest)
         opened: PackedForward | DeviceSession
         if isinstance(operators, str):
+            if bundle.manifest.is_fp8:
+                _check_fp8(bundle, device, cuda_device(number), operators)
             _log.info("cuda:%d runs %s without this project's operators: %s", number, bundle.graph.name, operators)
             engine = CudaForward(bundle, device, memory)
             opened = DeviceSession(engine, device, shape, bundle.manifest.dimensions.vocab_size, engine.bucket_for)
