@@ -245,7 +245,7 @@ def _table(case: _Case, peaks: _Peaks, threads: int, folder: Path) -> Table:
         texts = (f"{count}", f"{ours * 1e6:.0f}", *other, f"{limit * 1e6:.0f} ({nearer})", ratio_text(ours, limit))
         lines.append(texts)
     columns = ("rows", "us", "ONNX Runtime, us", "ONNX Runtime / lopa", "limit, us", "lopa / limit")
-    title = f"{case.name}, {threads} threads: {operations / 1e9:.0f} GOP/s, {bandwidth / 1e9:.1f} GB/s"
+    title = f"{case.name}, threads {threads}: {operations / 1e9:.0f} GOP/s, {bandwidth / 1e9:.1f} GB/s"
     return Table(title, columns, tuple(lines))
 
 

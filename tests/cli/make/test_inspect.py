@@ -48,6 +48,15 @@ def test_inspect_shows_the_form_of_quantized_matrices(
     assert line.endswith(f", opened as {expected} on this machine's CPU")
 
 
+@pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
+def test_inspect_shows_how_cpus_open_fp8(tiny_quantized: Path, tmp_path: Path) -> None:
+    assert ", opened as float32 on this machine's CPU\n" in lopa_export("inspect", tiny_quantized).stdout
+    copy = shutil.copytree(tiny_quantized, tmp_path / "bundle")
+    manifest = json.loads((copy / "manifest.json").read_bytes())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "dtype": "bfloat16"}))
+    assert ", not for the device cpu\n" in lopa_export("inspect", copy).stdout
+
+
 def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> None:
     nothing = lopa_export("inspect", tmp_path)
     assert (nothing.returncode, nothing.stdout) == (2, "")

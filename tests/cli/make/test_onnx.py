@@ -56,6 +56,15 @@ def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+def test_options_of_quantization_need_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["onnx", str(CHECKPOINT), "-o", str(tmp_path / "bundle"), "--no-quantize-head", "--quantize-exclude", "*"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert "error: --quantize-exclude, --[no-]quantize-head without --quantize\n" in printed
+    assert "expected: --quantize int8, int4 or fp8\n" in printed
+
+
 def test_without_torch(tmp_path: Path) -> None:
     ended = _without_torch("onnx", str(CHECKPOINT), "-o", str(tmp_path / "bundle"))
     assert ended.returncode == 3

@@ -110,6 +110,7 @@ def test_a_quantized_graph_that_cannot_be_read(bundle: Bundle, tmp_path: Path, c
 def test_a_quantized_bundle_is_rejected(bundle: Bundle, tiny_quantized: Path) -> None:
     quantization = Bundle.open(tiny_quantized).manifest.quantization
     quantized_bundle = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, quantization=quantization))
-    with pytest.raises(BadInputError, match="a bundle with int8 matrices") as caught:
-        job_from_bundle(quantized_bundle, REQUEST)
-    assert "without --quantize" in caught.value.remedy
+    for each in (quantized_bundle, Bundle.open(tiny_quantized)):  # with a portable graph, and without
+        with pytest.raises(BadInputError, match="a bundle with int8 matrices") as caught:
+            job_from_bundle(each, REQUEST)
+        assert "without --quantize" in caught.value.remedy

@@ -124,6 +124,18 @@ def test_the_form_is_reported_and_requested(
     assert quantized_form.cpu_form(Bundle.open(tiny_bundle)) == "packed"
 
 
+@needs_kernels
+@pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
+def test_fp8_has_one_form(
+    tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(quantized_form.VARIABLE, "mapped")
+    with caplog.at_level(logging.INFO):
+        assert quantized_form.cpu_form(Bundle.open(tiny_quantized)) == "packed"
+    assert "no graph for LOPA_WEIGHTS=mapped; FP8 matrices have none" in caplog.text
+    assert "fp8 weights are converted to float32" in caplog.text
+
+
 def test_an_installation_without_kernels(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", quantization=QuantizationChoice("int8"))
     monkeypatch.setattr(quantized_form, "kernel_library", lambda: None)

@@ -80,6 +80,14 @@ def test_bfloat16_is_refused(tiny_bfloat16: Path) -> None:
     assert "expected: float32 or float16" in completed.stderr
 
 
+@pytest.mark.parametrize("tiny_quantized", ["fp8"], indirect=True)
+def test_fp8_is_refused(tiny_quantized: Path) -> None:
+    pytest.importorskip("onnxruntime_ep_webgpu")
+    completed = _run(*_GENERATE, "webgpu:0", str(tiny_quantized), "1+1=")
+    assert completed.returncode == 2
+    assert "because WebGPU has no FP8" in completed.stderr
+
+
 @pytest.mark.webgpu
 def test_software_adapter_is_used_only_on_request(tiny_portable: Path) -> None:
     refused = _run(*_GENERATE, "webgpu:0", str(tiny_portable), "1+1=")

@@ -201,9 +201,16 @@ def _weights(bundle: Bundle) -> str:
             *([] if found.activation == "none" else [f"rows of activations rounded to {found.kind}"]),
             *([] if found.head else ["without the head"]),
             *(f"without {pattern}" for pattern in found.excluded),
-            f"opened as {cpu_form(bundle)} on this machine's CPU",
+            _cpu_form_text(bundle),
         ]
     )
+
+
+def _cpu_form_text(bundle: Bundle) -> str:
+    if bundle.manifest.dtype == "bfloat16":
+        return "not for the device cpu"
+    form = "float32" if bundle.manifest.is_fp8 else cpu_form(bundle)
+    return f"opened as {form} on this machine's CPU"
 
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed
 from lopa.export.families import FAMILIES
 from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime.errors import BadInputError
 
 if TYPE_CHECKING:
     from lopa.export.weights.plan import Dtype, QuantizedKind
@@ -80,7 +81,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     type=click.Choice(list(_KINDS)),
     default="none",
     help="Quantize matrices: int8 computes integer products; int4, in blocks of 32, needs the least memory; fp8 is "
-    "for GPUs of compute capability 8.9 or later.",
+    "for NVIDIA GPUs, fastest from compute capability 8.9.",
 )
 @option(
     "--quantize-exclude",
@@ -159,7 +160,12 @@ def command(
     tag or commit.
     """
     if kind == "none" and (exclude or head is not None or calibrate is not None):
-        raise click.UsageError("--quantize-exclude, --quantize-head and --calibrate need --quantize")
+        given = {"--quantize-exclude": exclude, "--[no-]quantize-head": head is not None, "--calibrate": calibrate}
+        raise BadInputError(
+            f"{', '.join(name for name, value in given.items() if value)} without --quantize",
+            expected="--quantize int8, int4 or fp8",
+            remedy="add --quantize, or drop these options",
+        )
     quantized = _KINDS[kind]
     sources = local_sources(checkpoint, lora, output, revision=revision, locked=locked)
     choices = BundleChoices(
@@ -186,7 +192,8 @@ def command(
         bundle = bundle_from_plan(plan, progress)
     warnings = list(plan.source.warnings)
     if bundle.manifest.dtype == "bfloat16":
-        warnings.append("ONNX Runtime has no bfloat16 operators on CPUs: use --device cuda:N, openvino:CPU or numpy")
+        usable = "cuda:N or numpy" if bundle.manifest.is_fp8 else "cuda:N, openvino:CPU or numpy"
+        warnings.append(f"ONNX Runtime has no bfloat16 operators on CPUs: use --device {usable}")
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     size = sum(record.size for record in bundle.manifest.files)

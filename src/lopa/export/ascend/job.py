@@ -94,8 +94,8 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     Raises BadInputError for an unknown chip, a bundle without a portable graph, and anything that ATC would reject.
     """
     soc = soc_from_name(request.soc_version)
+    _check_float(bundle)
     portable = bundle.with_dialect("portable")
-    _check_float(portable)
     portable_model = _model_from_file(portable.graph)
     graph = portable.graph if request.int8_graph is None else request.int8_graph
     model = portable_model if request.int8_graph is None else _model_from_file(graph)

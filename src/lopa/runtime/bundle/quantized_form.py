@@ -33,7 +33,8 @@ def cpu_form(bundle: Bundle) -> TwinForm:
         return "packed"
     form = _best_form(bundle) if requested is None else _available_form(bundle, requested)
     kind = manifest.dtype if manifest.quantization is None else manifest.quantization.kind
-    _LOG.info("%s: %s weights %s", bundle.path, kind, _MEANINGS[form])
+    meaning = "are converted to float32" if manifest.is_fp8 else _MEANINGS[form]
+    _LOG.info("%s: %s weights %s", bundle.path, kind, meaning)
     return form
 
 
@@ -70,6 +71,7 @@ def _available_form(bundle: Bundle, requested: TwinForm) -> TwinForm:
             remedy=f"install a C++ compiler and reinstall lopa-export, or unset {VARIABLE}",
         )
     if requested != "packed" and bundle.twin("cpu", requested) is None:
-        _LOG.warning("%s has no graph for %s=%s; export the checkpoint again", bundle.path, VARIABLE, requested)
+        reason = "FP8 matrices have none" if bundle.manifest.is_fp8 else "export the checkpoint again"
+        _LOG.warning("%s has no graph for %s=%s; %s", bundle.path, VARIABLE, requested, reason)
         return "packed"
     return requested

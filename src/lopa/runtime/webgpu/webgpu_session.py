@@ -62,6 +62,12 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedS
             expected="float32 or float16, because WebGPU has no bfloat16",
             remedy="export the checkpoint with --dtype float16 or float32",
         )
+    if bundle.manifest.is_fp8:
+        raise BadInputError(
+            f"device {device!r} cannot run {bundle.path}, a bundle with FP8 matrices",
+            expected="matrices in floating point, int8 or int4, because WebGPU has no FP8",
+            remedy="export the checkpoint with --dialect portable --quantize int4",
+        )
     adapter = webgpu_device(device)
     if "portable" in bundle.dialects:
         portable = bundle.with_dialect("portable")
