@@ -30,7 +30,7 @@ def expert_tasks_kernel(
     bins = tl.arange(0, BINS)
     counts = tl.zeros([BINS], tl.int32)
     for start in range(0, pairs, BLOCK):
-        chosen, inside = _chosen(ids, start, pairs, BINS, BLOCK)
+        chosen, inside = _chosen(ids, start, pairs, BLOCK)
         counts += tl.histogram(chosen, BINS, mask=inside)
     tiles = (counts + TILE - 1) // TILE
     if expert == 0:
@@ -45,7 +45,7 @@ def expert_tasks_kernel(
         task += TASK_WORDS
     if own > 0:
         for start in range(0, pairs, BLOCK):
-            chosen, inside = _chosen(ids, start, pairs, BINS, BLOCK)
+            chosen, inside = _chosen(ids, start, pairs, BLOCK)
             is_own = inside & (chosen == expert)
             rank = tl.cumsum(is_own.to(tl.int32), 0)
             tl.store(order + place + rank - 1, start + tl.arange(0, BLOCK), mask=is_own)
@@ -53,11 +53,11 @@ def expert_tasks_kernel(
 
 
 @triton.jit
-def _chosen(ids, start, pairs, BINS: tl.constexpr, BLOCK: tl.constexpr):
+def _chosen(ids, start, pairs, BLOCK: tl.constexpr):
     """Return the experts of some pairs, and which of them exist."""
     pair = start + tl.arange(0, BLOCK)
     chosen = tl.load(ids + pair, mask=pair < pairs, other=-1)
-    inside = (chosen >= 0) & (chosen < BINS)
+    inside = (chosen >= 0) & (chosen < tl.num_programs(0))
     return tl.where(inside, chosen, 0).to(tl.int32), inside
 
 
