@@ -20,7 +20,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_program_is_short() -> None:
     lines = (SOURCES / "d2f.cpp").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 227
+    assert len(lines) <= 228
     assert max(map(len, lines)) <= 120
 
 

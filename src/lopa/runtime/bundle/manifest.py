@@ -494,6 +494,7 @@ def manifest_from_json(text: bytes, *, source: str) -> Manifest:
         schema=SCHEMA_VERSION,
         remedy=_REMEDY,
         checks=_CHECKS,
+        contracts=(CONTRACT_VERSION, CANVAS_CONTRACT),
     )
 
 

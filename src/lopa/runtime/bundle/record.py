@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lopa.runtime.contract import CANVAS_CONTRACT, CONTRACT_VERSION
+from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.stamp import Stamp, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
@@ -53,9 +53,17 @@ def record_from_file(
 
 
 def record_from_json(
-    text: bytes, kind: type[Kind], *, source: str, what: str, schema: int, remedy: str, checks: Sequence[Check[Kind]]
+    text: bytes,
+    kind: type[Kind],
+    *,
+    source: str,
+    what: str,
+    schema: int,
+    remedy: str,
+    checks: Sequence[Check[Kind]],
+    contracts: Sequence[int] = (CONTRACT_VERSION,),
 ) -> Kind:
-    """Read and check `text`. `source` names it in errors, and `schema` is the version of `kind`.
+    """Read and check `text`. `source` names it in errors. `schema` and `contracts` are the versions that it may have.
 
     Raises BadInputError for text that is not JSON, for another schema or contract version, and for missing, unknown or
     mistyped fields. The same holds for numbers out of range and for failed `checks`.
@@ -64,7 +72,7 @@ def record_from_json(
     versions = value_from_json(text, _Versions, source=f"{source} is not {what}", expected=expected, remedy=remedy)
     for name, found, known in (
         ("schema", versions.schema, (schema,)),
-        ("contract", versions.contract, (CONTRACT_VERSION, CANVAS_CONTRACT)),
+        ("contract", versions.contract, contracts),
     ):
         if found not in known:
             raise BadInputError(
