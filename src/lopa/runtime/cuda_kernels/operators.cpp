@@ -48,7 +48,7 @@ constexpr int64_t kMergePrograms = 4;        // that share the pairs of a merge
 constexpr int64_t kProgramsOfProcessor = 2;  // of the attention, that a multiprocessor runs at once
 constexpr int64_t kHeaderWords = 8;          // of the attention's work
 constexpr int64_t kSwiGluColumns = 1024;     // numbers of a row that a program of SwiGlu has
-constexpr int64_t kRowColumns = 1024;        // numbers of a row that a program of ScaleRows has, and of a merge of a product
+constexpr int64_t kRowColumns = 1024;        // numbers that a program has of ScaleRows, of a merge of a product, and of the experts' sum
 constexpr int64_t kProductColumns = 128;     // of a tile of a product
 constexpr int64_t kProductRows[] = {32, 64, 128};
 constexpr int64_t kProductPrograms = 2;      // that a multiprocessor should have, for which inputs are split into parts
@@ -64,8 +64,6 @@ constexpr int64_t kSplitColumns = 4096;      // least columns of a split
 constexpr int64_t kMaxExperts = 512;
 constexpr int64_t kExpertTile = 32;          // pairs of a row and an expert in a task
 constexpr int64_t kTaskWords = 3;
-constexpr int64_t kSumColumns = 1024;        // numbers of a row that a program of the experts' sum has
-constexpr int64_t kInt4Block = 32;           // inputs that share a scale
 const char* g_provider = "CUDAExecutionProvider";
 
 constexpr int kT = -1;                       // the type of an operator's rows
@@ -398,7 +396,7 @@ void find_statistics(Call& call) {
 // Return true for matrices [inputs, outputs] of all experts, whose stored numbers have the type `element`.
 bool is_stacked(const Input& stored, const Input& scales, int64_t experts, int64_t inputs, int64_t outputs, int element) {
     if (element == kT) return has(stored, {experts, inputs, outputs});
-    if (element == kInt4) return inputs % kInt4Block == 0 && has(stored, {experts, inputs, outputs}) && has(scales, {experts, inputs / kInt4Block, outputs});
+    if (element == kInt4) return inputs % kInputsOfScale == 0 && has(stored, {experts, inputs, outputs}) && has(scales, {experts, inputs / kInputsOfScale, outputs});
     return has(scales, {experts, outputs}) && (element == kFloat8 ? has(stored, {experts, outputs, inputs}) : has(stored, {experts, inputs, outputs}));
 }
 
@@ -446,7 +444,7 @@ void mix_experts(Call& call, int element) {
     if (is_rounded) y = round_rows("fp32", pairs, y, size, rounded_inner, inner_scales);
     call.launch("expert_down" + product, {programs}, y, space + inner_scales, weights.data, stored[2].data, scales[2].data, space + tasks, space + order,
                 space + outputs, narrow(size), narrow(hidden));
-    call.launch("expert_sum." + call.op.type, {count, (hidden + kSumColumns - 1) / kSumColumns}, space + outputs, total, narrow(each), narrow(hidden));
+    call.launch("expert_sum." + call.op.type, {count, (hidden + kRowColumns - 1) / kRowColumns}, space + outputs, total, narrow(each), narrow(hidden));
 }
 
 // An operator. Inputs and outputs have the type T (kT) or a fixed one; inputs beyond `required` are optional.

@@ -1,5 +1,6 @@
 """Common part of the sessions that compute forwards themselves: a cache for each request, and tickets."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ Cache = TypeVar("Cache", bound=RequestRows)
 NewRows = TypeVar("NewRows")
 
 
-class CachingSession(Generic[Forward, Cache, NewRows]):
+class CachingSession(ABC, Generic[Forward, Cache, NewRows]):
     """Part of a session with caches of a type `Cache`, whose forwards return new rows in a form `NewRows`."""
 
     def __init__(self, forward: Forward, device: str, new_cache: Callable[[int], Cache]) -> None:
@@ -73,6 +74,6 @@ class CachingSession(Generic[Forward, Cache, NewRows]):
         check_kept_rows(self.prefix_length(request), start, count)
         return self._caches[request]
 
+    @abstractmethod
     def _shorten(self, cache: Cache, count: int) -> None:
         """Drop rows of a cache, and copies of them."""
-        raise NotImplementedError
