@@ -77,6 +77,22 @@ def test_drafts_are_the_best_tokens_and_text_comes_by_canvas(decoder: Decoder) -
     assert all(token is not None for draft in drafts for token in draft.token_ids)
 
 
+def test_a_temperature_multiplies_those_of_the_steps(decoder: Decoder) -> None:
+    steps: dict[float, list[float | None]] = {}
+    for temperature in (1.0, 0.5):
+        found = steps.setdefault(temperature, [])
+        result = decoder.generate(
+            *(chat(QUESTIONS[0]),),
+            seed=3,
+            temperature=temperature,
+            on_step=lambda _, step, found=found: found.append(step.rows.temperature),
+        )
+        usual = decoder.generate(chat(QUESTIONS[0]), seed=3, t_max=0.8 * temperature, t_min=0.4 * temperature)
+        assert result.token_ids == usual.token_ids
+    assert steps[1.0][0] == pytest.approx(0.8)
+    assert steps[0.5][0] == pytest.approx(0.4)
+
+
 def test_limits(decoder: Decoder) -> None:
     whole = decoder.generate(chat(QUESTIONS[0]), seed=3)
     assert whole.stop_reason == "eos"
@@ -122,7 +138,7 @@ def test_prompts_share_causal_rows(canvas_bundle: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logprobs": True}, {"regex": "[0-9]+"},
+        {"temperature": 0}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logprobs": True}, {"regex": "[0-9]+"},
         {"json_schema": {"type": "object"}}, {"choices": ["a", "b"]}, {"branches": "auto"}, {"speculative": True},
         {"presence_penalty": 1.0}, {"logit_bias": {5: 1.0}}, {"remask_threshold": 0.5}, {"t_max": 0.3},
         {"alignment": "absolute"}, {"attention": "block_causal"}, {"cache": "none"}, {"block_size": 8},

@@ -117,6 +117,41 @@ MACROS = """{%- macro render_extra(keys, skipped, level=1) -%}
 {{ messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | join(' + ') }}
 {{ messages[-1].missing | default('nothing') }} {{ [1, 2, 3] | sum }} {{ 7 // 2 }} {{ 2 ** 5 }} {{ 7 / 2 }} {{ -3 | abs }} {{ ['b', 'A'] | sort | join }} {{ loop is defined }} {{ {'a': 1, 'b': [true, none]} }} {{ range(3) | list }} {{ 'x' in 'xyz' and not false }} {{ 'a-b'.split('-') | last }} {{ "it's"|title }} {{ {'b': 1, 'a': 2} | dictsort }} {{ '5' | int + 1 }} {{ 1 if messages else 2 }} {{ 1 < 2 <= 2 }}"""
 
+GEMMA4 = """{%- macro written(value) -%}
+    {%- if value is string -%}{{ '<|"|>' + value + '<|"|>' }}
+    {%- elif value is boolean -%}{{ 'true' if value else 'false' }}
+    {%- elif value is mapping -%}
+        {{- '{' -}}{%- for key, each in value | dictsort -%}{{- '' if loop.first else ',' -}}{{- key }}:{{ written(each) }}{%- endfor -%}{{- '}' -}}
+    {%- elif value is sequence -%}
+        {{- '[' -}}{%- for each in value -%}{{- '' if loop.first else ',' -}}{{- written(each) -}}{%- endfor -%}{{- ']' -}}
+    {%- else -%}{{ value }}{%- endif -%}
+{%- endmacro -%}
+{{- bos_token -}}
+{%- if tools or enable_thinking is defined and enable_thinking -%}
+    {{- '<|turn>system\\n' -}}
+    {%- if enable_thinking is defined and enable_thinking -%}{{- '<|think|>\\n' -}}{%- endif -%}
+    {%- for tool in tools or [] -%}
+        {{- '<|tool>declaration:' + tool.function.name + written(tool.function) + '<tool|>' -}}
+    {%- endfor -%}
+    {{- '<turn|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'tool' -%}
+        {{- '<|tool_response>response:' + message.name | default('unknown') + '{value:' + written(message.content) + '}<tool_response|>' -}}
+    {%- else -%}
+        {{- '<|turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' -}}
+        {%- for call in message.tool_calls or [] -%}
+            {{- '<|tool_call>call:' + call.function.name + written(call.function.arguments) + '<tool_call|>' -}}
+        {%- endfor -%}
+        {{- message.content or '' -}}{{- '<turn|>\\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|turn>model\\n' -}}
+    {%- if opened is defined and opened -%}{{- '<|channel>thought\\n' -}}
+    {%- elif enable_thinking is defined and not enable_thinking -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}
+{%- endif -%}"""
+
 TEMPLATES = {
     "chatml": CHATML,
     "qwen": QWEN,
@@ -124,5 +159,6 @@ TEMPLATES = {
     "llama_2": LLAMA_2,
     "phi": PHI,
     "gemma": GEMMA,
+    "gemma4": GEMMA4,
     "macros": MACROS,
 }

@@ -1,7 +1,8 @@
 """DiffusionGemma: canvases of random tokens, denoised by a network that also reads its own last probabilities.
 
 One set of layers encodes causally and denoises in both directions. Every layer has a dense MLP and experts side by
-side. Text only: the vision tower is left out, and a prompt's image tokens are refused.
+side. Text only: the vision tower is left out, and image tokens in a prompt have their own embeddings, as in
+transformers without pictures.
 """
 
 from typing import Any

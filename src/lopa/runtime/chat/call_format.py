@@ -10,7 +10,10 @@ from lopa.runtime.text.chat_template import template_variables
 
 @dataclass(frozen=True)
 class CallFormat:
-    """Text form of calls: JSON objects with a name and arguments, between two marks or without marks."""
+    """Text form of calls: JSON objects with a name and arguments, between two marks or without marks.
+
+    Gemma's calls are no JSON: call:NAME{key:value}, with a mark around every text.
+    """
 
     name: str
     opening: str
@@ -21,6 +24,13 @@ class CallFormat:
     """Key of the arguments."""
     separator: str
     """Text between two calls."""
+    quote: str = '"'
+    """Mark before and behind a text."""
+
+    @property
+    def is_json(self) -> bool:
+        """True if calls are JSON, which grammars have."""
+        return self.quote == '"'
 
 
 FORMATS: Mapping[str, CallFormat] = MappingProxyType(
@@ -30,10 +40,11 @@ FORMATS: Mapping[str, CallFormat] = MappingProxyType(
             CallFormat("hermes", "<tool_call>", "</tool_call>", "arguments", "\n"),
             CallFormat("llama3", "", "", "parameters", "; "),
             CallFormat("json", "", "", "arguments", "\n"),
+            CallFormat("gemma", "<|tool_call>", "<tool_call|>", "", "", quote='<|"|>'),
         )
     }
 )
-"""Supported formats by name. Qwen2.5 and Qwen3 use Hermes's."""
+"""Supported formats by name. Qwen2.5 and Qwen3 use Hermes's, Gemma 4 and DiffusionGemma Gemma's."""
 _UNSUPPORTED = {"<function=": "qwen3-coder", "[TOOL_CALLS]": "mistral", "<｜tool▁calls▁begin｜>": "deepseek"}
 """Marks of formats that this version cannot write, with the name of each."""
 
@@ -58,6 +69,7 @@ def format_from_template(template: str) -> CallFormat:
             remedy="remove tools",
             operator="serve the bundle with such a template (--chat-template)",
         )
-    if "<tool_call>" in template:
-        return FORMATS["hermes"]
+    for name in ("hermes", "gemma"):
+        if FORMATS[name].opening in template:
+            return FORMATS[name]
     return FORMATS["llama3" if "ipython" in template or '"parameters":' in template else "json"]

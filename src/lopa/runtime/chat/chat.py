@@ -10,7 +10,7 @@ from lopa.runtime.chat.tool_definition import ToolRequest, tools_from_body
 from lopa.runtime.checked_values import invalid_value
 from lopa.runtime.errors import FieldError, field_errors
 from lopa.runtime.text.chat_template import check_messages, template_variables
-from lopa.runtime.text.tokenizer import CLOSING
+from lopa.runtime.text.tokenizer import CHANNEL, THINK
 
 REASONING = "reasoning"
 """Name of the field in errors."""
@@ -113,4 +113,4 @@ def requested_tools(chat: Chat) -> ToolRequest | None:
 
 def has_reasoning(template: str) -> bool:
     """Return whether a model with this chat template reasons before it answers."""
-    return CLOSING in template
+    return any(marks.closing in template for marks in (THINK, CHANNEL))

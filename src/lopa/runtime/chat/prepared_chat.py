@@ -8,15 +8,15 @@ import msgspec
 
 from lopa.runtime.chat.answer_grammar import Reasoning, answer_grammar, json_expression
 from lopa.runtime.chat.call_format import CallFormat, format_from_template
-from lopa.runtime.chat.chat import Chat, has_reasoning, requested_tools
-from lopa.runtime.errors import BadInputError, ChoicesRefusedError, MissingBackendError, field_errors
+from lopa.runtime.chat.chat import REASONING, Chat, has_reasoning, requested_tools
+from lopa.runtime.errors import BadInputError, ChoicesRefusedError, FieldError, MissingBackendError, field_errors
 from lopa.runtime.generation_config import GenerationConfig, ResolvedOptions
 from lopa.runtime.grammar.llguidance_library import lark_from_regex
 from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.text.chat_template import text_from_content
-from lopa.runtime.text.tokenizer import CLOSING, OPENING, Tokenizer
+from lopa.runtime.text.tokenizer import THINK, ReasoningMarks, Tokenizer
 
 _TOOLS = "tools"
 
@@ -26,6 +26,7 @@ class AnswerForm:
     """Form in which the answers of one request are read."""
 
     reasoning: Reasoning = "none"
+    reasoning_marks: ReasoningMarks = THINK
     reasoning_marks_are_tokens: bool = False
     calls: CallFormat | None = None
     """Format of calls, or None if the answer makes none."""
@@ -73,7 +74,8 @@ def prepare_chat(
     ids = ids_from_chat(tokenizer, chat, config)
     form = AnswerForm(
         reasoning=_reasoning(tokenizer, template, ids),
-        reasoning_marks_are_tokens=_is_token(tokenizer, CLOSING),
+        reasoning_marks=tokenizer.reasoning_marks,
+        reasoning_marks_are_tokens=_is_token(tokenizer, tokenizer.reasoning_marks.closing),
         calls=calls,
         call_marks_are_tokens=calls is not None and bool(calls.opening) and _is_token(tokenizer, calls.opening),
         names=frozenset(() if tools is None else (each.name for each in tools.callable_tools)),
@@ -83,12 +85,15 @@ def prepare_chat(
         return PreparedChat(ids, resolve(config), PLAIN)
     given = next((name for name in GRAMMARS if getattr(config, name) is not None), None)
     is_free = given is None and (tools is None or tools.choice == "auto")  # calls that are not required need no grammar
-    if (tools is None and (given is None or form.reasoning == "none")) or (is_free and not grammars.are_supported):
+    has_grammar = grammars.are_supported and (calls is None or calls.is_json)
+    if (tools is None and (given is None or form.reasoning == "none")) or (is_free and not has_grammar):
         return PreparedChat(ids, resolve(config), form)
+    _check_marks(form)
     _ = grammars.vocabulary  # raises without llguidance
     with field_errors(_TOOLS if tools is not None else given or _TOOLS):
+        reasoning = form.reasoning if form.reasoning_marks == THINK else "none"
         answer = None if given is None else _expression(given, getattr(config, given), tools is not None)
-        text = answer_grammar(tools, calls, answer, form.reasoning, lambda mark: _is_token(tokenizer, mark))
+        text = answer_grammar(tools, calls, answer, reasoning, lambda mark: _is_token(tokenizer, mark))
         try:
             return PreparedChat(ids, resolve(_with_grammar(config, text)), form)
         except BadInputError as error:
@@ -153,7 +158,11 @@ def _template(tokenizer: Tokenizer, chat: Chat) -> str:
 def _reasoning(tokenizer: Tokenizer, template: str, ids: list[int]) -> Reasoning:
     if tokenizer.is_in_reasoning(ids):
         return "open"
-    if not has_reasoning(template) or tokenizer.is_behind_reasoning(ids) or tokenizer.hides(CLOSING):
+    if (
+        not has_reasoning(template)
+        or tokenizer.is_behind_reasoning(ids)
+        or tokenizer.hides(tokenizer.reasoning_marks.closing)
+    ):
         return "none"
     return "possible"
 
@@ -171,6 +180,16 @@ def _check_visible(tokenizer: Tokenizer, *marks: str) -> None:
             remedy="remove tools",
             operator='export the checkpoint again with "special": false for this token in tokenizer.json',
         )
+
+
+def _check_marks(form: AnswerForm) -> None:
+    """Raise FieldError for calls and reasoning that a grammar cannot write."""
+    if form.calls is not None and not form.calls.is_json:
+        received = f"an answer with a grammar, and tools whose calls have the format {form.calls.name}"
+        raise FieldError(_TOOLS, received, expected="tool_choice auto without structured output", remedy="change it")
+    if form.reasoning == "open" and form.reasoning_marks != THINK:
+        received = f"a prompt that ends with {form.reasoning_marks.opening}, and an answer with a grammar"
+        raise FieldError(REASONING, received, expected="no reasoning", remedy="turn reasoning off")
 
 
 def _with_grammar(config: GenerationConfig, text: str) -> GenerationConfig:
@@ -200,7 +219,7 @@ def _expression(option: str, text: str, with_tools: bool) -> str:
             raise BadInputError(
                 f"regex is invalid: {error}", expected="a regular expression of Rust's regex crate", remedy="correct it"
             ) from error
-    other = "tools" if with_tools else f"the reasoning that this model's chat template opens with {OPENING}"
+    other = "tools" if with_tools else f"the reasoning that this model's chat template opens with {THINK.opening}"
     raise BadInputError(
         f"cannot combine a grammar with {other}",
         expected="a JSON schema or a regular expression",

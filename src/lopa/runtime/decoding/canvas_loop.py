@@ -80,7 +80,8 @@ class CanvasLoop:
             self._network.sliding_window,
             self._uniform(positions, TOKEN_STREAM),
             soft_first=canvas.winner * size if canvas.steps else None,
-            temperature=float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share),
+            temperature=float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share)
+            * self.params.temperature,
         )
 
     def finish_round(

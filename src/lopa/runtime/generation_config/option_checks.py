@@ -133,7 +133,7 @@ def _with_strategy(options: Options, strategy: Strategy) -> Iterator[Conflict]:
             yield f"strategy_options with {shown(name)}, which is also given as an option", "one value", remedy
 
 
-_NOT_OF_CANVAS = ("temperature", "min_p", "logprobs", "top_logprobs", "sub_block", "block_steps", "choices")
+_NOT_OF_CANVAS = ("min_p", "logprobs", "top_logprobs", "sub_block", "block_steps", "choices")
 """Options without an effect on canvases, or not supported there."""
 
 
@@ -144,8 +144,10 @@ def _with_canvas(options: Options, strategy: Strategy) -> Iterator[Conflict]:
     given = [name for name in _NOT_OF_CANVAS if options[name]]
     given += [name for name in ("top_k", "top_p") if options[name] is not None]
     for name in (*given, *names_of_changed_logits(options), *grammars_given(options)):
-        temperature = "t_max and t_min for the temperatures of steps" if name == "temperature" else f"no {name}"
-        yield f"cannot combine {name} with strategy {strategy.name!r}", temperature, f"remove {name}"
+        yield f"cannot combine {name} with strategy {strategy.name!r}", f"no {name}", f"remove {name}"
+    if not options["temperature"]:
+        expected = "a temperature above 0, which multiplies those of the steps"
+        yield f"cannot combine temperature 0 with strategy {strategy.name!r}", expected, "remove temperature"
     if options["branches"] == "auto":
         yield "cannot combine branches 'auto' with strategy 'canvas'", "a number of branches", "set a number"
     for name, only in (("alignment", "prompt"), ("attention", "full"), ("cache", "blocks")):

@@ -105,7 +105,7 @@ def params_from_options(options: Options, devices: Sequence[str]) -> DecodingPar
         "remask_limit": _given_or(options["remask_limit"], max_new_tokens),
         "drop_after_eos": _drops_after_eos(options),
         "logprobs": options["logprobs"] or bool(options["top_logprobs"]),
-        "seed": _given_or(options["seed"], secrets.randbits(32) if options["temperature"] or strategy.canvas else 0),
+        "seed": _given_or(options["seed"], secrets.randbits(32) if options["temperature"] else 0),
     }
     return DecodingParams(
         **{name: _given_or(options[name], default) for name, default in _PLAIN.items()} | computed,
@@ -312,6 +312,8 @@ def _merge(given: Options, own: Options) -> Options:
         usual["cache"] = strategy.default_cache
     if strategy.whole or slides:
         usual["sub_block"] = None
+    if strategy.canvas:
+        usual["temperature"] = 1.0
     if not strategy.block_steps or slides:
         usual["block_steps"] = None
     options = {**usual, **given}

@@ -34,7 +34,7 @@ from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.options import GRAMMARS, DecodingParams
 from lopa.runtime.text.encoded_holes import EncodedHoles
-from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.runtime.text.tokenizer import THINK, Tokenizer
 
 _LOG = logging.getLogger(__name__)
 RequestState = GrammarState | BudgetedState | HolesState
@@ -86,8 +86,13 @@ class RequestGrammars:
         """Check the grammar of `config`.
 
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
-        llguidance is not installed.
+        llguidance is not installed. Raises BadInputError for a budget of reasoning that ends with another mark than
+        </think>.
         """
+        marks = self._tokenizer.reasoning_marks
+        if params.reasoning_budget != math.inf and marks != THINK:
+            received = f"reasoning_budget for a model whose reasoning ends with {marks.closing}"
+            raise BadInputError(received, expected=f"a model that ends it with {THINK.closing}", remedy="remove it")
         if params.has_grammar:
             self._state(config, params, _return_true)
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tokenizers
@@ -19,8 +19,20 @@ from lopa.runtime.text.chat_template import NO_KWARGS, RenderedChat, check_templ
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
-OPENING, CLOSING = "<think>", "</think>"
-"""Marks before and behind the reasoning."""
+
+class ReasoningMarks(NamedTuple):
+    """Marks before and behind the reasoning."""
+
+    opening: str
+    closing: str
+
+
+THINK = ReasoningMarks("<think>", "</think>")
+OPENING, CLOSING = THINK
+CHANNEL = ReasoningMarks("<|channel>thought", "<channel|>")
+"""Marks of Gemma 4."""
+_SHOWN = (*("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>"), '<|"|>')
+"""Special tokens that answers show if the chat template writes them: marks of Gemma 4's reasoning and calls."""
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 _LONG_TEXT = 1000
@@ -72,7 +84,18 @@ class Tokenizer:
         expected, remedy = "the tokenizer files that lopa-export onnx wrote", "export the checkpoint again"
         path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
         text = bundle.content(TOKENIZER_NAME, expected=expected, remedy=remedy)
-        backend = tokenizer_from_text(text, path, expected=expected, remedy=remedy, trusted=bool(bundle.signed))
+        settings_text = bundle.content(TOKENIZER_CONFIG_NAME, expected=expected, remedy=remedy)
+        settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
+        if bundle.manifest.chat_template is not None:
+            settings = {**settings, "chat_template": bundle.manifest.chat_template}
+        template = str(settings.get("chat_template"))
+        backend = tokenizer_from_text(
+            *(text, path),
+            expected=expected,
+            remedy=remedy,
+            trusted=bool(bundle.signed),
+            shown=_SHOWN if any(each in template for each in _SHOWN[:4]) else (),
+        )
         named = bundle.manifest.special_tokens
         tokens = [*((name, getattr(named, name)) for name in ROLES), *(("stop", token) for token in named.stops)]
         unknown = [
@@ -84,10 +107,6 @@ class Tokenizer:
                 expected="a tokenizer with the special tokens of the manifest",
                 remedy=remedy,
             )
-        settings_text = bundle.content(TOKENIZER_CONFIG_NAME, expected=expected, remedy=remedy)
-        settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
-        if bundle.manifest.chat_template is not None:
-            settings = {**settings, "chat_template": bundle.manifest.chat_template}
         special = [token for _, token in tokens if token is not None]
         positions = bundle.manifest.dimensions.max_positions
         opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special, positions=positions)
@@ -135,13 +154,22 @@ class Tokenizer:
     @cached_property
     def _marks(self) -> frozenset[int]:
         """IDs of the added tokens that the chat template writes, such as <tool_call>."""
-        templates = (
-            {self.chat_template(with_tools=each) for each in (False, True)} if self.has_chat_template else frozenset()
-        )
         added = self._backend.get_added_tokens_decoder()
         return frozenset(
-            number for number, token in added.items() if any(is_markup(token.content, each) for each in templates)
+            number
+            for number, token in added.items()
+            if token.content in _SHOWN or any(is_markup(token.content, each) for each in self._templates)
         )
+
+    @cached_property
+    def _templates(self) -> Collection[str]:
+        """Chat templates, with and without tools."""
+        return {self.chat_template(with_tools=each) for each in (False, True)} if self.has_chat_template else ()
+
+    @cached_property
+    def reasoning_marks(self) -> ReasoningMarks:
+        """Marks of the model's reasoning, if it reasons."""
+        return CHANNEL if any(CHANNEL.closing in each for each in self._templates) else THINK
 
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
@@ -241,11 +269,11 @@ class Tokenizer:
 
     def is_in_reasoning(self, ids: Sequence[int]) -> bool:
         """Return whether a prompt ends with <think>, so that its answer begins with reasoning."""
-        return self._end_of_prompt(ids).endswith(OPENING)
+        return self._end_of_prompt(ids).endswith(self.reasoning_marks.opening)
 
     def is_behind_reasoning(self, ids: Sequence[int]) -> bool:
         """Return whether a prompt ends with </think>, so that its answer has no reasoning."""
-        return self._end_of_prompt(ids).endswith(CLOSING)
+        return self._end_of_prompt(ids).endswith(self.reasoning_marks.closing)
 
     def _end_of_prompt(self, ids: Sequence[int]) -> str:
         return self.decode(ids[-_REASONING_TOKENS:]).rstrip()

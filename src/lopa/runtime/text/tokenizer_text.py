@@ -6,6 +6,7 @@ meaning of tokens.
 """
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -84,18 +85,19 @@ class _File(msgspec.Struct):
 
 
 def tokenizer_from_text(
-    text: bytes, path: Path, *, expected: str, remedy: str, trusted: bool = False
+    text: bytes, path: Path, *, expected: str, remedy: str, trusted: bool = False, shown: Collection[str] = ()
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer in `text`, read from `path`, without padding and truncation.
 
     A tokenizer from a trusted author, by `trusted` or by the environment variable LOPA_TRUST_TOKENIZER, may have
-    any regular expression. Raises BadInputError for text that is not a tokenizer, and for one that needs
-    disproportionate memory or time. A file that parses but panics on an ordinary text is an error too.
+    any regular expression. Special tokens in `shown` become ordinary ones. Raises BadInputError for text that is not a
+    tokenizer, and for one that needs disproportionate memory or time. A file that parses but panics on an ordinary text
+    is an error too.
     """
     trusted = trusted or os.environ.get(TRUST) == "1"
     with errors_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
         try:
-            checked = _check_text(text, trusted)
+            checked = _check_text(text, trusted, shown)
         except PartError as error:
             raise BadInputError(
                 f"{path}: {error.received}", expected=error.expected, remedy=error.remedy or remedy
@@ -105,13 +107,15 @@ def tokenizer_from_text(
     return tokenizer
 
 
-def _check_text(text: bytes, trusted: bool) -> bytes:
+def _check_text(text: bytes, trusted: bool, shown: Collection[str]) -> bytes:
     """Return `text` parsed, checked and encoded again, so that duplicate fields cannot be read differently."""
     if text.count(b",") > MAX_VALUES:
         raise PartError(f"more than {MAX_VALUES} values", "the vocabulary of a single model")
     file = msgspec.json.decode(text, type=_File)
     if len(file.added_tokens or ()) > MAX_ADDED_TOKENS:
         raise PartError(f"{len(file.added_tokens or ())} added tokens", f"at most {MAX_ADDED_TOKENS}")
+    for token in file.added_tokens or ():
+        token.special = token.special and token.content not in shown
     if file.model.dropout:
         raise PartError(f"a model with dropout {file.model.dropout}", "a model that encodes a text always alike")
     file.model.type = file.model.type or _infer_model_type(file.model)

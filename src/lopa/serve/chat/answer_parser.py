@@ -27,6 +27,7 @@ class AnswerParser:
         call_mark = "" if form.calls is None else form.calls.opening
         self._reasoning = ReasoningParser(
             form.reasoning,
+            form.reasoning_marks,
             marks_are_tokens=form.reasoning_marks_are_tokens,
             call_mark=token_mark(call_mark) if form.call_marks_are_tokens else call_mark,
         )

@@ -46,11 +46,14 @@ class CallParser:
         self._written, self._names = written, frozenset(names)
         self._opening = token_mark(written.opening) if marks_are_tokens else written.opening
         self._closing = token_mark(written.closing) if marks_are_tokens else written.closing
+        self._quote = written.quote if written.is_json or not marks_are_tokens else token_mark(written.quote)
         self._waiting = ""
         """Text that may still be part of a call."""
         self._is_behind_call = False
         """True until text follows a call. White space there is dropped."""
-        self._in_string_or_mark = re.compile(rf'"(?:[^"\\]|\\.)*"|{re.escape(self._closing)}', re.DOTALL)
+        quote = re.escape(self._quote)
+        string = r'"(?:[^"\\]|\\.)*"' if written.is_json else f"{quote}.*?{quote}"
+        self._in_string_or_mark = re.compile(f"{string}|{re.escape(self._closing)}", re.DOTALL)
         self._searched = 0
         """Position in `_waiting` up to which no closing mark was found."""
 
@@ -102,9 +105,9 @@ class CallParser:
         position = max(position, self._searched)
         while (found := self._in_string_or_mark.search(self._waiting, position)) is not None:
             if found[0] == self._closing:
-                inside = self._waiting.find('"', position, found.start())
+                inside = self._waiting.find(self._quote, position, found.start())
                 return None if inside >= 0 else found.end()
-            if self._waiting.find('"', position) < found.start():
+            if self._waiting.find(self._quote, position) < found.start():
                 return None
             position = self._searched = found.end()
         return None
@@ -138,17 +141,33 @@ class CallParser:
         return calls or ([text] if text else [])
 
     def _call(self, text: str) -> ToolCall | None:
-        """Return the call that `text` writes, or None if it is not JSON, or not a call of one of the tools."""
+        """Return the call that `text` writes, or None if it is none, or not a call of one of the tools."""
         try:
-            fields = msgspec.json.decode(without_token_marks(text), type=_Object)
-            name: Any = msgspec.json.decode(fields["name"])
-            written = bytes(fields[self._written.arguments]) if self._written.arguments in fields else b"{}"
+            name, written = self._fields(text) if self._written.is_json else self._fields_of_gemma(text)
             msgspec.json.decode(written, type=_Object)
         except (msgspec.DecodeError, KeyError, RecursionError, UnicodeError):
             return None
         if not isinstance(name, str) or name not in self._names:
             return None
-        return ToolCall(name, written.decode())
+        return ToolCall(name, written)
+
+    def _fields(self, text: str) -> tuple[Any, str]:
+        fields = msgspec.json.decode(without_token_marks(text), type=_Object)
+        return msgspec.json.decode(fields["name"]), bytes(fields.get(self._written.arguments, b"{}")).decode()
+
+    def _fields_of_gemma(self, text: str) -> tuple[str, str]:
+        """Return the name in call:NAME{key:value}, and the arguments as JSON. They are no JSON if `text` is no call."""
+        quote = re.escape(self._quote)
+        head, opening, arguments = text.partition("{")
+        call, _, name = head.strip().partition(":")
+        parts = re.compile(rf"{quote}(.*?){quote}|(?:(?!{quote})[^{{}}\[\],:])+|.", re.DOTALL)
+
+        def written(part: re.Match[str]) -> str:
+            is_key = part.string.startswith(":", part.end()) and part[0] != ":"
+            found = part[0].strip() if is_key and part[1] is None else part[1]
+            return part[0] if found is None else msgspec.json.encode(without_token_marks(found)).decode()
+
+        return name, without_token_marks(parts.sub(written, opening + arguments)) if call == "call" else ""
 
 
 def _object_size(text: str) -> int | None:

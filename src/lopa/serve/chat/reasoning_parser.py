@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.text.text_stream import partial_mark_length
-from lopa.runtime.text.tokenizer import CLOSING, OPENING
+from lopa.runtime.text.tokenizer import THINK, ReasoningMarks
 
 _TOKEN = "\ud800"
 
@@ -40,9 +40,11 @@ class ReasoningParser:
     Its input is marked text if marks are tokens. A tool call ends reasoning that has no end mark.
     """
 
-    def __init__(self, reasoning: Reasoning, *, marks_are_tokens: bool, call_mark: str = "") -> None:
+    def __init__(
+        self, reasoning: Reasoning, marks: ReasoningMarks = THINK, *, marks_are_tokens: bool, call_mark: str = ""
+    ) -> None:
         """Begin an answer. `call_mark` is the mark that opens a call in the input, or ""."""
-        self._opening, self._closing = (token_mark(mark) if marks_are_tokens else mark for mark in (OPENING, CLOSING))
+        self._opening, self._closing = (token_mark(mark) if marks_are_tokens else mark for mark in marks)
         self._call_mark = call_mark
         self._state = {"none": "answer", "possible": "begin", "open": "reasoning"}[reasoning]
         self._waiting = ""

@@ -7,7 +7,7 @@ from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.chat.prepared_chat import AnswerForm
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import GenerationResult, TextEvent
-from lopa.runtime.text.tokenizer import CLOSING, OPENING
+from lopa.runtime.text.tokenizer import THINK, ReasoningMarks
 from lopa.serve.chat.answer_parser import AnswerParser, Part, ReasoningText, merged_parts
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.openai.response_shapes import finish_reason_from_result
@@ -60,20 +60,22 @@ def choice_from_handle(handle: RequestHandle, decode_ids: DecodeIds) -> Choice:
 
 def choice_from_parts(result: GenerationResult, parts: list[Part], form: AnswerForm, decode_ids: DecodeIds) -> Choice:
     """Return the choice of a complete result."""
-    tokens = count_reasoning_tokens(result.token_ids, decode_ids, form.reasoning)
+    tokens = count_reasoning_tokens(result.token_ids, decode_ids, form.reasoning, form.reasoning_marks)
     return Choice(result, merged_parts(parts), tokens)
 
 
-def count_reasoning_tokens(ids: Sequence[int], decode_ids: DecodeIds, reasoning: Reasoning) -> int:
+def count_reasoning_tokens(
+    ids: Sequence[int], decode_ids: DecodeIds, reasoning: Reasoning, marks: ReasoningMarks = THINK
+) -> int:
     """Return the number of the first tokens that write the reasoning and its marks."""
     if reasoning == "none" or not ids:
         return 0
-    if reasoning == "possible" and not decode_ids(list(ids)).lstrip().startswith(OPENING):
+    if reasoning == "possible" and not decode_ids(list(ids)).lstrip().startswith(marks.opening):
         return 0
-    if CLOSING not in decode_ids(list(ids)):
+    if marks.closing not in decode_ids(list(ids)):
         return len(ids)
     low, high = 1, len(ids)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if CLOSING in decode_ids(list(ids[:middle])) else (middle + 1, high)
+        low, high = (low, middle) if marks.closing in decode_ids(list(ids[:middle])) else (middle + 1, high)
     return low
