@@ -122,7 +122,7 @@ def test_a_call_or_the_structured_answer_and_nothing_else(tokens: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.b-c_1", "x" * 64])
-@pytest.mark.parametrize("written", list(FORMATS))
+@pytest.mark.parametrize("written", [name for name, each in FORMATS.items() if each.is_json])
 def test_names_are_written_as_they_are(name: str, written: str) -> None:
     found = tools_from_body({"tools": [{"type": "function", "function": {"name": name}}]})
     grammar = answer_grammar(found, FORMATS[written], None, "none", lambda _: False)

@@ -55,7 +55,7 @@ def _draw(grammar: str, seed: int) -> str:
     return text.decode()
 
 
-@pytest.mark.parametrize("written", list(FORMATS))
+@pytest.mark.parametrize("written", [name for name, each in FORMATS.items() if each.is_json])
 def test_forced_calls_are_valid_and_parsed_back(written: str) -> None:
     request = tools_from_body({"tools": _TOOLS, "tool_choice": "required"})
     assert request is not None

@@ -86,13 +86,8 @@ class RequestGrammars:
         """Check the grammar of `config`.
 
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
-        llguidance is not installed. Raises BadInputError for a budget of reasoning that ends with another mark than
-        </think>.
+        llguidance is not installed. Raises BadInputError for a budget of reasoning that does not end with </think>.
         """
-        marks = self._tokenizer.reasoning_marks
-        if params.reasoning_budget != math.inf and marks != THINK:
-            received = f"reasoning_budget for a model whose reasoning ends with {marks.closing}"
-            raise BadInputError(received, expected=f"a model that ends it with {THINK.closing}", remedy="remove it")
         if params.has_grammar:
             self._state(config, params, _return_true)
 
@@ -136,6 +131,10 @@ class RequestGrammars:
         return BudgetedState(grammar, int(params.reasoning_budget), is_open=is_open)
 
     def _state(self, config: GenerationConfig, params: DecodingParams, is_wanted: Callable[[], bool]) -> GrammarState:
+        marks = self._tokenizer.reasoning_marks
+        if params.reasoning_budget != math.inf and marks != THINK:
+            received = f"reasoning_budget for a model whose reasoning ends with {marks.closing}"
+            raise BadInputError(received, expected=f"a model that ends it with {THINK.closing}", remedy="remove it")
         vocabulary = self.vocabulary  # before the grammar is read, so that its own errors are not the grammar's
         if any(getattr(config, name) is not None for name in GRAMMARS):
             request = request_from_config(config, params.positions)
