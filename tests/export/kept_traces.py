@@ -36,7 +36,7 @@ import onnx_ir as ir
 from onnx_ir import serde
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from lopa.export.graph import canvas_module, experts, module, portable_module, torch_graph, traced_forms
+from lopa.export.graph import canvas_draw, canvas_module, experts, module, portable_canvas, portable_module, torch_graph, traced_forms
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract import LOGITS, TOP_K
@@ -85,10 +85,10 @@ def trace_name(dimensions: ModelDimensions, dialect: Dialect, dtype: str, part: 
     """Return a digest of everything that determines a trace. Defaults of new dimensions do not change it."""
     network = network_from_dimensions(dimensions)
     names = traced_forms.TRACED_FORMS[dialect].input_names(part), part.output_names(with_logits=True)
-    own = _code_of(canvas_module) if dialect == canvas_module.CANVAS_FORM else ()
+    own = () if dimensions.canvas is None else tuple(map(_code_of, (canvas_draw, canvas_module, portable_canvas)))
     tensors = [(name, spec.shape, spec.is_float32) for name, spec in network.tensors.items()]
     arguments = (dialect, dtype, part, names, TOP_K, [layer.kind for layer in network.layers], tensors)
-    basis_of_form = (*basis(), own) if own else basis()
+    basis_of_form = (*basis(), *own)
     return hashlib.sha256(msgspec.json.encode(dimensions) + repr((arguments, basis_of_form)).encode()).hexdigest()
 
 

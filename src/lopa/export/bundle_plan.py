@@ -117,7 +117,8 @@ def plan_from_checkpoint(
     source = source_from_checkpoint(checkpoint, lora, family, choices.chat_template)
     weights = source.planned if choices.quantization is None else quantized_plan(source.planned, choices.quantization)
     _check_packed(choices, source)
-    _check_canvas(choices, source)
+    if source.config.dimensions.canvas is not None:
+        choices = _choices_for_canvas(choices, source)
     records = tensor_records_from_plan(weights, choices.dtype)
     _check_portable_experts(choices, records)
     graphs = _graphs(choices, records, source.config.dimensions)
@@ -143,21 +144,21 @@ def _check_packed(choices: BundleChoices, source: ExportSource) -> None:
         )
 
 
-def _check_canvas(choices: BundleChoices, source: ExportSource) -> None:
-    """Raise BadInputError for forms of graphs that contract 2 does not have."""
+def _choices_for_canvas(choices: BundleChoices, source: ExportSource) -> BundleChoices:
+    """Return `choices` with positions in all graphs. Raise BadInputError for forms that contract 2 does not have."""
     for given, option in (
-        ("portable" in choices.dialects, "--dialect portable"),
         (choices.stages > 1, f"--stages {choices.stages}"),
         (choices.plugins, "--plugins"),
-        (bool(choices.rotary_dialects), "--rotary-inputs"),
+        (bool(choices.rotary_inputs), "--rotary-inputs"),
         (choices.quantization is not None and choices.quantization.kind == "fp8", "--quantize fp8"),
     ):
-        if given and source.config.dimensions.canvas is not None:
+        if given:
             raise BadInputError(
                 f"{option} for {source.checkpoint}, a model with canvases",
-                expected="a standard graph alone with positions, in floating point, int8 or int4",
+                expected="graphs of all layers with positions, in floating point, int8 or int4",
                 remedy=f"drop {option}",
             )
+    return replace(choices, rotary_inputs=False)
 
 
 def stage_name(number: int, stages: int) -> str:

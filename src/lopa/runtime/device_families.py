@@ -154,6 +154,7 @@ _TABLE = (
         syntax="openvino:NAME (CPU, GPU, GPU.N or NPU; append :bf16 or :int8 for reduced precision)",
         suffix=r":(CPU|GPU(\.\d{1,3})?|NPU(\.\d{1,3})?)(:(bf16|int8))?",
         examples=("openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8"),
+        canvases=True,
         session_module="lopa.runtime.openvino.openvino_session",
         stage_module="lopa.runtime.openvino.openvino_session",
         status_module="lopa.runtime.openvino.openvino_library",

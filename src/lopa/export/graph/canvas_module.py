@@ -6,22 +6,18 @@ drawn tokens. lopa.runtime.sessions.numpy_canvas is the readable reference.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lopa.export.graph.canvas_draw import drawn_tokens
 from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN, ExpertRouter, Experts
 from lopa.export.graph.module import Embedding, Matrix, Norm, statistics_of_logits
-from lopa.export.graph.traced_forms import TRACED_FORMS, TracedForm
 from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
-from lopa.runtime.bundle.network import LayerSpec, NetworkSpec, TensorSpec, network_from_dimensions
-from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.bundle.network import LayerSpec, NetworkSpec, TensorSpec
 from lopa.runtime.contract.rotary import RotaryAngles, full_frequencies
-
-_GROUP = 256
-"""Tokens whose probabilities are summed before a draw looks for the group, and then for the token in it."""
 
 
 def frequencies_of_canvas(dimensions: ModelDimensions) -> dict[str, Tensor]:
@@ -34,7 +30,7 @@ def frequencies_of_canvas(dimensions: ModelDimensions) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Kind:
     """Inputs of all layers of one kind of attention; N = requests x branches."""
 
     cosine: Tensor
@@ -44,8 +40,19 @@ class _Kind:
     """Attention mask, bool [N, 1, W, P + W]."""
 
 
+class CanvasNorm(Norm):
+    """Norm, also without a weight."""
+
+    @staticmethod
+    def plain(x: Tensor, eps: float) -> Tensor:
+        """Return x / sqrt(mean(x^2) + eps) over the last axis."""
+        return functional.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1], dtype=x.dtype, device=x.device), eps)
+
+
 class CanvasAttention(nn.Module):
     """Attention with norms of query, key and value. A layer without a value projection uses the key's product."""
+
+    norm_type: ClassVar[type[CanvasNorm]] = CanvasNorm
 
     def __init__(self, layer: LayerSpec, sizes: ModelDimensions, number: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -57,48 +64,57 @@ class CanvasAttention(nn.Module):
         has_value = "attention.value.weight" in layer.tensors
         self.value = Matrix(layer.tensors, "attention.value", dtype) if has_value else None
         eps = sizes.rms_norm_eps
-        self.query_norm = Norm(layer.tensors["attention.query_norm.weight"], eps, dtype)
-        self.key_norm = Norm(layer.tensors["attention.key_norm.weight"], eps, dtype)
+        self.query_norm = self.norm_type(layer.tensors["attention.query_norm.weight"], eps, dtype)
+        self.key_norm = self.norm_type(layer.tensors["attention.key_norm.weight"], eps, dtype)
         self.eps = eps
 
     def forward(
-        self, x: Tensor, past_key: Tensor, past_value: Tensor, kind: _Kind, branches: int
+        self, x: Tensor, past_key: Tensor, past_value: Tensor, kind: Kind, branches: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the output [N, W, H] and the new key and value as a cache stores them, [N, 1, W, width] each.
 
         `past_key` and `past_value` are [R, 1, P, width].
         """
-        query = self._rotated(self.query_norm(self._heads(self.query(x))), kind)
+        query = self.rotated(self.query_norm(self._heads(self.query(x))), kind)
         raw = self._heads(self.key(x))
-        value = plain_norm(raw if self.value is None else self._heads(self.value(x)), self.eps)
-        key = self._rotated(self.key_norm(raw), kind)
+        value = self.norm_type.plain(raw if self.value is None else self._heads(self.value(x)), self.eps)
+        key = self.rotated(self.key_norm(raw), kind)
         keys, values = (
-            torch.cat([self._unpacked(past, branches), new], dim=2)
+            torch.cat([self.unpacked(past, branches), new], dim=2)
             for past, new in ((past_key, key), (past_value, value))
         )
-        mixed = functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=kind.mask, scale=1.0, enable_gqa=query.shape[1] != self.kv_heads
+        mixed = self.attend(query, keys, values, kind.mask)
+        return self.output(mixed.transpose(1, 2).flatten(2)), self._packed(key, kind), self._packed(value, kind)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return the attention output [N, heads, W, D], as the query. Keys and values are [N, kv heads, P + W, D]."""
+        return functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, scale=1.0, enable_gqa=query.shape[1] != self.kv_heads
         )
-        return self.output(mixed.transpose(1, 2).flatten(2)), self._packed(key), self._packed(value)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], -1, self.head_size).transpose(1, 2)
 
-    def _rotated(self, x: Tensor, kind: _Kind) -> Tensor:
+    def rotated(self, x: Tensor, kind: Kind) -> Tensor:
+        """Apply rotary positions to [N, heads, W, D]."""
         rotated: Tensor = torch.onnx.ops.rotary_embedding(x, kind.cosine, kind.sine)
         return rotated
 
-    def _unpacked(self, past: Tensor, branches: int) -> Tensor:
+    def unpacked(self, past: Tensor, branches: int) -> Tensor:
         """Return the cached rows of every branch, [N, kv heads, P, D]."""
         used = past[..., : self.kv_heads * self.head_size].squeeze(1)
         heads = used.reshape(*used.shape[:2], self.kv_heads, self.head_size).transpose(1, 2)
         return heads.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
 
-    def _packed(self, rows: Tensor) -> Tensor:
+    def filled(self, rows: Tensor, missing: int, _: Kind) -> Tensor:
+        """Append `missing` zeros to every row [N, W, ..]."""
+        return functional.pad(rows, (0, missing))
+
+    def _packed(self, rows: Tensor, kind: Kind) -> Tensor:
         """Return [N, kv heads, W, D] as [N, 1, W, width], filled up with zeros."""
         flat = rows.transpose(1, 2).flatten(2)
         missing = self.width - flat.shape[-1]
-        return (functional.pad(flat, (0, missing)) if missing else flat).unsqueeze(1)
+        return (self.filled(flat, missing, kind) if missing else flat).unsqueeze(1)
 
 
 class GatedGelu(nn.Module):
@@ -114,8 +130,10 @@ class GatedGelu(nn.Module):
         return product
 
 
-class _ScaledRouter(ExpertRouter):
+class ScaledRouter(ExpertRouter):
     """Router that normalizes its rows itself."""
+
+    norm_type: ClassVar[type[CanvasNorm]] = CanvasNorm
 
     def __init__(self, layer: LayerSpec, moe: MixtureOfExperts, eps: float) -> None:
         super().__init__(layer.tensors, moe)
@@ -123,10 +141,10 @@ class _ScaledRouter(ExpertRouter):
         self.eps, self.factor = eps, self.scale.shape[0] ** -0.5
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return super().forward(plain_norm(x.float(), self.eps) * self.scale * self.factor)
+        return super().forward(self.norm_type.plain(x.float(), self.eps) * self.scale * self.factor)
 
 
-class _ScaledExperts(Experts):
+class ScaledExperts(Experts):
     """Experts with gelu, and a factor for each. They are one node in the traced graph, as those with silu."""
 
     def __init__(self, layer: LayerSpec, dtype: torch.dtype) -> None:
@@ -134,19 +152,25 @@ class _ScaledExperts(Experts):
         self.scale = _parameter(layer.tensors["mlp.experts.scale"], torch.float32)
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        scaled = weights * self.scale.index_select(0, ids.flatten()).reshape(ids.shape)
-        inputs = (x, ids, scaled, self.gate.weight, self.up.weight, self.down.weight)
+        inputs = (x, ids, weights * self.factors(ids), self.gate.weight, self.up.weight, self.down.weight)
         operator = f"{TRACED_DOMAIN}::{EXPERTS_OPERATOR}"
         return torch.onnx.ops.symbolic(operator, inputs, dtype=x.dtype, shape=x.shape, version=1)
 
+    def factors(self, ids: Tensor) -> Tensor:
+        """Return the factors of the experts `ids` [N, W, k]."""
+        return self.scale.index_select(0, ids.flatten()).reshape(ids.shape)
 
-class _ParallelMlp(GatedGelu):
+
+class ParallelMlp(GatedGelu):
     """The dense MLP, with the router and its experts, under their names in a bundle."""
+
+    router_type: ClassVar[type[ScaledRouter]] = ScaledRouter
+    experts_type: ClassVar[type[ScaledExperts]] = ScaledExperts
 
     def __init__(self, layer: LayerSpec, moe: MixtureOfExperts, eps: float, dtype: torch.dtype) -> None:
         super().__init__(layer.tensors, "mlp", dtype)
-        self.router = _ScaledRouter(layer, moe, eps)
-        self.experts = _ScaledExperts(layer, dtype)
+        self.router = self.router_type(layer, moe, eps)
+        self.experts = self.experts_type(layer, dtype)
 
     def chosen(self, x: Tensor, normal: Tensor) -> Tensor:
         """Return the output of the experts that `x` chooses for the rows `normal`, [N, W, H] each."""
@@ -158,6 +182,9 @@ class _ParallelMlp(GatedGelu):
 class CanvasLayer(nn.Module):
     """Attention, then a dense MLP and experts side by side, all with norms before and behind them."""
 
+    attention_type: ClassVar[type[CanvasAttention]] = CanvasAttention
+    mlp_type: ClassVar[type[ParallelMlp]] = ParallelMlp
+
     def __init__(self, layer: LayerSpec, sizes: ModelDimensions, number: int, dtype: torch.dtype) -> None:
         super().__init__()
         assert sizes.canvas is not None
@@ -165,19 +192,19 @@ class CanvasLayer(nn.Module):
         eps, self.is_full = sizes.rms_norm_eps, number in sizes.canvas.full_layers
         names = ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")
         norms = [
-            Norm(layer.tensors[f"{name}.weight"], eps, dtype)
+            self.attention_type.norm_type(layer.tensors[f"{name}.weight"], eps, dtype)
             for name in (*names, "experts_norm", "experts_post_norm", "post_norm")
         ]
         self.attention_norm, self.attention_post_norm, self.mlp_norm, self.mlp_post_norm = norms[:4]
         self.experts_norm, self.experts_post_norm, self.post_norm = norms[4:]
-        self.attention = CanvasAttention(layer, sizes, number, dtype)
-        self.mlp = _ParallelMlp(layer, sizes.moe, eps, dtype)
+        self.attention = self.attention_type(layer, sizes, number, dtype)
+        self.mlp = self.mlp_type(layer, sizes.moe, eps, dtype)
         self.scalar, self.causal_scalar = (
             _parameter(layer.tensors[name], dtype) for name in ("scalar", "causal_scalar")
         )
 
     def forward(
-        self, x: Tensor, past_key: Tensor, past_value: Tensor, kind: _Kind, is_canvas: Tensor, branches: int
+        self, x: Tensor, past_key: Tensor, past_value: Tensor, kind: Kind, is_canvas: Tensor, branches: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows [N, W, H] after the layer, and the new key and value. `is_canvas` is [N, W, 1]."""
         attended, key, value = self.attention(self.attention_norm(x), past_key, past_value, kind, branches)
@@ -188,9 +215,9 @@ class CanvasLayer(nn.Module):
 
 
 class _SelfConditioning(GatedGelu):
-    def __init__(self, network: NetworkSpec, dtype: torch.dtype) -> None:
+    def __init__(self, network: NetworkSpec, norm_type: type[Norm], dtype: torch.dtype) -> None:
         super().__init__(network.self_conditioning, "self_conditioning", dtype)
-        self.norm = Norm(
+        self.norm = norm_type(
             network.self_conditioning["self_conditioning.norm.weight"], network.dimensions.rms_norm_eps, dtype
         )
 
@@ -198,6 +225,7 @@ class _SelfConditioning(GatedGelu):
 class CanvasForward(nn.Module):
     """Forward of the whole model, with inputs and outputs in the order of contract 2."""
 
+    layer_type: ClassVar[type[CanvasLayer]] = CanvasLayer
     inverse_frequencies: Tensor
     full_frequencies: Tensor
 
@@ -206,15 +234,16 @@ class CanvasForward(nn.Module):
         sizes = network.dimensions
         assert sizes.canvas is not None
         self.dtype, self.with_logits, self.eps = dtype, with_logits, sizes.rms_norm_eps
+        self.norm_type = self.layer_type.attention_type.norm_type
         self.cap, self.scale = sizes.canvas.logit_cap, sizes.hidden_size**0.5
         self.embedding = Embedding(network.embedding, dtype)
-        self.self_conditioning = _SelfConditioning(network, dtype)
+        self.self_conditioning = _SelfConditioning(network, self.norm_type, dtype)
         self.layers = nn.ModuleDict(
-            {str(i): CanvasLayer(layer, sizes, i, dtype) for i, layer in enumerate(network.layers)}
+            {str(i): self.layer_type(layer, sizes, i, dtype) for i, layer in enumerate(network.layers)}
         )
         for name, values in frequencies_of_canvas(sizes).items():
             self.register_buffer(name, values, persistent=False)
-        self.final_norm = Norm(network.final_norm, self.eps, dtype)
+        self.final_norm = self.norm_type(network.final_norm, self.eps, dtype)
         self.head = Matrix(network.tensors, "head", dtype)
 
     def forward(
@@ -234,27 +263,48 @@ class CanvasForward(nn.Module):
         """Return the statistics, each layer's new key and value, and logits if configured."""
         requests, branches = position_ids.shape[:2]
         in_canvas = is_canvas.flatten(0, 1).unsqueeze(-1)
-        x = self.embedding(input_ids.flatten(0, 1)) * self.scale
-        soft = self.self_conditioning(self.self_conditioning.norm(soft_embeddings.flatten(0, 1)))
-        x = torch.where(in_canvas, plain_norm(x + soft, self.eps), x)
-        sliding, full = self._kinds(position_ids, window_mask, prefix_mask, attention_start)
+        x = self.embedded(input_ids.flatten(0, 1), soft_embeddings.flatten(0, 1), in_canvas)
+        kinds = self._kinds(position_ids, window_mask, prefix_mask, attention_start)
+        x, window = self.layer_by_layer(x, past_key_values, kinds, in_canvas, branches)
+        window = [each.reshape(requests, branches, *each.shape[1:]) for each in window]
+        return self.outputs(_sampled_rows(x, logits_index), temperature.reshape(-1, 1, 1, 1), uniform, window)
+
+    def embedded(self, ids: Tensor, soft: Tensor, in_canvas: Tensor) -> Tensor:
+        """Return the rows [N, W, H] of `ids` [N, W], in canvases with `soft` [N, W, H]. `in_canvas` is [N, W, 1]."""
+        x = self.embedding(ids) * self.scale
+        conditioned = self.norm_type.plain(x + self.self_conditioning(self.self_conditioning.norm(soft)), self.eps)
+        return torch.where(in_canvas, conditioned, x)
+
+    def layer_by_layer(
+        self, x: Tensor, past: list[Tensor], kinds: tuple[Kind, Kind], in_canvas: Tensor, branches: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the rows after the layers, and each layer's new key and value. `kinds` are sliding and full."""
         window = []
         for i, layer in enumerate(self.layers.values()):
-            kind = full if layer.is_full else sliding
-            x, *new = layer(x, past_key_values[2 * i], past_key_values[2 * i + 1], kind, in_canvas, branches)
-            window += [each.reshape(requests, branches, *each.shape[1:]) for each in new]
-        logits = self.head(self.final_norm(_sampled_rows(x, logits_index))).float()
+            x, *new = layer(x, past[2 * i], past[2 * i + 1], kinds[layer.is_full], in_canvas, branches)
+            window += new
+        return x, window
+
+    def outputs(
+        self, sampled: Tensor, divisor: Tensor, uniform: Tensor, window: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Return all outputs, from the sampled rows [.., H] and their temperatures."""
+        logits = self.head(self.final_norm(sampled)).float()
         logits = (logits / self.cap).tanh() * self.cap
-        divisor = temperature.reshape(-1, 1, 1, 1)
-        statistics = statistics_of_logits(logits, divisor)
+        ids, logprobs, entropy = statistics_of_logits(logits, divisor)
         probabilities = (logits / divisor).softmax(dim=-1)
         soft_rows = (probabilities.to(self.dtype) @ self.embedding.weight) * self.scale
-        found = (*statistics, drawn_tokens(probabilities, uniform), soft_rows, *window)
+        drawn = drawn_tokens(probabilities, uniform)
+        found = (self.indices(ids), logprobs, entropy, drawn, soft_rows, *window)
         return (*found, logits) if self.with_logits else found
+
+    def indices(self, ids: Tensor) -> Tensor:
+        """Return the indices that TopK returned."""
+        return ids
 
     def _kinds(
         self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor, attention_start: Tensor
-    ) -> tuple[_Kind, _Kind]:
+    ) -> tuple[Kind, Kind]:
         """Return the inputs of sliding and of full layers."""
         requests, branches, width = position_ids.shape
         prefix = prefix_mask.unsqueeze(1).unsqueeze(1).expand(requests, branches, width, prefix_mask.shape[1])
@@ -265,31 +315,9 @@ class CanvasForward(nn.Module):
         for frequencies, mask in ((self.inverse_frequencies, near), (self.full_frequencies, everything)):
             angles = position_ids.flatten(0, 1).unsqueeze(-1).float() * frequencies
             kinds.append(
-                _Kind(angles.cos().to(self.dtype), angles.sin().to(self.dtype), mask.flatten(0, 1).unsqueeze(1))
+                Kind(angles.cos().to(self.dtype), angles.sin().to(self.dtype), mask.flatten(0, 1).unsqueeze(1))
             )
         return kinds[0], kinds[1]
-
-
-def plain_norm(x: Tensor, eps: float) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) over the last axis."""
-    return functional.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1], dtype=x.dtype, device=x.device), eps)
-
-
-def drawn_tokens(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Return the first token at which the sum of the probabilities [.., V] exceeds `uniform` [..] of their total.
-
-    Sums of groups are added first. The second sum then has few and small terms.
-    """
-    groups = functional.pad(probabilities, (0, -probabilities.shape[-1] % _GROUP))
-    groups = groups.reshape(*uniform.shape, -1, _GROUP)
-    of_groups = groups.sum(-1).double()
-    sums = of_groups.cumsum(-1)
-    target = uniform.double().unsqueeze(-1) * sums[..., -1:]
-    group = (sums <= target).sum(-1, keepdim=True).clamp(max=sums.shape[-1] - 1)
-    before = sums.gather(-1, group) - of_groups.gather(-1, group)
-    row = groups.gather(-2, group.unsqueeze(-1).expand(*uniform.shape, 1, _GROUP)).squeeze(-2)
-    within = (before + row.double().cumsum(-1) <= target).sum(-1, keepdim=True).clamp(max=_GROUP - 1)
-    return (group * _GROUP + within).squeeze(-1).clamp(max=probabilities.shape[-1] - 1)
 
 
 def _parameter(tensor: TensorSpec, dtype: torch.dtype) -> nn.Parameter:
@@ -300,40 +328,3 @@ def _sampled_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return the rows [R, B, Q, H] of `x` [N, W, H] at `index` [R, B, Q]."""
     first = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)
     return functional.embedding(index + first.reshape(*index.shape[:2], 1), x.flatten(0, 1))
-
-
-def _module(dimensions: ModelDimensions, dtype: torch.dtype, _: ModelPart, with_logits: bool) -> nn.Module:
-    return CanvasForward(network_from_dimensions(dimensions), dtype=dtype, with_logits=with_logits)
-
-
-def _inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
-    *usual, _ = TRACED_FORMS["standard"].example_inputs(dimensions, dtype, part)
-    ids, index = usual[0], usual[4]
-    assert isinstance(ids, Tensor)
-    assert isinstance(index, Tensor)
-    past = torch.zeros(len(ids), dimensions.cache_heads, _PREFIX, dimensions.cache_head_size, dtype=dtype)
-    usual[3] = torch.ones(len(ids), _PREFIX, dtype=torch.bool)
-    return (
-        *usual,
-        torch.ones_like(ids, dtype=torch.bool),
-        torch.zeros_like(ids),
-        torch.zeros(*ids.shape, dimensions.hidden_size, dtype=dtype),
-        torch.zeros(index.shape),
-        [torch.zeros_like(past) for _ in part.past_names],
-    )
-
-
-def _names(part: ModelPart) -> list[str]:
-    return part.input_names()
-
-
-def _axes(dimensions: ModelDimensions, part: ModelPart) -> tuple[object, ...]:
-    *usual, past = TRACED_FORMS["standard"].dynamic_axes(dimensions, part)
-    row, sampled = usual[0], usual[4]
-    return (*usual, row, row, row, sampled, past)
-
-
-_PREFIX = 13
-CANVAS_FORM: Any = "canvas"
-"""Form of a standard graph of contract 2."""
-TRACED_FORMS[CANVAS_FORM] = TracedForm(_module, 23, _inputs, _names, _axes, TRACED_FORMS["standard"].finish)

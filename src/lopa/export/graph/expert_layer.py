@@ -4,6 +4,7 @@ A stacked matrix [E, inputs, outputs] is one record in the weights file. The mat
 record, so graphs of any form share the file.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -210,8 +211,18 @@ class LayerNodes:
         """Return `weight`, values of `matrix` or of an expert, as [.., inputs, outputs]. `axes` swaps its last axes."""
         return self.add("Transpose", [weight], f"{name}.transposed", {"perm": axes}) if matrix.is_fp8 else weight
 
-    def activated(self, gate: ir.Value, up: ir.Value) -> ir.Value:
-        """Return silu(gate) * up, or gelu(gate) * up."""
+    def activated(self, gate: ir.Value, up: ir.Value, plain: ir.DataType | None = None) -> ir.Value:
+        """Return silu(gate) * up, or gelu(gate) * up. With `plain`, their type, gelu is x * sigmoid(a x + b x^3)."""
+        if self._gelu and plain is not None:
+            first = math.sqrt(8 / math.pi)
+            a, b = (
+                self.constant(f"gelu.{name}", np.array(number, plain.numpy()))
+                for name, number in (("linear", first), ("cubic", 0.044715 * first))
+            )
+            cubic = self.add("Mul", [self.add("Mul", [gate, gate], "square"), b], "cubic")
+            inner = self.add("Mul", [self.add("Add", [cubic, a], "factor"), gate], "inner")
+            gelu = self.add("Mul", [gate, self.add("Sigmoid", [inner], "sigmoid")], "gelu")
+            return self.add("Mul", [gelu, up], "activated")
         if self._gelu:
             return self.add("Mul", [self.add("Gelu", [gate], "gelu", {"approximate": "tanh"}), up], "activated")
         sigmoid = self.add("Sigmoid", [gate], "sigmoid")

@@ -40,23 +40,34 @@ class PortableAttention(Attention):
 
     def rotate_all(self, x: Tensor, shared: AttentionInputs) -> Tensor:
         """Apply rotary positions to [R, heads, S, size], pairing the first half of the channels with the second."""
-        first, second = x.chunk(2, dim=-1)
-        cosine, sine = shared.cosine.unsqueeze(1), shared.sine.unsqueeze(1)
-        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+        return rotated_halves(x, shared.cosine, shared.sine)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Return the attention output [R, heads, S, D] for a query of the same shape.
 
-        Keys and values are [R, Hkv, P + S, D]. The mask is additive, float32 [R, 1, S, P + S]. Heads that share a key
-        are neighbours, so a reshape turns them into more rows of that key, and back.
+        Keys and values are [R, Hkv, P + S, D]. The mask is additive, float32 [R, 1, S, P + S].
         """
-        heads, kv_heads = query.shape[1], keys.shape[1]
-        grouped = (query * self.head_size**-0.5).reshape(query.shape[0], kv_heads, -1, self.head_size)
-        scores = (grouped @ keys.transpose(2, 3)).float()
-        scores = scores.reshape(scores.shape[0], heads, -1, scores.shape[3]) + mask
-        weights = torch.softmax(scores, dim=-1).to(values.dtype)
-        mixed = weights.reshape(weights.shape[0], kv_heads, -1, weights.shape[3]) @ values
-        return mixed.reshape(mixed.shape[0], heads, -1, self.head_size)
+        return attention_of_groups(query * self.head_size**-0.5, keys, values, mask)
+
+
+def rotated_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate the halves of [R, heads, S, size] by angles of [R, S, size / 2]."""
+    first, second = x.chunk(2, dim=-1)
+    cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+def attention_of_groups(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Return the attention output of a scaled query. Shapes are those of PortableAttention.attend.
+
+    Heads that share a key are neighbours, so a reshape turns them into more rows of that key, and back.
+    """
+    (_, heads, _, size), kv_heads = query.shape, keys.shape[1]
+    scores = (query.reshape(query.shape[0], kv_heads, -1, size) @ keys.transpose(2, 3)).float()
+    scores = scores.reshape(scores.shape[0], heads, -1, scores.shape[3]) + mask
+    weights = torch.softmax(scores, dim=-1).to(values.dtype)
+    mixed = weights.reshape(weights.shape[0], kv_heads, -1, weights.shape[3]) @ values
+    return mixed.reshape(mixed.shape[0], heads, -1, size)
 
 
 class PortableRouter(ExpertRouter):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lopa.export.graph.canvas_module import CANVAS_FORM, frequencies_of_canvas
+from lopa.export.graph.canvas_module import frequencies_of_canvas
 from lopa.export.graph.experts import QuantizedExpertsPass
 from lopa.export.graph.module import inverse_frequencies
 from lopa.export.graph.portable_passes import as_quantized_portable
@@ -53,8 +53,7 @@ def graph_from_dimensions(
     `part`, return the graph of these layers and their tensors (standard dialect only).
     """
     part = part or whole_model(dimensions.layers, has_canvas=dimensions.canvas is not None)
-    form = dialect if dimensions.canvas is None else CANVAS_FORM
-    model = traced_graph(dimensions, form, dtype, part, with_logits=with_logits)
+    model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}

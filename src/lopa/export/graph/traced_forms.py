@@ -8,7 +8,9 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from lopa.export.graph.canvas_module import CanvasForward
 from lopa.export.graph.module import ContractForward, HiddenForward
+from lopa.export.graph.portable_canvas import PortableCanvasForward
 from lopa.export.graph.portable_module import PortableContractForward
 from lopa.export.graph.portable_passes import as_portable
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
@@ -37,6 +39,8 @@ class TracedForm:
 
 def _standard_module(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, with_logits: bool) -> nn.Module:
     network = network_from_dimensions(dimensions)
+    if dimensions.canvas is not None:
+        return CanvasForward(network, dtype=dtype, with_logits=with_logits)
     if part.is_last:
         return ContractForward(network, dtype=dtype, with_logits=with_logits, part=part)
     return HiddenForward(network, dtype, part)
@@ -45,7 +49,13 @@ def _standard_module(dimensions: ModelDimensions, dtype: torch.dtype, part: Mode
 def _standard_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
     hidden = torch.zeros(2, *window.shape, dimensions.hidden_size)
-    sampled = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
+    sampled: tuple[torch.Tensor, ...] = (
+        torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64),
+        torch.ones(_REQUESTS),
+    )
+    if part.has_canvas:
+        is_canvas = torch.ones_like(window, dtype=torch.bool)
+        sampled += (is_canvas, torch.zeros_like(window), hidden[0].to(dtype), torch.zeros(sampled[0].shape))
     return (
         window if part.is_first else hidden,
         torch.zeros_like(window),
@@ -63,57 +73,64 @@ def _standard_names(part: ModelPart) -> list[str]:
 def _standard_axes(_: ModelDimensions, part: ModelPart) -> tuple[object, ...]:
     requests, branches, window, prefix, rows = _axes("requests", "branches", "window", "prefix", "rows")
     row = {0: requests, 1: branches, 2: window}
-    sampled = ({0: requests, 1: branches, 2: rows}, {0: requests})
+    sampled = {0: requests, 1: branches, 2: rows}
     return (
         row if part.is_first else {1: requests, 2: branches, 3: window},
         row,
         {**row, 3: window},
         {0: requests, 1: prefix},
-        *(sampled if part.is_last else ()),
+        *((sampled, {0: requests}) if part.is_last else ()),
+        *((row, row, row, sampled) if part.has_canvas else ()),
         [{0: requests, 2: prefix}] * len(part.past_names),
     )
 
 
 def _portable_module(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, with_logits: bool) -> nn.Module:
-    if part != whole_model(dimensions.layers):
+    if part != whole_model(dimensions.layers, has_canvas=part.has_canvas):
         raise ValueError(f"received {part}, expected all layers: only standard graphs have stages")
-    return PortableContractForward(network_from_dimensions(dimensions), dtype=dtype, with_logits=with_logits)
+    form = PortableCanvasForward if part.has_canvas else PortableContractForward
+    return form(network_from_dimensions(dimensions), dtype=dtype, with_logits=with_logits)
 
 
 def _portable_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _WINDOW, dtype=torch.int64)
-    past = (len(part.past_names), _REQUESTS * dimensions.kv_heads, _PREFIX, dimensions.head_size)
+    past = (len(part.past_names), _REQUESTS * dimensions.cache_heads, _PREFIX, dimensions.cache_head_size)
+    masks = (2, _WINDOW) if part.has_canvas else (1, 1)
+    hidden = torch.zeros(*window.shape, dimensions.hidden_size, dtype=dtype)
+    canvas = (torch.ones_like(window, dtype=torch.bool), hidden, torch.ones(_ROWS)) if part.has_canvas else ()
     return (
         window,
         torch.zeros_like(window),
-        torch.zeros(_REQUESTS, 1, _WINDOW, _WINDOW),
-        torch.zeros(_REQUESTS, 1, 1, _PREFIX),
+        torch.zeros(_REQUESTS, masks[0], _WINDOW, _WINDOW),
+        torch.zeros(_REQUESTS, *masks, _PREFIX),
         torch.zeros(_ROWS, dtype=torch.int64),
         torch.ones(_ROWS, 1),
+        *canvas,
         torch.zeros(past, dtype=dtype),
     )
 
 
-def _portable_names(_: ModelPart) -> list[str]:
-    return portable_input_names()
+def _portable_names(part: ModelPart) -> list[str]:
+    return portable_input_names(has_canvas=part.has_canvas)
 
 
-def _portable_axes(dimensions: ModelDimensions, _: ModelPart) -> tuple[object, ...]:
+def _portable_axes(dimensions: ModelDimensions, part: ModelPart) -> tuple[object, ...]:
     requests, window, prefix, rows = _axes("requests", "window", "prefix", "rows")
     row = {0: requests, 1: window}
     return (
         row,
         row,
         {0: requests, 2: window, 3: window},
-        {0: requests, 3: prefix},
+        {0: requests, 3: prefix, **({2: window} if part.has_canvas else {})},
         {0: rows},
         {0: rows},
-        {1: dimensions.kv_heads * requests, 2: prefix},
+        *((row, row, {0: rows}) if part.has_canvas else ()),
+        {1: dimensions.cache_heads * requests, 2: prefix},
     )
 
 
 def _past(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> list[torch.Tensor]:
-    past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
+    past = torch.zeros(_REQUESTS, dimensions.cache_heads, _PREFIX, dimensions.cache_head_size, dtype=dtype)
     return [torch.zeros_like(past) for _ in part.past_names]
 
 

@@ -88,7 +88,7 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     with_rotary = manifest.rotary is not None
     if manifest.dialect == "portable":
         forms = _portable_forms(manifest, part)
-        return {name: forms[name] for name in portable_input_names(with_rotary=with_rotary)}
+        return {name: forms[name] for name in portable_input_names(with_rotary=with_rotary, has_canvas=part.has_canvas)}
     forms = _standard_forms(manifest, part)
     return {name: forms[name] for name in part.input_names(with_rotary=with_rotary)}
 
@@ -236,17 +236,23 @@ def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
 def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
     """Return the forms with S = B x W rows per request and M sampled positions in total."""
     sizes, row = manifest.dimensions, manifest.dtype
+    mask = (2, "S") if part.has_canvas else (1, 1)
     return {
         contract.INPUT_IDS: ValueForm(_IDS, ("R", "S")),
         contract.POSITION_IDS: ValueForm(_IDS, ("R", "S")),
         **_rotary(("R", "S"), sizes.rotary_size),
-        contract.WINDOW_MASK: ValueForm(_FLOAT, ("R", 1, "S", "S")),
-        contract.PREFIX_MASK: ValueForm(_FLOAT, ("R", 1, 1, "P")),
+        contract.WINDOW_MASK: ValueForm(_FLOAT, ("R", mask[0], "S", "S")),
+        contract.PREFIX_MASK: ValueForm(_FLOAT, ("R", *mask, "P")),
         contract.LOGITS_INDEX: ValueForm(_IDS, ("M",)),
         contract.TEMPERATURE: ValueForm(_FLOAT, ("M", 1)),
-        PAST: ValueForm(row, (2 * sizes.layers, f"{sizes.kv_heads} x R", "P", sizes.head_size)),
+        contract.IS_CANVAS: ValueForm(_BOOL, ("R", "S")),
+        contract.SOFT_EMBEDDINGS: ValueForm(row, ("R", "S", sizes.hidden_size)),
+        contract.UNIFORM: ValueForm(_FLOAT, ("M",)),
+        contract.DRAWN_IDS: ValueForm(_IDS, ("M",)),
+        contract.NEXT_SOFT_EMBEDDINGS: ValueForm(row, ("M", sizes.hidden_size)),
+        PAST: ValueForm(row, (2 * sizes.layers, f"{sizes.cache_heads} x R", "P", sizes.cache_head_size)),
         **_statistics(("M",), sizes.vocab_size),
-        **dict.fromkeys(part.window_names, ValueForm(row, ("R", sizes.kv_heads, "S", sizes.head_size))),
+        **dict.fromkeys(part.window_names, ValueForm(row, ("R", sizes.cache_heads, "S", sizes.cache_head_size))),
     }
 
 

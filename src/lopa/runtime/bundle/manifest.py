@@ -581,8 +581,8 @@ def _find_network_errors(manifest: Manifest) -> Reasons:
     has_canvas, expected = manifest.dimensions.canvas is not None, contract_of(manifest.dimensions)
     if manifest.contract != expected:
         yield f"contract version {manifest.contract}", f"{expected}, {'with' if has_canvas else 'without'} a canvas"
-    if has_canvas and (manifest.dialect == "portable" or manifest.portable_graph or manifest.stages):
-        yield "a portable graph or stages in addition to a canvas", "a standard graph alone"
+    if has_canvas and (manifest.rotary_inputs or manifest.stages):
+        yield "graphs with rotary inputs or stages in addition to a canvas", "graphs of all layers with positions"
 
 
 def contract_of(sizes: ModelDimensions) -> int:

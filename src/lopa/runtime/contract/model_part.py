@@ -6,6 +6,7 @@ contract. This module handles names, no arrays.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from lopa.runtime import contract
 from lopa.runtime.contract.rotary import with_rotary_names
@@ -30,6 +31,8 @@ class ModelPart:
     first: int
     end: int
     layers: int
+    has_canvas: ClassVar[bool] = False
+    """True for contract 2."""
 
     @property
     def is_first(self) -> bool:
@@ -76,6 +79,8 @@ class ModelPart:
 
 class CanvasModel(ModelPart):
     """All layers of a model of contract 2, with the names of its further inputs and outputs."""
+
+    has_canvas = True
 
     def input_names(self, *, with_rotary: bool = False) -> list[str]:
         """Return the names of all inputs, in order."""

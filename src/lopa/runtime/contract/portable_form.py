@@ -21,13 +21,18 @@ MASKED = -1e4
 """Value added to the attention scores of masked keys. It is finite in float16 too, so a row that attends to nothing
 stays finite.
 """
+PORTABLE_CANVAS_INPUTS = (contract.IS_CANVAS, contract.SOFT_EMBEDDINGS, contract.UNIFORM)
+"""Inputs of contract 2. The second channel of both masks replaces ATTENTION_START."""
 PAST = "past_key_values"
 """The prefix cache as one input, dtype [2L, R * Hkv, P, D]: the contract's arrays, concatenated."""
 
 
-def portable_input_names(*, with_rotary: bool = False) -> list[str]:
-    """Return the names of all inputs of a portable graph, in order. With `with_rotary`, it takes cosines and sines."""
-    names = [*contract.input_names(0), PAST]
+def portable_input_names(*, with_rotary: bool = False, has_canvas: bool = False) -> list[str]:
+    """Return the names of all inputs of a portable graph, in order. With `with_rotary`, it takes cosines and sines.
+
+    With `has_canvas` it has contract 2. Masks then have the channels of full layers and of sliding windows.
+    """
+    names = [*contract.input_names(0), *(PORTABLE_CANVAS_INPUTS if has_canvas else ()), PAST]
     return with_rotary_names(names) if with_rotary else names
 
 
@@ -39,13 +44,28 @@ def portable_inputs(batch: WindowBatch, prefix_mask: Bool, rotary: RotaryAngles 
     requests, branches, width = batch.input_ids.shape
     queries = batch.logits_index.shape[-1]
     first_row = np.arange(requests * branches).reshape(requests, branches, 1) * width
+    window, prefix = _window_bias(batch.window_mask), _bias(prefix_mask)[:, None, None]
+    further: dict[str, Array] = {}
+    if batch.canvas is not None:
+        (is_canvas, start, soft, uniform), prefix_rows = batch.canvas.arrays().values(), prefix_mask.shape[1]
+        near = batch.window_mask & (batch.position_ids[:, :, None] >= start[..., None])
+        window = np.concatenate([window, _window_bias(near)], axis=1)
+        reached = np.arange(prefix_rows) >= start.reshape(requests, 1, -1, 1)
+        prefix = np.concatenate(np.broadcast_arrays(prefix, np.minimum(prefix, _bias(reached))), axis=1)
+        folded = (
+            is_canvas.reshape(requests, -1),
+            soft.reshape(requests, branches * width, -1),
+            uniform.reshape(-1),
+        )
+        further = {name: array.copy() for name, array in zip(PORTABLE_CANVAS_INPUTS, folded, strict=True)}
     return {
         contract.INPUT_IDS: batch.input_ids.reshape(requests, -1).copy(),
         **position_inputs(batch.position_ids.reshape(requests, -1).copy(), rotary),
-        contract.WINDOW_MASK: _window_bias(batch.window_mask),
-        contract.PREFIX_MASK: _bias(prefix_mask)[:, None, None],
+        contract.WINDOW_MASK: window,
+        contract.PREFIX_MASK: prefix,
         contract.LOGITS_INDEX: (batch.logits_index + first_row).reshape(-1),
         contract.TEMPERATURE: np.repeat(batch.temperature, branches * queries)[:, None],
+        **further,
     }
 
 

@@ -17,8 +17,10 @@ _BFLOAT16_BITS = stored_dtype("bfloat16")
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
     """Open the bundle's standard graph on "openvino:CPU", "openvino:GPU.1" and so on. Raises like model_of_part."""
     manifest = bundle.manifest
-    forward = forward_from_bundle(bundle, whole_model(manifest.dimensions.layers), device, threads=threads)
-    return HostSession(forward, device, cache_shape_from_manifest(manifest))
+    sizes = manifest.dimensions
+    part = whole_model(sizes.layers, has_canvas=sizes.canvas is not None)
+    forward = forward_from_bundle(bundle, part, device, threads=threads)
+    return HostSession(forward, device, cache_shape_from_manifest(manifest), hidden_size=sizes.hidden_size)
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
