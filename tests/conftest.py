@@ -158,6 +158,15 @@ def canvas_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def canvas_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """canvas_bundle in the portable dialect only."""
+    portable: tuple[Literal["portable"]] = ("portable",)
+    return _export_once(
+        tmp_path_factory, "canvas-portable", with_logits=True, checkpoint=CANVAS, lora=None, dialects=portable
+    )
+
+
+@pytest.fixture(scope="session")
 def canvas_bundle_int4(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """canvas_bundle with int4 matrices."""
     return _export_once(tmp_path_factory, "canvas4", with_logits=True, checkpoint=CANVAS, lora=None, quantize="int4")

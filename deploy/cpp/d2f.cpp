@@ -25,6 +25,7 @@ void check(bool is_right, const std::string& message) { if (!is_right) throw std
 
 struct Manifest {  // what a decode needs of manifest.json, in the ranges of lopa/runtime/bundle/manifest.py
   Json json;
+  const int64_t contract = (number<int64_t>("/schema", 2, 3), number<int64_t>("/contract", 1, 1));  // 2 has no mask
   const int64_t positions = number<int64_t>("/dimensions/max_positions", 1, 1 << 24);
   const int64_t vocabulary = number<int64_t>("/dimensions/vocab_size", kCandidates, 1 << 24);
   const int64_t layers = number<int64_t>("/dimensions/layers", 1, 4096);
@@ -39,7 +40,6 @@ struct Manifest {  // what a decode needs of manifest.json, in the ranges of lop
   const float skip_threshold = option<float>("skip_threshold", 0, 1);
 
   explicit Manifest(const std::string& text) : json(Json::parse(text)) {
-    number<int64_t>("/schema", 2, 3), number<int64_t>("/contract", 1, 1);
     check_at("/architecture", value("/architecture").is_string(), "a name");
     check_at("/quantization/kind", value("/quantization/kind") != "fp8", "\"int8\" or \"int4\": CPUs have no FP8");
     check_at("/graph", value("/graph") == "model.onnx", "\"model.onnx\"");

@@ -65,6 +65,7 @@ def test_bundles_that_the_program_cannot_decode(program: Path, tiny_bundle: Path
             '/decoding/attention = "block_causal", expected "full"',
         ),
         ({"quantization": {"kind": "fp8"}}, '/quantization/kind = "fp8", expected "int8" or "int4"'),
+        ({"contract": 2, "special_tokens": {}}, "/contract = 2, expected a whole number from 1 to 1"),
         ({"dimensions": {}}, "/dimensions/max_positions = null, expected a whole number from 1 to 16777216"),
         ({}, "model.onnx"),
     ):

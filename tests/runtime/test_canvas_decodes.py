@@ -17,6 +17,7 @@ from lopa.runtime import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
 
+STANDARD, PORTABLE = "canvas_bundle", "canvas_portable"
 QUESTIONS = ["Count from 3 to 9.", "Tell me about a dog.", "Repeat: pens keys cards", "Count from 1 to 4."]
 
 
@@ -26,12 +27,25 @@ def decoder(canvas_bundle: Path) -> Iterator[Decoder]:
         yield opened
 
 
+@pytest.fixture(scope="module", params=["cpu", "cpu, portable", "openvino:CPU"])
+def each_graph(request: pytest.FixtureRequest, canvas_bundle: Path, canvas_portable: Path) -> Iterator[Decoder]:
+    device, _, portable = request.param.partition(", ")
+    if device != "cpu":
+        pytest.importorskip("openvino")
+    with Decoder.open(canvas_portable if portable else canvas_bundle, [device]) as opened:
+        yield opened
+
+
 def chat(question: str) -> Chat:
     return Chat([{"role": "user", "content": question}])
 
 
-def test_the_bundle_agrees_with_transformers(canvas_bundle: Path) -> None:
-    report = report_from_bundle(Bundle.open(canvas_bundle), checkpoint=FOLDER / "canvas16")
+@pytest.mark.parametrize(("name", "device"), [(STANDARD, "cpu"), (PORTABLE, "cpu"), (STANDARD, "openvino:CPU")])
+def test_the_bundle_agrees_with_transformers(request: pytest.FixtureRequest, name: str, device: str) -> None:
+    if device != "cpu":
+        pytest.importorskip("openvino")
+    bundle = Bundle.open(request.getfixturevalue(name))
+    report = report_from_bundle(bundle, checkpoint=FOLDER / "canvas16", device=device)
     assert report.cases == 7, "prompts around the window of 16"
     assert {error.reference for error in report.errors} == {"numpy", "transformers"}
     assert {"logits", "entropy", "drawn_ids"} <= {error.output for error in report.errors}
@@ -44,17 +58,17 @@ def test_int4_agrees_with_transformers_on_its_own_weights(canvas_bundle_int4: Pa
     assert any("experts" in error.output or "in steps" in error.output for error in report.errors)
 
 
-def test_cpu_decodes_the_recorded_answers(decoder: Decoder) -> None:
+def test_every_graph_decodes_the_recorded_answers(each_graph: Decoder) -> None:
     lines = gzip.decompress((FOLDER / "canvas16" / "traces" / "default.jsonl.gz").read_bytes()).splitlines()
     for trace in map(json.loads, lines[1:]):
-        found = decoder.generate(trace["prompt"], seed=trace["seed"], reference=True)
+        found = each_graph.generate(trace["prompt"], seed=trace["seed"], reference=True)
         assert list(found.token_ids) == trace["generated"]
         assert found.tokens_per_forward == pytest.approx(trace["tokens_per_forward"], abs=1e-5)
 
 
-def test_answers_do_not_depend_on_the_batch(decoder: Decoder) -> None:
-    together = decoder.generate([chat(each) for each in QUESTIONS], seed=5)
-    alone = [decoder.generate(chat(each), seed=5) for each in QUESTIONS]
+def test_answers_do_not_depend_on_the_batch(each_graph: Decoder) -> None:
+    together = each_graph.generate([chat(each) for each in QUESTIONS], seed=5)
+    alone = [each_graph.generate(chat(each), seed=5) for each in QUESTIONS]
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
     assert together[0].text.startswith("3, 4, 5, 6, 7, 8, 9")
 
@@ -106,12 +120,12 @@ def test_limits(decoder: Decoder) -> None:
     assert drafted.draft_probability is not None
 
 
-def test_branches_accept_more_and_the_surest_wins(decoder: Decoder) -> None:
+def test_branches_accept_more_and_the_surest_wins(each_graph: Decoder) -> None:
     steps = list[Step]()
     for seed in range(6):
-        one = decoder.generate(chat(QUESTIONS[1]), seed=seed, branches=1)
-        assert one.token_ids == decoder.generate(chat(QUESTIONS[1]), seed=seed).token_ids
-        more = decoder.generate(chat(QUESTIONS[1]), seed=seed, branches=3, on_step=lambda _, step: steps.append(step))
+        one = each_graph.generate(chat(QUESTIONS[1]), seed=seed, branches=1)
+        assert one.token_ids == each_graph.generate(chat(QUESTIONS[1]), seed=seed).token_ids
+        more = each_graph.generate(chat(QUESTIONS[1]), seed=seed, branches=3, on_step=lambda _, step: steps.append(step))
         assert more.text.startswith("The dog ")
     assert {len(step.branches) for step in steps} == {1, 2, 3}
     for step, after in pairwise(steps):
@@ -157,7 +171,7 @@ def test_other_models_refuse_the_strategy(tiny_bundle: Path) -> None:
         decoder.generate("1+1=", strategy="canvas")
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "webgpu:0", "openvino:CPU", "cpu+cpu", "tensorrt:0", "ascend:0", "qnn"])
+@pytest.mark.parametrize("device", ["cuda:0", "webgpu:0", "cpu:0", "cpu+cpu", "tensorrt:0", "ascend:0", "qnn"])
 def test_other_devices_refuse_the_bundle_by_name(canvas_bundle: Path, device: str) -> None:
     with pytest.raises(BadInputError, match=r"bundle with canvases .*contract version 2"):
         open_session(Bundle.open(canvas_bundle), device)

@@ -9,7 +9,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import DEFAULT_DEVICES
 from lopa.runtime.multi_device.branch_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.sessions.cpu_cores import check_devices, cores_from_device
-from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.session import Session, check_canvases, open_session
 
 MAX_THREADS = 1024
 """Upper limit of threads per device, whose thread pool is created at once."""
@@ -45,14 +45,9 @@ def session_from_devices(
     stall_seconds = check_float("device_timeout", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
     if threads is not None:
         threads = check_int("threads", threads, min=1, max=MAX_THREADS)
+    check_canvases(bundle, devices)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:
         return open_session(bundle, devices[0], threads=threads)
-    if bundle.manifest.dimensions.canvas is not None:
-        raise BadInputError(
-            f"devices {', '.join(devices)} for a bundle with canvases",
-            expected="one device, without core numbers: soft embeddings stay in one session",
-            remedy="use --device cpu",
-        )
     with ExitStack() as opened:
         sessions = []
         for device in devices:

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.source import source_from_checkpoint
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.errors import BadInputError
 
 
@@ -91,8 +92,9 @@ def test_its_generation_config_gives_the_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"dialects": ("portable",)}, "--dialect portable"),
+        ({"dialects": ("portable",), "quantization": QuantizationChoice("int4")}, "--quantize int4 with the portable"),
         ({"stages": 2}, "--stages 2"),
+        ({"dialects": ("standard", "portable"), "stages": 2}, "--stages 2"),
         ({"plugins": True}, "--plugins"),
         ({"rotary_inputs": True}, "--rotary-inputs"),
     ],

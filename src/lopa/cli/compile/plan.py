@@ -113,6 +113,7 @@ def command(
     most = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
     check_own_bundle(bundle)
     opened = Bundle.open(bundle)
+    opened.check_for("shape buckets")
     manifest = opened.manifest
     # An engine is compiled for the buckets of a plan, so no engine can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))

@@ -50,6 +50,7 @@ def command(bundle: Path, output: Path, overwrite: bool, packages: Path) -> None
     Any host of files can serve it, over https or on this machine. Browsers open no modules from a file's path.
     """
     opened = Bundle.open(bundle)
+    opened.check_for("a page")
     names = [MANIFEST_NAME, *(file.path for file in opened.manifest.files)]
     copies = {f"packages/lopa-web/{path}": file for path, file in _own_files(packages).items()}
     for package, files in _PACKAGES.items():

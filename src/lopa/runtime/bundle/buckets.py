@@ -180,6 +180,7 @@ def bucket_plan_from_file(path: Path | None, bundle: Bundle) -> BucketPlan:
 
     Raises BadInputError if it is unusable or was made for another bundle.
     """
+    bundle.check_for("an engine")
     path, remedy = path or bucket_plan_path(bundle.path), f"make a plan: lopa-export plan {bundle.path}"
     plan = record_from_file(
         path,

@@ -15,6 +15,7 @@ from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, full_device_name, parse_device
 from lopa.runtime.errors import BadInputError, converted_device_errors
 from lopa.runtime.sessions.bound_forward import BoundForward
+from lopa.runtime.sessions.cpu_cores import cores_from_device
 from lopa.runtime.sessions.tickets import Ticket
 
 
@@ -175,13 +176,8 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> 
     """
     device = full_device_name(device)
     with converted_device_errors(device, "opening", unchanged=(OSError, MemoryError)):
+        check_canvases(bundle, [device])
         is_pipeline = STAGE_SEPARATOR in device
-        if bundle.manifest.dimensions.canvas is not None and (is_pipeline or not parse_device(device).family.canvases):
-            raise BadInputError(
-                f"device {device!r} for a bundle with canvases (contract version 2)",
-                expected=f"one device of {' or '.join(name for name, each in FAMILIES.items() if each.canvases)}",
-                remedy="use --device cpu; other devices have no form of this contract yet",
-            )
         module = PIPELINE if is_pipeline else parse_device(device).family.session_module
         factory: SessionFactory = importlib.import_module(module).open_session
         session = factory(bundle, device, threads=threads)
@@ -191,6 +187,19 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> 
         session.close()
         raise
     return session
+
+
+def check_canvases(bundle: Bundle, devices: Sequence[str]) -> None:
+    """Raise BadInputError for a bundle with canvases on a device that cannot compute them, on cores, or on several."""
+    if bundle.manifest.dimensions.canvas is None:
+        return
+    is_one = len(devices) == 1 and STAGE_SEPARATOR not in devices[0] and cores_from_device(devices[0]) is None
+    if not is_one or not parse_device(devices[0]).family.canvases:
+        raise BadInputError(
+            f"device {', '.join(map(repr, devices))} for a bundle with canvases (contract version 2)",
+            expected=f"one of {', '.join(name for name, each in FAMILIES.items() if each.canvases)}, without core numbers",
+            remedy="use --device cpu; soft embeddings stay in one session, and other devices have no form of them yet",
+        )
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:

@@ -9,6 +9,7 @@ from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
+from lopa.runtime.sessions.session import check_canvases
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import BUNDLE, PYTHON_PATH, config_text
 from lopa.serve.triton.groups import InstanceGroup
@@ -51,6 +52,8 @@ def write_model(
     """
     check_model_name(name)
     opened = Bundle.open(bundle)
+    for group in groups:
+        check_canvases(opened, group.devices.split(","))
     _check_repository(repository, name)
     source = opened.path.resolve()
     if not link and (repository / name).resolve().is_relative_to(source):
