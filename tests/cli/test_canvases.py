@@ -1,4 +1,4 @@
-"""Commands that have no form of contract version 2 refuse a bundle with canvases by name, before they write anything."""
+"""Commands without a form of contract version 2 refuse a bundle with canvases by name, and write nothing."""
 
 from pathlib import Path
 

@@ -36,7 +36,16 @@ import onnx_ir as ir
 from onnx_ir import serde
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from lopa.export.graph import canvas_draw, canvas_module, experts, module, portable_canvas, portable_module, torch_graph, traced_forms
+from lopa.export.graph import (
+    canvas_draw,
+    canvas_module,
+    experts,
+    module,
+    portable_canvas,
+    portable_module,
+    torch_graph,
+    traced_forms,
+)
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract import LOGITS, TOP_K

@@ -125,7 +125,9 @@ def test_branches_accept_more_and_the_surest_wins(each_graph: Decoder) -> None:
     for seed in range(6):
         one = each_graph.generate(chat(QUESTIONS[1]), seed=seed, branches=1)
         assert one.token_ids == each_graph.generate(chat(QUESTIONS[1]), seed=seed).token_ids
-        more = each_graph.generate(chat(QUESTIONS[1]), seed=seed, branches=3, on_step=lambda _, step: steps.append(step))
+        more = each_graph.generate(
+            chat(QUESTIONS[1]), seed=seed, branches=3, on_step=lambda _, step: steps.append(step)
+        )
         assert more.text.startswith("The dog ")
     assert {len(step.branches) for step in steps} == {1, 2, 3}
     for step, after in pairwise(steps):

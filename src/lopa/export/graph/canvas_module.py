@@ -141,6 +141,7 @@ class ScaledRouter(ExpertRouter):
         self.eps, self.factor = eps, self.scale.shape[0] ** -0.5
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what ExpertRouter.forward returns."""
         return super().forward(self.norm_type.plain(x.float(), self.eps) * self.scale * self.factor)
 
 
@@ -152,6 +153,7 @@ class ScaledExperts(Experts):
         self.scale = _parameter(layer.tensors["mlp.experts.scale"], torch.float32)
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return what Experts.forward returns."""
         inputs = (x, ids, weights * self.factors(ids), self.gate.weight, self.up.weight, self.down.weight)
         operator = f"{TRACED_DOMAIN}::{EXPERTS_OPERATOR}"
         return torch.onnx.ops.symbolic(operator, inputs, dtype=x.dtype, shape=x.shape, version=1)
@@ -285,9 +287,7 @@ class CanvasForward(nn.Module):
             window += new
         return x, window
 
-    def outputs(
-        self, sampled: Tensor, divisor: Tensor, uniform: Tensor, window: list[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def outputs(self, sampled: Tensor, divisor: Tensor, uniform: Tensor, window: list[Tensor]) -> tuple[Tensor, ...]:
         """Return all outputs, from the sampled rows [.., H] and their temperatures."""
         logits = self.head(self.final_norm(sampled)).float()
         logits = (logits / self.cap).tanh() * self.cap

@@ -67,11 +67,11 @@ def _numbers(ranges: str) -> frozenset[int]:
 MAX_AXES = 4
 ALLOWED = frozenset(
     {
-        *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Exp", "Log", "Sin", "Cos", "Sigmoid", "Tanh"),
+        *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Exp", "Log", "Sin", "Cos", "Sigmoid"),
         *("Cast", "Concat", "Slice", "Split", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Gather", "Where"),
-        *("Equal", "Less", "Greater", "And", "Or", "Not", "MatMul", "Softmax", "ArgMax"),
+        *("Equal", "Less", "Greater", "And", "Or", "Not", "MatMul", "Softmax", "ArgMax", "Tanh"),
         *("ReduceMax", "ReduceMean", "ReduceSum"),
-        # For sums of whole numbers, which are exact (lopa.export.graph.portable_canvas).
+        # For sums of whole numbers, which are exact (lopa.export.graph.canvas_draw).
         "CumSum",
         # Without TopK the contract's 8 candidates would take 8 rounds of ReduceMax, ArgMax and a mask over the whole
         # vocabulary. ATC registers it since opset 8.

@@ -193,11 +193,12 @@ def check_canvases(bundle: Bundle, devices: Sequence[str]) -> None:
     """Raise BadInputError for a bundle with canvases on a device that cannot compute them, on cores, or on several."""
     if bundle.manifest.dimensions.canvas is None:
         return
+    families = [name for name, each in FAMILIES.items() if each.canvases]
     is_one = len(devices) == 1 and STAGE_SEPARATOR not in devices[0] and cores_from_device(devices[0]) is None
-    if not is_one or not parse_device(devices[0]).family.canvases:
+    if not is_one or parse_device(devices[0]).family.name not in families:
         raise BadInputError(
             f"device {', '.join(map(repr, devices))} for a bundle with canvases (contract version 2)",
-            expected=f"one of {', '.join(name for name, each in FAMILIES.items() if each.canvases)}, without core numbers",
+            expected=f"one of {', '.join(families)}, without core numbers",
             remedy="use --device cpu; soft embeddings stay in one session, and other devices have no form of them yet",
         )
 
