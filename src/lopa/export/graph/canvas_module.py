@@ -4,7 +4,7 @@ Layers have two kinds of attention, and experts with a dense MLP. A canvas reads
 drawn tokens. lopa.runtime.sessions.numpy_canvas is the readable reference.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,19 +40,11 @@ class Kind:
     """Attention mask, bool [N, 1, W, P + W]."""
 
 
-class CanvasNorm(Norm):
-    """Norm, also without a weight."""
-
-    @staticmethod
-    def plain(x: Tensor, eps: float) -> Tensor:
-        """Return x / sqrt(mean(x^2) + eps) over the last axis."""
-        return functional.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1], dtype=x.dtype, device=x.device), eps)
-
-
 class CanvasAttention(nn.Module):
     """Attention with norms of query, key and value. A layer without a value projection uses the key's product."""
 
-    norm_type: ClassVar[type[CanvasNorm]] = CanvasNorm
+    norm_type: ClassVar[type[Norm]] = Norm
+    rotated: Callable[..., Tensor] = staticmethod(torch.onnx.ops.rotary_embedding)
 
     def __init__(self, layer: LayerSpec, sizes: ModelDimensions, number: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -75,10 +67,10 @@ class CanvasAttention(nn.Module):
 
         `past_key` and `past_value` are [R, 1, P, width].
         """
-        query = self.rotated(self.query_norm(self._heads(self.query(x))), kind)
+        query = self.rotated(self.query_norm(self._heads(self.query(x))), kind.cosine, kind.sine)
         raw = self._heads(self.key(x))
         value = self.norm_type.plain(raw if self.value is None else self._heads(self.value(x)), self.eps)
-        key = self.rotated(self.key_norm(raw), kind)
+        key = self.rotated(self.key_norm(raw), kind.cosine, kind.sine)
         keys, values = (
             torch.cat([self.unpacked(past, branches), new], dim=2)
             for past, new in ((past_key, key), (past_value, value))
@@ -95,26 +87,17 @@ class CanvasAttention(nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], -1, self.head_size).transpose(1, 2)
 
-    def rotated(self, x: Tensor, kind: Kind) -> Tensor:
-        """Apply rotary positions to [N, heads, W, D]."""
-        rotated: Tensor = torch.onnx.ops.rotary_embedding(x, kind.cosine, kind.sine)
-        return rotated
-
     def unpacked(self, past: Tensor, branches: int) -> Tensor:
         """Return the cached rows of every branch, [N, kv heads, P, D]."""
         used = past[..., : self.kv_heads * self.head_size].squeeze(1)
         heads = used.reshape(*used.shape[:2], self.kv_heads, self.head_size).transpose(1, 2)
         return heads.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
 
-    def filled(self, rows: Tensor, missing: int, _: Kind) -> Tensor:
-        """Append `missing` zeros to every row [N, W, ..]."""
-        return functional.pad(rows, (0, missing))
-
     def _packed(self, rows: Tensor, kind: Kind) -> Tensor:
         """Return [N, kv heads, W, D] as [N, 1, W, width], filled up with zeros."""
         flat = rows.transpose(1, 2).flatten(2)
-        missing = self.width - flat.shape[-1]
-        return (self.filled(flat, missing, kind) if missing else flat).unsqueeze(1)
+        zeros = kind.cosine[..., :1] * 0.0 + torch.zeros(self.width - flat.shape[-1], dtype=flat.dtype)
+        return (torch.cat([flat, zeros], dim=-1) if zeros.shape[-1] else flat).unsqueeze(1)
 
 
 class GatedGelu(nn.Module):
@@ -133,7 +116,7 @@ class GatedGelu(nn.Module):
 class ScaledRouter(ExpertRouter):
     """Router that normalizes its rows itself."""
 
-    norm_type: ClassVar[type[CanvasNorm]] = CanvasNorm
+    norm_type: ClassVar[type[Norm]] = Norm
 
     def __init__(self, layer: LayerSpec, moe: MixtureOfExperts, eps: float) -> None:
         super().__init__(layer.tensors, moe)
@@ -145,7 +128,7 @@ class ScaledRouter(ExpertRouter):
         return super().forward(self.norm_type.plain(x.float(), self.eps) * self.scale * self.factor)
 
 
-class ScaledExperts(Experts):
+class _ScaledExperts(Experts):
     """Experts with gelu, and a factor for each. They are one node in the traced graph, as those with silu."""
 
     def __init__(self, layer: LayerSpec, dtype: torch.dtype) -> None:
@@ -153,26 +136,21 @@ class ScaledExperts(Experts):
         self.scale = _parameter(layer.tensors["mlp.experts.scale"], torch.float32)
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """Return what Experts.forward returns."""
-        inputs = (x, ids, weights * self.factors(ids), self.gate.weight, self.up.weight, self.down.weight)
+        factors = ((ids.unsqueeze(-1) == torch.arange(len(self.scale))) * self.scale).sum(dim=-1)
+        inputs = (x, ids, weights * factors, self.gate.weight, self.up.weight, self.down.weight)
         operator = f"{TRACED_DOMAIN}::{EXPERTS_OPERATOR}"
         return torch.onnx.ops.symbolic(operator, inputs, dtype=x.dtype, shape=x.shape, version=1)
-
-    def factors(self, ids: Tensor) -> Tensor:
-        """Return the factors of the experts `ids` [N, W, k]."""
-        return self.scale.index_select(0, ids.flatten()).reshape(ids.shape)
 
 
 class ParallelMlp(GatedGelu):
     """The dense MLP, with the router and its experts, under their names in a bundle."""
 
     router_type: ClassVar[type[ScaledRouter]] = ScaledRouter
-    experts_type: ClassVar[type[ScaledExperts]] = ScaledExperts
 
     def __init__(self, layer: LayerSpec, moe: MixtureOfExperts, eps: float, dtype: torch.dtype) -> None:
         super().__init__(layer.tensors, "mlp", dtype)
         self.router = self.router_type(layer, moe, eps)
-        self.experts = self.experts_type(layer, dtype)
+        self.experts = _ScaledExperts(layer, dtype)
 
     def chosen(self, x: Tensor, normal: Tensor) -> Tensor:
         """Return the output of the experts that `x` chooses for the rows `normal`, [N, W, H] each."""
@@ -283,7 +261,7 @@ class CanvasForward(nn.Module):
         """Return the rows after the layers, and each layer's new key and value. `kinds` are sliding and full."""
         window = []
         for i, layer in enumerate(self.layers.values()):
-            x, *new = layer(x, past[2 * i], past[2 * i + 1], kinds[layer.is_full], in_canvas, branches)
+            x, *new = layer(x, past[2 * i], past[2 * i + 1], kinds[bool(layer.is_full)], in_canvas, branches)
             window += new
         return x, window
 
@@ -291,16 +269,12 @@ class CanvasForward(nn.Module):
         """Return all outputs, from the sampled rows [.., H] and their temperatures."""
         logits = self.head(self.final_norm(sampled)).float()
         logits = (logits / self.cap).tanh() * self.cap
-        ids, logprobs, entropy = statistics_of_logits(logits, divisor)
+        statistics = statistics_of_logits(logits, divisor)
         probabilities = (logits / divisor).softmax(dim=-1)
         soft_rows = (probabilities.to(self.dtype) @ self.embedding.weight) * self.scale
         drawn = drawn_tokens(probabilities, uniform)
-        found = (self.indices(ids), logprobs, entropy, drawn, soft_rows, *window)
+        found = (*statistics, drawn, soft_rows, *window)
         return (*found, logits) if self.with_logits else found
-
-    def indices(self, ids: Tensor) -> Tensor:
-        """Return the indices that TopK returned."""
-        return ids
 
     def _kinds(
         self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor, attention_start: Tensor

@@ -39,7 +39,7 @@ class MaskedLayer(LayerForm):
             raise ir.passes.PassError(f"{layer.name} has quantized experts, which are not portable")
         experts, size, hidden = layer.down.shape
         gate, up = _products(layer, nodes, layer.gate, "gate"), _products(layer, nodes, layer.up, "up")
-        inner = nodes.activated(gate, up, layer.dtype)
+        inner = nodes.activated(gate, up, plain=layer.dtype)
         split = nodes.add("Reshape", [inner, nodes.ints(0, 0, experts, size)], "split")
         weighted = nodes.add("Mul", [split, _weights_of_experts(layer, nodes)], "weighted")
         joined = nodes.add("Reshape", [weighted, nodes.ints(0, 0, experts * size)], "joined")

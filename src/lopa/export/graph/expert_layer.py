@@ -211,7 +211,7 @@ class LayerNodes:
         """Return `weight`, values of `matrix` or of an expert, as [.., inputs, outputs]. `axes` swaps its last axes."""
         return self.add("Transpose", [weight], f"{name}.transposed", {"perm": axes}) if matrix.is_fp8 else weight
 
-    def activated(self, gate: ir.Value, up: ir.Value, plain: ir.DataType | None = None) -> ir.Value:
+    def activated(self, gate: ir.Value, up: ir.Value, *, plain: ir.DataType | None = None) -> ir.Value:
         """Return silu(gate) * up, or gelu(gate) * up. With `plain`, their type, gelu is x * sigmoid(a x + b x^3)."""
         if self._gelu and plain is not None:
             first = math.sqrt(8 / math.pi)

@@ -62,6 +62,11 @@ class Norm(nn.Module):
         """Normalize [..., size]."""
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
+    @staticmethod
+    def plain(x: Tensor, eps: float) -> Tensor:
+        """Normalize [..., size] without a weight."""
+        return functional.rms_norm(x, x.shape[-1:], torch.ones(x.shape[-1], dtype=x.dtype, device=x.device), eps)
+
 
 class Embedding(nn.Module):
     """Lookup of rows of `weight` [V, H] by token id."""

@@ -12,30 +12,15 @@ from lopa.export.graph.canvas_module import (
     CanvasAttention,
     CanvasForward,
     CanvasLayer,
-    CanvasNorm,
     Kind,
     ParallelMlp,
-    ScaledExperts,
     ScaledRouter,
 )
 from lopa.export.graph.portable_module import PortableNorm, PortableRouter, attention_of_groups, rotated_halves
 
 
-class _Norm(PortableNorm, CanvasNorm):
-    @staticmethod
-    def plain(x: Tensor, eps: float) -> Tensor:
-        wide = x.float()
-        return (wide / ((wide * wide).mean(dim=-1, keepdim=True) + eps).sqrt()).to(x.dtype)
-
-
 class _Attention(CanvasAttention):
-    norm_type = _Norm
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        return attention_of_groups(query, keys, values, mask)
-
-    def rotated(self, x: Tensor, kind: Kind) -> Tensor:
-        return rotated_halves(x, kind.cosine, kind.sine)
+    norm_type, rotated, attend = PortableNorm, staticmethod(rotated_halves), staticmethod(attention_of_groups)
 
     def unpacked(self, past: Tensor, branches: int) -> Tensor:
         """Return the cached rows [R, kv heads, P, D] from [1, R, P, width]."""
@@ -43,23 +28,13 @@ class _Attention(CanvasAttention):
         used = past[..., : self.kv_heads * self.head_size].squeeze(0)
         return used.reshape(*used.shape[:2], self.kv_heads, self.head_size).transpose(1, 2)
 
-    def filled(self, rows: Tensor, missing: int, kind: Kind) -> Tensor:
-        zeros = kind.cosine[..., :1] * 0.0 + torch.zeros(missing, dtype=rows.dtype)
-        return torch.cat([rows, zeros], dim=-1)
-
 
 class _Router(PortableRouter, ScaledRouter):
-    norm_type = _Norm
-
-
-class _Experts(ScaledExperts):
-    def factors(self, ids: Tensor) -> Tensor:
-        return ((ids.unsqueeze(-1) == torch.arange(len(self.scale))) * self.scale).sum(dim=-1)
+    norm_type = PortableNorm
 
 
 class _Mlp(ParallelMlp):
     router_type = _Router
-    experts_type = _Experts
 
 
 class _Layer(CanvasLayer):
@@ -96,8 +71,6 @@ class PortableCanvasForward(CanvasForward):
             kinds.append(Kind(angles.cos().to(self.dtype), angles.sin().to(self.dtype), mask))
         past = [past_key_values[i : i + 1] for i in range(2 * len(self.layers))]
         x, window = self.layer_by_layer(x, past, (kinds[0], kinds[1]), in_canvas, 1)
-        return self.outputs(functional.embedding(logits_index, x.flatten(0, 1)), temperature, uniform, window)
-
-    def indices(self, ids: Tensor) -> Tensor:
-        """Return the ids with a Cast for ATC, whose TopK returns int32."""
-        return ids.int().long()
+        sampled = functional.embedding(logits_index, x.flatten(0, 1))
+        ids, *others = self.outputs(sampled, temperature, uniform, window)
+        return ids.int().long(), *others  # ATC's TopK returns int32

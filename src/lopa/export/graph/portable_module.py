@@ -25,9 +25,13 @@ class PortableNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize [..., size]."""
+        return self.plain(x, self.eps) * self.weight
+
+    @staticmethod
+    def plain(x: Tensor, eps: float) -> Tensor:
+        """Normalize [..., size] without a weight."""
         wide = x.float()
-        mean_square = (wide * wide).mean(dim=-1, keepdim=True)
-        return (wide / (mean_square + self.eps).sqrt()).to(x.dtype) * self.weight
+        return (wide / ((wide * wide).mean(dim=-1, keepdim=True) + eps).sqrt()).to(x.dtype)
 
 
 class PortableAttention(Attention):
