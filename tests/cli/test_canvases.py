@@ -15,7 +15,7 @@ from tests.web.installed import WEB, no_web, run_node
         "triton BUNDLE -o OUT --device tensorrt:0", "triton BUNDLE -o OUT --device cpu:0,cpu:1",
         "generate BUNDLE hi --device mpi", "generate BUNDLE hi --device cpu+cpu", "generate BUNDLE hi --device cpu:0",
         "generate BUNDLE hi --device qnn", "generate BUNDLE hi --device ascend:0",
-        "bench speed BUNDLE --device cpu:0 --device cpu:1", "verify BUNDLE --device tensorrt-rtx:0",
+        "generate BUNDLE hi --device cpu:0 --device cpu:1", "verify BUNDLE --device tensorrt-rtx:0",
     ],
 )  # fmt: skip
 def test_a_bundle_with_canvases_is_refused(canvas_bundle: Path, tmp_path: Path, command: str) -> None:

@@ -202,7 +202,7 @@ def _write_graphs(
         if graph.dialect == "portable":
             check_portable(ir.to_proto(model), graph.name, quantized=choices.quantization is not None)
         ir.save(model, folder / graph.name)
-        if graph.dialect == "portable" and choices.quantization is not None:
+        if graph.dialect == "portable" and choices.quantization is not None and not has_canvas:
             matrices = [name for name, record in plan.records.items() if is_reordered(record)]
             models["webgpu", "packed"] = WebgpuPass(matrices)(ir.load(folder / graph.name)).model, []
         found.update(plugins_of(model))

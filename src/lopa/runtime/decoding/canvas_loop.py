@@ -78,7 +78,7 @@ class CanvasLoop:
             canvas.ids,
             len(cached),
             self._network.sliding_window,
-            self._uniform(positions, TOKEN_STREAM),
+            self._uniform(positions, TOKEN_STREAM).astype(np.float32),
             soft_first=canvas.winner * size if canvas.steps else None,
             temperature=float(np.float32(own["t_min"]) + np.float32(own["t_max"] - own["t_min"]) * share)
             * self.params.temperature,
