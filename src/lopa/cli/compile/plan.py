@@ -25,6 +25,7 @@ from lopa.cli.program.grouped_command import GroupedCommand, PositiveNumber, opt
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeSource
+from lopa.runtime.bundle.bundle import check_no_canvases
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_families import full_device_name, parse_device, stages_of_device
@@ -113,7 +114,7 @@ def command(
     most = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
     check_own_bundle(bundle)
     opened = Bundle.open(bundle)
-    opened.check_for("shape buckets")
+    check_no_canvases(opened, "shape buckets")
     manifest = opened.manifest
     # An engine is compiled for the buckets of a plan, so no engine can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))

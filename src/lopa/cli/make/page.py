@@ -10,6 +10,7 @@ from lopa.cli.program.grouped_command import INPUT, OUTPUT, GroupedCommand, opti
 from lopa.cli.program.verbosity import quiet
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.bundle import check_no_canvases
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.serve.page.response import page_text_without_server, scripts_without_server
@@ -50,7 +51,7 @@ def command(bundle: Path, output: Path, overwrite: bool, packages: Path) -> None
     Any host of files can serve it, over https or on this machine. Browsers open no modules from a file's path.
     """
     opened = Bundle.open(bundle)
-    opened.check_for("a page")
+    check_no_canvases(opened, "a page")
     names = [MANIFEST_NAME, *(file.path for file in opened.manifest.files)]
     copies = {f"packages/lopa-web/{path}": file for path, file in _own_files(packages).items()}
     for package, files in _PACKAGES.items():

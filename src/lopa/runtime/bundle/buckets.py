@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from lopa.runtime.bundle.bundle import Bundle
+from lopa.runtime.bundle.bundle import Bundle, check_no_canvases
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import Reasons, Record, record_from_file
 from lopa.runtime.contract import TILE, tiles
@@ -180,7 +180,7 @@ def bucket_plan_from_file(path: Path | None, bundle: Bundle) -> BucketPlan:
 
     Raises BadInputError if it is unusable or was made for another bundle.
     """
-    bundle.check_for("an engine")
+    check_no_canvases(bundle, "an engine")
     path, remedy = path or bucket_plan_path(bundle.path), f"make a plan: lopa-export plan {bundle.path}"
     plan = record_from_file(
         path,

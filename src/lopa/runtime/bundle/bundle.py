@@ -75,15 +75,6 @@ class Bundle:
         if self.manifest_sha256 and sha256_of_file(self.path / MANIFEST_NAME) != self.manifest_sha256:
             raise changed_file(self.path / MANIFEST_NAME)
 
-    def check_for(self, use: str) -> None:
-        """Raise BadInputError for a bundle with canvases, of which `use` has no form."""
-        if self.manifest.dimensions.canvas is not None:
-            raise BadInputError(
-                f"{use} of {self.path}, a bundle with canvases (contract version 2)",
-                expected="a bundle of contract version 1, of a model with a mask token",
-                remedy="open the bundle with --device cpu, without an engine",
-            )
-
     @property
     def graph(self) -> Path:
         """Path of the ONNX file, in the manifest's dialect."""
@@ -177,3 +168,13 @@ def sha256_of_file(path: Path) -> str:
         path.open("rb") as file,
     ):
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_no_canvases(bundle: Bundle, use: str) -> None:
+    """Raise BadInputError for a bundle with canvases, of which `use` has no form."""
+    if bundle.manifest.dimensions.canvas is not None:
+        raise BadInputError(
+            f"{use} of {bundle.path}, a bundle with canvases (contract version 2)",
+            expected="a bundle of contract version 1, of a model with a mask token",
+            remedy="open the bundle with --device cpu, without an engine",
+        )
