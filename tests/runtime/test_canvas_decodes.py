@@ -173,7 +173,10 @@ def test_other_models_refuse_the_strategy(tiny_bundle: Path) -> None:
         decoder.generate("1+1=", strategy="canvas")
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "webgpu:0", "cpu:0", "cpu+cpu", "tensorrt:0", "ascend:0", "qnn"])
+OTHERS = ["cuda:0", "webgpu:0", "openvino:GPU", "openvino:CPU:bf16", "cpu+cpu", "tensorrt:0", "ascend:0", "qnn"]
+
+
+@pytest.mark.parametrize("device", OTHERS)
 def test_other_devices_refuse_the_bundle_by_name(canvas_bundle: Path, device: str) -> None:
     with pytest.raises(BadInputError, match=r"bundle with canvases .*contract version 2"):
         open_session(Bundle.open(canvas_bundle), device)

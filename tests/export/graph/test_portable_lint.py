@@ -92,7 +92,7 @@ def _not_a_number(model: onnx.ModelProto) -> None:
 
 
 def _not_of_the_dialect(model: onnx.ModelProto) -> None:
-    _insert(model, make.make_node("Tanh", ["temperature"], ["squashed"], name="bad"))
+    _insert(model, make.make_node("Softplus", ["temperature"], ["squashed"], name="bad"))
 
 
 def _last_index(model: onnx.ModelProto) -> None:
@@ -169,7 +169,7 @@ def _function(model: onnx.ModelProto) -> None:
         (_other_domain, "unregistered operator", "layers.0.mlp/Sigmoid", "Sigmoid", None, "operators of the dialect"),
         (_unregistered_opset, "unregistered opset", "TopK", "TopK", None, "opset 17"),
         (_to_avoid, "operator to avoid", "bad", "Pad", None, "Slice and Concat"),
-        (_not_of_the_dialect, "operator to avoid", "bad", "Tanh", None, "operators of the dialect"),
+        (_not_of_the_dialect, "operator to avoid", "bad", "Softplus", None, "operators of the dialect"),
         (_last_index, "operator to avoid", "bad", "ArgMax", None, "leave it 0"),
         (_five_axes, "rank", "bad", "Unsqueeze", 5, "fold axes"),
         (_input_of_five_axes, "rank", "bad", "", 5, "fold axes"),

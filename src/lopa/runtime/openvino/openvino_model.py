@@ -52,6 +52,12 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
             expected="matrices in floating point, int8 or int4",
             remedy="export the checkpoint with --quantize int8 or int4",
         )
+    if bundle.manifest.dimensions.canvas is not None and (requested.name != "CPU" or requested.rounding == "bf16"):
+        raise BadInputError(
+            f"device {device!r} for a bundle with canvases (contract version 2)",
+            expected="openvino:CPU in float32, in whose exact sums tokens are drawn",
+            remedy="use --device openvino:CPU",
+        )
     quantization = bundle.manifest.quantization
     matrices = "floats" if quantization is None else quantization.kind
     if requested.rounding == "int8" and (requested.name != "CPU" or matrices != "int4"):
