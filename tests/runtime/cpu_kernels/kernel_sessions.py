@@ -38,16 +38,24 @@ def session(
     *,
     domain: str = DOMAIN,
     threads: int = 1,
+    **attributes: int,
 ) -> ort.InferenceSession:
     """Return a session of model_of."""
-    return open_model(model_of(operator, inputs, initializers, domain=domain).SerializeToString(), threads)
+    model = model_of(operator, inputs, initializers, domain=domain, **attributes)
+    return open_model(model.SerializeToString(), threads)
 
 
 def model_of(
-    operator: str, inputs: dict[str, int], initializers: Sequence[onnx.TensorProto], *, domain: str = DOMAIN
+    operator: str,
+    inputs: dict[str, int],
+    initializers: Sequence[onnx.TensorProto],
+    *,
+    domain: str = DOMAIN,
+    **attributes: int,
 ) -> onnx.ModelProto:
     """Return a model with one node, whose first inputs are the graph's, with the types `inputs`."""
-    node = helper.make_node(operator, [*inputs, *(each.name for each in initializers)], ["y"], domain=domain)
+    names = [*inputs, *(each.name for each in initializers)]
+    node = helper.make_node(operator, names, ["y"], domain=domain, **attributes)
     graph = helper.make_graph(
         [node],
         "operator",

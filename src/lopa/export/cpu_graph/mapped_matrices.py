@@ -56,8 +56,12 @@ class MappedExpertsPass(ir.passes.InPlacePass):
     """Pass that computes the experts of a sparse layer by one of lopa's own operators.
 
     It reads only the matrices of experts that a row uses. Rows of float16 are cast to float32 and back. It computes no
-    FP8.
+    FP8. With `gelu`, experts have it in place of silu.
     """
+
+    def __init__(self, *, gelu: bool = False) -> None:
+        super().__init__()
+        self._attributes = {"gelu": 1} if gelu else {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes of experts (lopa.export.graph.experts)."""
@@ -66,7 +70,7 @@ class MappedExpertsPass(ir.passes.InPlacePass):
             operator = _expert_operator(node)
             if node.outputs[0].dtype == ir.DataType.FLOAT16:
                 _cast_rows(node)
-            _replace(node, operator, list(node.inputs))
+            _replace(node, operator, list(node.inputs), self._attributes)
         return _finished(model, modified=bool(nodes))
 
 
@@ -111,8 +115,10 @@ def _cast_rows(product: ir.Node) -> None:
     back.replace_input_with(0, result)
 
 
-def _replace(product: ir.Node, operator: str, inputs: list[ir.Value | None]) -> None:
-    result = ir.node(operator, inputs, domain=DOMAIN, name=product.name)
+def _replace(
+    product: ir.Node, operator: str, inputs: list[ir.Value | None], attributes: dict[str, int] | None = None
+) -> None:
+    result = ir.node(operator, inputs, attributes, domain=DOMAIN, name=product.name)
     replace_value(result.outputs[0], product.outputs[0])
     product.prepend(result)
 

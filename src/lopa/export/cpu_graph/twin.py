@@ -32,18 +32,15 @@ def twins_for_cpu(model: ir.Model, dimensions: ModelDimensions, part: ModelPart)
     file that `model` refers to. Raises onnx_ir.passes.PassError if a pass violates its contract.
     """
     twins: dict[TwinForm, ir.Model] = {}
-    has_canvas = dimensions.canvas is not None  # no kernel of lopa's has experts with gelu
-    passes = [RoundedRowsPass(), RowScalesPass()] if has_canvas else cpu_passes(dimensions, part)
+    passes, gelu = cpu_passes(dimensions, part), dimensions.canvas is not None
     packed = _copied(model)
     modified = [_apply_passes(packed, passes)]
     mapped = _copied(packed)
     if expert_nodes(model):
-        modified.append(_apply_passes(with_expert_operators(packed, "standard", gelu=has_canvas), passes))
+        modified.append(_apply_passes(with_expert_operators(packed, "standard", gelu=gelu), passes))
     if any([*modified, NonFiniteRowsPass()(packed).modified]):
         twins["packed"] = packed
-    if has_canvas:
-        _apply_passes(with_expert_operators(mapped, "standard", gelu=True), passes)
-    modified = [each(mapped).modified for each in (MappedExpertsPass(), MappedInt4Pass(), MappedInt8Pass())]
+    modified = [each(mapped).modified for each in (MappedExpertsPass(gelu=gelu), MappedInt4Pass(), MappedInt8Pass())]
     if any(modified):
         mapped = with_expert_operators(mapped, "standard")  # FP8
         NonFiniteRowsPass()(mapped)  # products that no kernel of lopa's computes

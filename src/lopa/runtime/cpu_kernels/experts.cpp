@@ -216,9 +216,10 @@ class Window {
         return run(pairs_.chosen, pairs_per_expert() * layer_.hidden, [&](int64_t i) { gather(pairs_, pairs_.experts[i], staged_, outer_); });
     }
 
-    // gates_ = silu(rows @ gate) * (rows @ up), ordered for the last product.
+    // gates_ = activation(rows @ gate) * (rows @ up), ordered for the last product.
     OrtStatus* compute_inner() {
         const auto compute = layer_.form.strip;
+        const auto activate = api_.gelu ? g_kernels->geglu : g_kernels->swiglu;
         const Strips strips(layer_.inner, pairs_, api_.tasks());
         const auto task = [&](int64_t index) {
             const Expert& expert = expert_at(strips, index);
@@ -232,7 +233,7 @@ class Window {
             (g_kernels->*compute)(up_strip, strips.strip(after, index + 1));
             const int64_t column = first * kTile, width = std::min(last * kTile, layer_.inner) - column;
             for (int64_t row = 0; row < expert.count; ++row)
-                g_kernels->swiglu(gate.output + row * layer_.inner + column, up.output + row * layer_.inner + column, width);
+                activate(gate.output + row * layer_.inner + column, up.output + row * layer_.inner + column, width);
             if (layer_.form.numbers == Numbers::kInt8) return;  // rounds whole rows
             const Product down = product_of(layer_.form, layer_.down, expert, inner_, results_.get());
             order_blocks(layer_.form, down, gate.output, inner_.float_rows(expert.first), column / kBlock, (column + width + kBlock - 1) / kBlock);
@@ -313,7 +314,7 @@ class Window {
     const int64_t first_, rows_;
     float* const output_;
     Pairs pairs_;
-    OrderedRows staged_, outer_, inner_;  // rows, rows of pairs, and silu(gate) * up of pairs
+    OrderedRows staged_, outer_, inner_;  // rows, rows of pairs, and activation(gate) * up of pairs
     Buffer<float> gates_, ups_, results_;
 };
 

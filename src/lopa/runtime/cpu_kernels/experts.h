@@ -10,6 +10,7 @@
 //
 //     result[r] = sum over j of weights[r, j] * (silu(rows[r] @ gate[e]) * (rows[r] @ up[e])) @ down[e]  with e = ids[r, j]
 //
+// With the attribute gelu = 1, gelu in its approximation by tanh replaces silu.
 // The sum over j is in this order. Rows, and the numbers before `down`, are rounded as in MatMulInt4, or for int8 as in
 // lopa.export.graph.quantize_pass. Float products have float32 sums. A row's result depends neither on the number of
 // threads nor on the other rows.

@@ -166,8 +166,11 @@ Operator operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
     op.output_count = [](const CustomOp*) -> size_t { return 1; };
     op.destroy_kernel = [](void* kernel) { delete static_cast<SessionApi*>(kernel); };
     op.input_kind = op.output_kind = op.input_memory = [](const CustomOp*, size_t) -> int { return 0; };  // required, in host memory
-    op.create_kernel_with_status = [](const CustomOp* op, const OrtApi* table, const OrtKernelInfo*, void** kernel) -> OrtStatus* {
-        *kernel = new (std::nothrow) SessionApi(table, static_cast<const Operator*>(op)->threads);
+    op.create_kernel_with_status = [](const CustomOp* op, const OrtApi* table, const OrtKernelInfo* info, void** kernel) -> OrtStatus* {
+        const Api api(table);
+        int64_t gelu = 0;
+        api.release_status(api.int_attribute(info, "gelu", &gelu));
+        *kernel = new (std::nothrow) SessionApi(table, static_cast<const Operator*>(op)->threads, gelu != 0);
         return *kernel == nullptr ? out_of_memory(Api(table)) : nullptr;
     };
     op.compute_with_status = compute;

@@ -67,8 +67,9 @@ struct Kernels {
     void (*round_row)(const float* row, int64_t count, int8_t* numbers, int64_t step, float* scale, int32_t* sum);
     // Order a row of `count` uint8 numbers around 128 as signed ones, in blocks as above. `sum` is theirs.
     void (*order_row)(const uint8_t* row, int64_t count, int8_t* numbers, int64_t step, int32_t* sum);
-    // gate[i] = silu(gate[i]) * up[i]
+    // gate[i] = silu(gate[i]) * up[i], or gelu(gate[i]) * up[i]
     void (*swiglu)(float* gate, const float* up, int64_t count);
+    void (*geglu)(float* gate, const float* up, int64_t count);
     // sum[i] += weight * row[i]
     void (*add_weighted)(float* sum, const float* row, float weight, int64_t count);
     ComputeStrip *int4_strip, *int8_strip, *float_strip, *float16_strip;

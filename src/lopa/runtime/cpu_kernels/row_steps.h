@@ -81,10 +81,13 @@ inline float exponential(float x) {
     return sum * float_of((bits_of(shifted) - kRoundToIntegerBits + 127) << 23);
 }
 
-void swiglu(float* gate, const float* up, int64_t count) {
+// silu(x) is x * sigmoid(x). gelu(x), with its approximation by tanh, is x * sigmoid(x * (2 + 0.08943 * x^2) * sqrt(2 / pi)).
+template <bool gelu>
+void activate(float* gate, const float* up, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-        const float x = gate[i], low = x < -88.0f ? -88.0f : x, clamped = low > 87.0f ? 87.0f : low;
-        const float kept = x < -88.0f ? x * 0.0f : x;  // NaN for -infinity, as in the float graph
+        const float x = gate[i], z = gelu ? x * __builtin_fmaf(x * x, 0.0713548163f, 1.59576912f) : x;
+        const float low = z < -88.0f ? -88.0f : z, clamped = low > 87.0f ? 87.0f : low;
+        const float kept = z < -88.0f ? x * 0.0f : x;  // NaN for -infinity, as in the float graph
         gate[i] = kept / (1.0f + exponential(-clamped)) * up[i];
     }
 }

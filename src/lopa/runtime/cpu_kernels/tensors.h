@@ -73,11 +73,12 @@ inline OrtStatus* open_output(const Api& api, OrtKernelContext* context, const S
 
 // The interface for a kernel of a session with a number of threads.
 struct SessionApi : Api {
-    SessionApi(const OrtApi* api, int64_t threads) : Api(api), threads(threads) {}
+    SessionApi(const OrtApi* api, int64_t threads, bool gelu) : Api(api), threads(threads), gelu(gelu) {}
 
     // Number of tasks of a product from which all threads of the session have work to the end.
     int64_t tasks() const { return threads == 1 ? 1 : 4 * threads; }
     int64_t threads;
+    bool gelu;  // of a node of experts
 };
 
 // Call task(0) to task(count - 1), shared among the threads of the session.
