@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from time import perf_counter, thread_time
 
@@ -35,8 +36,8 @@ _MICROSOFT = "com.microsoft"
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SHAPES = ((896, 896), (896, 4864), (4864, 896), (3584, 3584), (3584, 18944), (18944, 3584))
 """Inputs and columns of matrices of a 0.5B and a 7B model."""
-_EXPERTS = (2048, 512, 256, 8)
-"""Sizes of LLaDA2.0-mini: hidden, inner, experts, experts of a row."""
+_EXPERTS = {"": (2048, 512, 256, 8), " gelu": (2816, 704, 128, 8)}
+"""Sizes of LLaDA2.0-mini and DiffusionGemma-26B-A4B: hidden, inner, experts, experts of a row."""
 _EXPERT_OPERATORS = (
     ("ExpertsInt4", TensorProto.INT4, 4),
     ("ExpertsInt8", TensorProto.INT8, 8),
@@ -117,8 +118,8 @@ def _cases() -> Iterator[_Case]:
         sizes = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
         theirs = _Side("MatMulNBits", _MICROSOFT, packed, sizes)
         yield _Case(f"int4 {k} x {n}", ours, theirs, partial(_floats, k), n, 2 * k * n, k * n // 2 + 4 * blocks * n)
-    hidden, inner, experts, choices = _EXPERTS
-    for name, kind, bits in _EXPERT_OPERATORS:
+    for (suffix, sizes), (name, kind, bits) in product(_EXPERTS.items(), _EXPERT_OPERATORS):
+        hidden, inner, experts, choices = sizes
         constants: list[tuple[int, tuple[int, ...]] | Array] = []
         size = 0
         for k, n in ((hidden, inner), (hidden, inner), (inner, hidden)):
@@ -128,7 +129,8 @@ def _cases() -> Iterator[_Case]:
             if groups:
                 constants.append((TensorProto.FLOAT, (experts, groups, n) if bits == 4 else (experts, n)))
         work = 6 * hidden * inner * choices * (4 if bits == 16 else 1)
-        yield _Case(name, _Side(name, DOMAIN, tuple(constants), {}), None, _chosen, hidden, work, size, experts)
+        ours = _Side(name, DOMAIN, tuple(constants), {"gelu": 1} if suffix else {})
+        yield _Case(name + suffix, ours, None, partial(_chosen, sizes), hidden, work, size, experts)
 
 
 def _rounded(inputs: int, rows: int) -> dict[str, Array]:
@@ -139,8 +141,8 @@ def _floats(inputs: int, rows: int) -> dict[str, Array]:
     return {"x": np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)}
 
 
-def _chosen(rows: int) -> dict[str, Array]:
-    hidden, _, experts, choices = _EXPERTS
+def _chosen(sizes: tuple[int, int, int, int], rows: int) -> dict[str, Array]:
+    hidden, _, experts, choices = sizes
     rng = np.random.default_rng(rows)
     ids = np.stack([rng.permutation(experts)[:choices] for _ in range(rows)])
     return {"rows": _floats(hidden, rows)["x"], "ids": ids, "weights": np.ones((rows, choices), np.float32)}

@@ -79,13 +79,6 @@ def source_from_checkpoint(
     if lora is not None:
         check_adapter_folder(lora)
     config = config_from_checkpoint(checkpoint, family)
-    if lora is not None and config.dimensions.canvas is not None:
-        raise BadInputError(
-            f"--lora for {checkpoint}, whose encoder and decoder share their weights",
-            expected="a checkpoint without an adapter: PEFT adds matrices of their own to encoder and decoder, which "
-            "one set of weights cannot hold",
-            remedy="export the checkpoint without --lora",
-        )
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config, chat_template)
     single = with_single_experts(tensors_from_checkpoint(checkpoint))
     stored = with_packed_weights(single, config.packed, str(checkpoint))
@@ -99,7 +92,11 @@ def source_from_checkpoint(
     check_stored_tensors(planned, shapes, ignored=ignored, source=str(checkpoint))
     tied = config.tied_embeddings and _is_tied(stored, config)
     base = {name: stored[name] for name in source_shapes(planned)}
-    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, base, config.architecture, tied=tied)
+    adapter = (
+        NO_ADAPTER
+        if lora is None
+        else adapter_from_folder(lora, base, config.architecture, tied=tied, ignored=config.family.ignored_tensors)
+    )
     return ExportSource(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 

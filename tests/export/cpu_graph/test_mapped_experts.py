@@ -39,6 +39,14 @@ def test_a_layer_is_one_node(family: str, kind: str, family_bundle: Callable[...
     assert any(node.name.startswith("wanted/") for node in nodes)  # the last layer computes sampled rows only
 
 
+def test_experts_of_canvases_have_gelu(canvas_bundle: Path, canvas_bundle_int4: Path) -> None:
+    for bundle, operator in ((canvas_bundle, "ExpertsFloat"), (canvas_bundle_int4, "ExpertsInt4")):
+        graph = Bundle.open(bundle).twin("cpu", "mapped")
+        assert graph is not None
+        nodes = [node for node in onnx.load(graph, load_external_data=False).graph.node if node.op_type == operator]
+        assert [{each.name: each.i for each in node.attribute} for node in nodes] == [{"gelu": 1}] * 3
+
+
 @pytest.mark.parametrize(("family", "form"), [("llada2", "mapped"), ("sdar_moe", "packed"), ("llada_moe", "mapped")])
 def test_float32_agrees_with_numpy(
     family: str, form: str, family_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch

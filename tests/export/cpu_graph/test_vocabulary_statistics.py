@@ -11,14 +11,17 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx_ir.passes import common
+from tests.canvas_checkpoints import FOLDER
 from tests.export.graph_runs import opened, random_inputs
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.cpu_graph import vocabulary_statistics
 from lopa.export.cpu_graph.vocabulary_statistics import (
     MIN_VOCABULARY,
     VocabularyStatisticsPass,
     group_of_vocabulary,
 )
+from lopa.export.verify.report import report_from_bundle
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TEMPERATURE, TOP_K, TOPK_IDS, TOPK_LOGPROBS
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
@@ -185,3 +188,13 @@ def _assert_same_answers(path: Path, folder: Path, tolerance: float) -> Path:
             assert ours.shape == theirs.shape
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
     return copy / "by-row.onnx"
+
+
+@pytest.mark.usefixtures("any_vocabulary")
+def test_canvases_have_statistics_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary_statistics, "_GROUPS", range(16, 33))  # 384 ids have at least 8 groups
+    bundle = bundle_from_checkpoint(FOLDER / "canvas16", tmp_path / "bundle")
+    graph = bundle.twin("cpu", "mapped")
+    assert graph is not None
+    assert "Scan" in {node.op_type for node in onnx.load(graph, load_external_data=False).graph.node}
+    assert report_from_bundle(bundle).ok

@@ -2,16 +2,23 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from tests.canvas_checkpoints import CHECKPOINTS, FOLDER, changed_config
-from transformers import AutoConfig
+from transformers import AutoConfig, DiffusionGemmaForBlockDiffusion
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.source import source_from_checkpoint
+from lopa.export.verify.canvas_check import TransformersCanvasReference, canvas_cases, canvas_network_from_checkpoint
+from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.errors import BadInputError
 
@@ -104,11 +111,71 @@ def test_other_forms_of_graphs_are_refused_by_name(tmp_path: Path, choices: dict
         plan_from_checkpoint(FOLDER / "canvas16", tmp_path / "new", BundleChoices(**choices))
 
 
-def test_adapters_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(BadInputError, match=r"--lora for .*share their weights"):
-        source_from_checkpoint(FOLDER / "canvas16", tmp_path)
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+TEXT_ONLY = {"target_modules": LINEAR, "exclude_modules": ".*(vision_tower|embed_vision).*"}
+OWN = {"target_modules": r".*self_conditioning\.\w+_proj"}
+SECOND_ALPHA = {"alpha_pattern": {r"encoder\.language_model\.layers\.1\.self_attn\.q_proj": 16}}
+
+
+def adapter(folder: Path, *, shared: bool = False, **settings: Any) -> Path:
+    """Save an adapter with random matrices. With `shared`, encoder and decoder use the same ones."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings(action="ignore"):
+        network = DiffusionGemmaForBlockDiffusion.from_pretrained(FOLDER / "canvas16")
+        adapted = get_peft_model(network, LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, **settings))
+        for name, module in adapted.named_modules() if shared else ():
+            if hasattr(module, "lora_A") and ".encoder.language_model." in name:
+                own = adapted.get_submodule(name.replace(".encoder.language_model.", ".decoder."))
+                module.lora_A, module.lora_B = own.lora_A, own.lora_B
+        adapted.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "quantize"),
+    [
+        ({"shared": True, **TEXT_ONLY}, None),
+        ({"shared": True, "target_modules": "all-linear"}, "int4"),  # also the router and the vision tower
+        ({**OWN, "modules_to_save": ["lm_head", "decoder.norm"]}, None),
+    ],
+)
+def test_adapters_are_merged_as_peft_computes_them_unmerged(
+    tmp_path: Path, settings: dict[str, Any], quantize: Any
+) -> None:
+    lora = adapter(tmp_path / "lora", **settings)
+    choice = quantize and QuantizationChoice(quantize)
+    bundle = bundle_from_checkpoint(FOLDER / "canvas16", tmp_path / "new", lora=lora, quantization=choice)
+    report = report_from_bundle(bundle, checkpoint=FOLDER / "canvas16", lora=lora)
+    assert report.ok
+    assert {"transformers", "numpy"} <= {each.reference for each in report.errors}
+    network = canvas_network_from_checkpoint(FOLDER / "canvas16", lora)
+    layers = (network.model.decoder.layers[1], network.model.encoder.language_model.layers[1])
+    assert len({each.self_attn.q_proj.weight.data_ptr() for each in layers}) == 1  # for a bundle's quantized values
+    with warnings.catch_warnings(action="ignore"):
+        plain = DiffusionGemmaForBlockDiffusion.from_pretrained(FOLDER / "canvas16", attn_implementation="eager")
+        apart = PeftModel.from_pretrained(plain, lora).eval()
+    for case in canvas_cases(bundle.manifest):
+        found, exact = (TransformersCanvasReference(each).logits(case) for each in (network, apart.get_base_model()))
+        np.testing.assert_allclose(found, exact, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (TEXT_ONLY, "q_proj.weight in different ways"),
+        ({"target_modules": r"model\.decoder\.layers.*q_proj"}, "q_proj.weight in different ways"),
+        ({"target_modules": r"model\.encoder\.language_model.*q_proj"}, "q_proj.weight in different ways"),
+        ({"shared": True, **TEXT_ONLY, **SECOND_ALPHA}, "layers.1.self_attn.q_proj.weight in different ways"),
+        ({**OWN, "target_parameters": ["experts.gate_up_proj"]}, "target_parameters"),
+        ({**OWN, "modules_to_save": ["decoder.embed_tokens"]}, "embed_tokens.weight in different ways"),
+        ({**OWN, "modules_to_save": ["experts"]}, "experts.down_proj, which does not fit"),
+    ],
+)
+def test_adapters_that_one_set_of_weights_cannot_hold_are_refused(
+    tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInputError, match=words):
+        source_from_checkpoint(FOLDER / "canvas16", adapter(tmp_path, **settings))
 
 
 def copied(folder: Path, name: str) -> Path:

@@ -18,6 +18,8 @@ from lopa.runtime.errors import BadInputError
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+"""Part of the name of a single expert's tensor."""
 _COPY = ".base_layer.weight"
 """Ending of the name of a base weight that PEFT saves beside LoRA matrices of the head."""
 _OTHER_BASE = "use the adapter that was trained on this checkpoint"
@@ -82,20 +84,25 @@ NO_ADAPTER = Adapter(products={}, replaced={})
 
 
 def adapter_from_folder(
-    folder: Path, base: Mapping[str, CheckpointTensor], architecture: Architecture, *, tied: bool
+    folder: Path,
+    base: Mapping[str, CheckpointTensor],
+    architecture: Architecture,
+    *,
+    tied: bool,
+    ignored: tuple[str, ...] = (),
 ) -> Adapter:
     """Read the adapter in `folder` for a base of `architecture` with the tensors `base`.
 
-    `tied` is True if the base's head is its embedding. Raises BadInputError for missing or broken files and for
-    unsupported kinds of adapter. Also raises it for the adapter of another base, recognized by other shapes, unknown
-    modules or missing tensors.
+    `tied` is True if the base's head is its embedding. Tensors whose names start with one of `ignored` change parts
+    that are not exported. Raises BadInputError for missing or broken files and for unsupported kinds of adapter. Also
+    raises it for the adapter of another base, recognized by other shapes, unknown modules or missing tensors.
     """
     path = folder / ADAPTER_CONFIG_NAME
     values = json_object_from_file(
         path, remedy="check the path: a PEFT adapter folder is needed", max_bytes=_MAX_CONFIG_BYTES
     )
     config = JsonValues(values, str(path), _SAVE_AGAIN)
-    _check_supported(config, path)
+    _check_supported(config, path, is_shared=bool(architecture.shared_prefixes))
     weights = folder / ADAPTER_WEIGHTS_NAME
     if not weights.is_file():
         raise BadInputError(
@@ -103,8 +110,13 @@ def adapter_from_folder(
             expected="an adapter saved as safetensors",
             remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened",
         )
-    stored, base_shapes = _by_module_name(weights), {name: tensor.shape for name, tensor in base.items()}
     outer = (architecture.outer_names["embedding.weight"], architecture.outer_names["head.weight"])
+    shared = _shared_names(base, architecture.shared_prefixes)
+    if shared:
+        base = {name: tensor for name, tensor in base.items() if not _EXPERT.search(name)}
+        base |= {other: base[name] for name, other in shared.items() if name != outer[0]}
+    stored = {name: each for name, each in _by_module_name(weights).items() if not name.startswith(ignored)}
+    base_shapes = {name: tensor.shape for name, tensor in base.items()}
     modules = _target_modules(config, base_shapes, architecture, tied=tied)
     ranks = _by_module(config, "rank_pattern", modules, "r")
     alphas = _by_module(config, "alpha_pattern", modules, "lora_alpha")
@@ -121,9 +133,47 @@ def adapter_from_folder(
     if tied:
         replaced |= _tied_replacement(config, replaced, outer)
     _check_saved_modules(config, replaced, base_shapes)
+    _check_shared(folder, shared, products, replaced)
+    for other in shared.values():
+        products.pop(other, None)
+        replaced.pop(other, None)
     unknown = [name for name, value in values.items() if value and name not in (*_KNOWN, *_UNSUPPORTED)]
     warnings = (f"{path}: ignoring {', '.join(unknown)}, which lopa-export does not know",) if unknown else ()
     return Adapter(products, replaced, warnings)
+
+
+def _shared_names(base: Mapping[str, CheckpointTensor], prefixes: Mapping[str, str]) -> dict[str, str]:
+    """Return the name in the second module of each tensor that two modules of the network share."""
+    pairs = ((name, own, other) for name in base for own, other in prefixes.items() if name.startswith(own))
+    found = {name: other + name.removeprefix(own) for name, own, other in pairs if not _EXPERT.search(name)}
+    return {name: other for name, other in found.items() if other not in base}
+
+
+def _check_shared(
+    folder: Path,
+    shared: Mapping[str, str],
+    products: Mapping[str, LowRankProduct],
+    replaced: Mapping[str, StoredTensor],
+) -> None:
+    """Raise BadInputError if the two modules of a shared tensor are not changed in the same way.
+
+    PEFT computes each module with its own change. When it merges, it adds both changes to the shared tensor.
+    """
+
+    def change(name: str) -> tuple[list[StoredTensor], float]:
+        product = products.get(name)
+        return ([product.down, product.up], product.scale) if product else ([*filter(None, [replaced.get(name)])], 1.0)
+
+    for name, other in shared.items():
+        (own, scale), (second, second_scale) = change(name), change(other)
+        same = len(own) == len(second) and scale == second_scale
+        if not same or not all(have_equal_values(a, b) for a, b in zip(own, second, strict=True)):
+            raise BadInputError(
+                f"the adapter {folder} changes {name} and {other} in different ways",
+                expected="the same change of both modules, which share this weight in the checkpoint and in a bundle",
+                remedy="train one pair of LoRA matrices that both modules use, or adapt modules with weights of their "
+                "own, such as model.decoder.self_conditioning.up_proj",
+            )
 
 
 def _tied_replacement(
@@ -158,7 +208,7 @@ def _by_module_name(weights: Path) -> dict[str, StoredTensor]:
     return stored
 
 
-def _check_supported(config: JsonValues, path: Path) -> None:
+def _check_supported(config: JsonValues, path: Path, *, is_shared: bool) -> None:
     values = config.values
     initialization = values.get("init_lora_weights")
     wrong = [name for name in _UNSUPPORTED if values.get(name)]
@@ -172,7 +222,9 @@ def _check_supported(config: JsonValues, path: Path) -> None:
         raise BadInputError(
             f"{path} has " + ", ".join(f"{name} = {shown(values.get(name))}" for name in wrong),
             expected="a plain LoRA adapter: peft_type LORA, bias none, no DoRA or other extension",
-            remedy="merge this adapter with merge_and_unload of peft, save the result and export that without --lora",
+            remedy="train an adapter without it: peft would merge it twice into the weights that two modules share"
+            if is_shared
+            else "merge this adapter with merge_and_unload of peft, save the result and export that without --lora",
         )
 
 

@@ -159,6 +159,9 @@ DIFFUSION_GEMMA = Family(
         "diffusion-gemma",
         prediction_shift=0,
         layer_prefix="model.decoder.layers.{layer}.",
+        shared_prefixes={
+            f"model.decoder.{part}.": f"model.encoder.language_model.{part}." for part in ("layers", "embed_tokens")
+        },
         layer_names=_LAYER,
         outer_names={
             "embedding.weight": "model.decoder.embed_tokens.weight",

@@ -66,6 +66,10 @@ class Architecture:
     layer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_LAYER)
     """Query, key and value may have the same name: their rows then follow each other in one tensor."""
     outer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_OUTER)
+    shared_prefixes: Mapping[str, str] = field(default_factory=dict)
+    """Prefixes of names, and those of the second modules with the same weights in a network that runs them two ways.
+
+    Such a network has stacked experts."""
 
 
 @dataclass(frozen=True, kw_only=True)

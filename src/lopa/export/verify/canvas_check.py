@@ -4,6 +4,7 @@ A case has three forwards. The first encodes a prompt and runs the first step of
 embeddings of the first. The third encodes that canvas and runs the first step of the next one.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from lopa.export.extra import export_extra_needed
 from lopa.export.progress import ProgressCallback
 from lopa.export.verify.differences import Difference, difference_of, differences_of_statistics
 from lopa.runtime.bundle import Bundle
@@ -132,15 +134,35 @@ class TransformersCanvasReference:
         return np.concatenate([each.numpy() for each in found])
 
 
-def canvas_network_from_checkpoint(checkpoint: Path) -> Any:
-    """Return transformers' float32 network of a checkpoint."""
+def canvas_network_from_checkpoint(checkpoint: Path, lora: Path | None = None) -> Any:
+    """Return transformers' float32 network of a checkpoint. With `lora`, peft merges each of its two ways apart.
+
+    Weights that are equal then are shared again.
+    """
     import torch
     from transformers import DiffusionGemmaForBlockDiffusion
 
     network = DiffusionGemmaForBlockDiffusion.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )
+    if lora is not None:
+        with export_extra_needed("merging the adapter"):
+            from peft import PeftModel
+        shared = [name for name, _ in network.model.decoder.layers.named_parameters()]
+        encoder, decoder = network.model.encoder.language_model.layers, network.model.decoder.layers
+        for name in shared:
+            _set_parameter(encoder, name, torch.nn.Parameter(decoder.get_parameter(name).detach().clone()))
+        with warnings.catch_warnings(action="ignore"):
+            network = PeftModel.from_pretrained(network, lora, torch_device="cpu").merge_and_unload()
+        for name in shared:
+            if torch.equal(encoder.get_parameter(name), decoder.get_parameter(name)):
+                _set_parameter(encoder, name, decoder.get_parameter(name))
     return network.requires_grad_(False).eval()
+
+
+def _set_parameter(network: Any, name: str, weight: Any) -> None:
+    module, _, own = name.rpartition(".")
+    setattr(network.get_submodule(module), own, weight)
 
 
 def differences_of_canvases(

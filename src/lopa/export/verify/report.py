@@ -71,7 +71,7 @@ def report_from_bundle(
     progress("digests", 0, 0)
     _check_files(bundle)
     if bundle.manifest.dimensions.canvas is not None:
-        return _report_of_canvases(bundle, checkpoint, device, progress)
+        return _report_of_canvases(bundle, checkpoint, lora, device, progress)
     references: list[Reference] = [NumpyReference(bundle)]
     weight_errors: tuple[OutputError, ...] = ()
     if checkpoint is not None:
@@ -95,17 +95,19 @@ def report_from_bundle(
     return Report(cases, tuple(errors))
 
 
-def _report_of_canvases(bundle: Bundle, checkpoint: Path | None, device: str, progress: ProgressCallback) -> Report:
+def _report_of_canvases(
+    bundle: Bundle, checkpoint: Path | None, lora: Path | None, device: str, progress: ProgressCallback
+) -> Report:
     """Return the report of a bundle of contract 2."""
     references: list[CanvasReference] = [NumpyCanvasReference(bundle)]
     errors: list[OutputError] = []
     if checkpoint is not None:
         with export_extra_needed("comparing with the checkpoint"):
             from lopa.export.verify.quantized_weights import dequantize, errors_of_weights
-        check_origin(bundle.manifest.origin, checkpoint, None)
+        check_origin(bundle.manifest.origin, checkpoint, lora)
         check_tokenizer(bundle, checkpoint)
         progress("loading the checkpoint", 0, 0)
-        network = canvas_network_from_checkpoint(checkpoint)
+        network = canvas_network_from_checkpoint(checkpoint, lora)
         quantized = bundle.manifest.quantization is not None
         errors += [each for each in errors_of_weights(bundle, network) if quantized or not each.ok]
         if quantized:
