@@ -154,7 +154,7 @@ def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tupl
         product, scales = scaled.inputs
         assert product is not None
         assert scales is not None
-        if scales.producer() is not None:  # otherwise it is a constant factor of the model's logits
+        if ir.convenience.get_const_tensor(scales) is None:  # otherwise it is a constant factor of the model's logits
             return product, nodes.one("Div", scales, temperature)
     of_rows = nodes.one("Concat", shape, np.array([1]), axis=0)
     return logits, nodes.one("Expand", nodes.one("Reciprocal", temperature), of_rows)
