@@ -15,6 +15,8 @@ from lopa import BadInputError, Chat, Decoder, DoneEvent, DraftEvent, Engine, Te
 from lopa.export.verify.report import report_from_bundle
 from lopa.runtime import Step
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.sessions.onnxruntime_graph import open_part_graph
 from lopa.runtime.sessions.session import open_session
 
 STANDARD, PORTABLE = "canvas_bundle", "canvas_portable"
@@ -56,6 +58,12 @@ def test_int4_agrees_with_transformers_on_its_own_weights(canvas_bundle_int4: Pa
     report = report_from_bundle(Bundle.open(canvas_bundle_int4), checkpoint=FOLDER / "canvas16")
     assert [error for error in report.errors if not error.ok] == []
     assert any("experts" in error.output or "in steps" in error.output for error in report.errors)
+
+
+def test_the_embedding_is_not_copied(canvas_bundle_int4: Path) -> None:
+    bundle = Bundle.open(canvas_bundle_int4)
+    graph = open_part_graph(bundle, whole_model(bundle.manifest.dimensions.layers, has_canvas=True), "cpu", None)
+    assert graph.get_session_options().get_session_config_entry("session.disable_prepacking") == "1"
 
 
 def test_every_graph_decodes_the_recorded_answers(each_graph: Decoder) -> None:

@@ -75,19 +75,19 @@ def open_part_graph(
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
-    graph, has_split_experts = bundle.graph, bundle.manifest.dimensions.moe is not None
+    sizes, graph, is_mapped = bundle.manifest.dimensions, bundle.graph, False
     is_portable = bundle.manifest.dialect == "portable"
     exact = exact or is_portable
     if providers[0][0] == CPU_PROVIDER and not exact:
         form = cpu_form(bundle)
-        graph = bundle.twin("cpu", form) or bundle.graph
-        has_split_experts = has_split_experts and form != "mapped"
+        graph, is_mapped = bundle.twin("cpu", form) or bundle.graph, form == "mapped"
     opening = partial(
         _open_graph,
         bundle,
         exact=exact,
         multiplies_integers=not is_portable,
-        reuse_memory=not has_split_experts,
+        reuse_memory=sizes.moe is None or is_mapped,
+        prepacks=sizes.canvas is None or not is_mapped,
     )
     session = _shared_graph(
         graph, bundle.weights, providers, _threading_from_device(device, threads), opening, exact=exact
@@ -221,6 +221,7 @@ def _open_graph(
     exact: bool,
     multiplies_integers: bool,
     reuse_memory: bool,
+    prepacks: bool,
 ) -> ort.InferenceSession:
     """Open a graph of `bundle` from its file, so that its external data is found and mapped.
 
@@ -232,7 +233,8 @@ def _open_graph(
 
     Arena and memory patterns are off. The arena keeps the memory of the largest batch until the process ends.
     Patterns are kept for every shape of the inputs, without limit. Forwards take the same time without both
-    (docs/measurements/serving.md). Prepacking and full optimization stay on. Spinning threads are faster on exclusive
+    (docs/measurements/serving.md). Full optimization stays on. `prepacks` is False for mapped graphs of canvases, whose
+    product with the embedding would copy it (docs/measurements/cpu.md). Spinning threads are faster on exclusive
     cores (1.7 against 2.6 ms for the smallest window) and slower on shared cores. Spinning stays on too.
 
     ONNX Runtime's own threads flush denormals to zero (lopa.runtime.denormals). The first session of a process sets
@@ -246,6 +248,8 @@ def _open_graph(
     if multiplies_integers:
         multiply_exactly(options)
     keep_fp8_products(options, bundle)
+    if not prepacks:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.add_session_config_entry(_DEQUANTIZED_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
     if threads.threads is not None:
         options.intra_op_num_threads = threads.threads
