@@ -159,20 +159,15 @@ def _check_shared(
 
     PEFT computes each module with its own change. When it merges, it adds both changes to the shared tensor.
     """
-
-    def change(name: str) -> tuple[list[StoredTensor], float]:
-        product = products.get(name)
-        return ([product.down, product.up], product.scale) if product else ([*filter(None, [replaced.get(name)])], 1.0)
-
+    changes = {name: [pair.down, pair.up] for name, pair in products.items()} | {n: [t] for n, t in replaced.items()}
     for name, other in shared.items():
-        (own, scale), (second, second_scale) = change(name), change(other)
-        same = len(own) == len(second) and scale == second_scale
-        if not same or not all(have_equal_values(a, b) for a, b in zip(own, second, strict=True)):
+        own, second = changes.get(name, []), changes.get(other, [])
+        scales = {products[each].scale for each in (name, other) if each in products}
+        if len(own) != len(second) or len(scales) > 1 or not all(map(have_equal_values, own, second)):
             raise BadInputError(
                 f"the adapter {folder} changes {name} and {other} in different ways",
                 expected="the same change of both modules, which share this weight in the checkpoint and in a bundle",
-                remedy="train one pair of LoRA matrices that both modules use, or adapt modules with weights of their "
-                "own, such as model.decoder.self_conditioning.up_proj",
+                remedy="train one pair of LoRA matrices that both modules use",
             )
 
 

@@ -4,6 +4,7 @@ A case has three forwards. The first encodes a prompt and runs the first step of
 embeddings of the first. The third encodes that canvas and runs the first step of the next one.
 """
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -148,21 +149,14 @@ def canvas_network_from_checkpoint(checkpoint: Path, lora: Path | None = None) -
     if lora is not None:
         with export_extra_needed("merging the adapter"):
             from peft import PeftModel
-        shared = [name for name, _ in network.model.decoder.layers.named_parameters()]
-        encoder, decoder = network.model.encoder.language_model.layers, network.model.decoder.layers
-        for name in shared:
-            _set_parameter(encoder, name, torch.nn.Parameter(decoder.get_parameter(name).detach().clone()))
+        encoder, decoder = network.model.encoder.language_model, network.model.decoder
+        encoder.layers = copy.deepcopy(encoder.layers)
         with warnings.catch_warnings(action="ignore"):
             network = PeftModel.from_pretrained(network, lora, torch_device="cpu").merge_and_unload()
-        for name in shared:
-            if torch.equal(encoder.get_parameter(name), decoder.get_parameter(name)):
-                _set_parameter(encoder, name, decoder.get_parameter(name))
+        for own, other in zip(decoder.layers.parameters(), encoder.layers.parameters(), strict=True):
+            if torch.equal(own, other):
+                other.data = own.data
     return network.requires_grad_(False).eval()
-
-
-def _set_parameter(network: Any, name: str, weight: Any) -> None:
-    module, _, own = name.rpartition(".")
-    setattr(network.get_submodule(module), own, weight)
 
 
 def differences_of_canvases(
