@@ -48,7 +48,7 @@ def test_the_bundle_agrees_with_transformers(request: pytest.FixtureRequest, nam
         pytest.importorskip("openvino")
     bundle = Bundle.open(request.getfixturevalue(name))
     report = report_from_bundle(bundle, checkpoint=FOLDER / "canvas16", device=device)
-    assert report.cases == 7, "prompts around the window of 16"
+    assert report.cases in (7, 14), "prompts around the window of 16, also for a mapped graph"
     assert {error.reference for error in report.errors} == {"numpy", "transformers"}
     assert {"logits", "entropy", "drawn_ids"} <= {error.output for error in report.errors}
     assert [error for error in report.errors if not error.ok] == []
