@@ -159,7 +159,7 @@ def test_bad_entries_are_rejected(both: Bundle, tmp_path: Path, changes: dict[st
         (tmp_path / record.path).write_bytes(both.file(record.path).read_bytes())
     manifest = json.loads((both.path / MANIFEST_NAME).read_bytes())
     if changes is None:
-        manifest["quantization"] = None
+        manifest |= {"quantization": None, "tensors": {}}
     twins = manifest["twins"]
     twins[:] = [twin | (changes or {}) for twin in twins if twin["provider"] == "webgpu"]
     (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest))

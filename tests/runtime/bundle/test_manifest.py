@@ -1,6 +1,7 @@
 """Validation of untrusted manifests: number ranges and contradicting fields."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def with_value(content: dict[str, Any], value: object, *path: str | int) -> dict
     return content
 
 
+QUANTIZATION: dict[str, Any] = {"block": None, "head": False, "excluded": []}
 NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
     (("dimensions", "vocab_size"), [0, 7]),
     (("dimensions", "layers"), [0, 4097]),
@@ -95,6 +97,50 @@ def test_contradicting_fields_raise(content: dict[str, Any], change: dict[str, A
     assert message in caught.value.received
 
 
+MATRIX = "layers.0.mlp.up.weight"
+CONTRADICTIONS: list[tuple[str, tuple[str, ...], object, str]] = [
+    *((kind, ("quantization",), None, "kind = None with matrices in ") for kind in ("int8", "int4", "fp8")),
+    ("fp8", ("quantization", "kind"), "int8", "kind = int8 with matrices in float8e4m3fn"),
+    ("int8", ("quantization", "kind"), "fp8", "kind = fp8 with matrices in int8"),
+    ("int8", ("tensors", MATRIX, "dtype"), "float8e4m3fn", "matrices in float8e4m3fn and int8"),
+    ("none", ("quantization",), {**QUANTIZATION, "kind": "int4", "activation": "none"}, "in floating point"),
+    ("int4", ("quantization", "block"), None, "block = None"),
+    ("int4", ("quantization", "block"), 64, "the scales float32 [6, "),
+    ("int8", ("quantization", "block"), 32, "block = 32"),
+    ("fp8", ("quantization", "activation"), "none", "activation = none for fp8 in standard"),
+    ("int8", ("quantization", "activation"), "fp8_per_row", "activation = fp8_per_row for int8"),
+    ("int4", ("quantization", "activation"), "int8_per_row", "activation = int8_per_row for int4"),
+    ("portable", ("quantization", "activation"), "int8_per_row", "for int8 in portable"),
+    ("fp8", ("quantization", "head"), True, "head = True"),
+    ("int4", ("quantization", "head"), False, "head = False"),
+    ("int8", ("quantization", "calibration"), {"method": "gptq", "rows": 1, "sha256": "0" * 64}, "calibration"),
+    ("int8", ("tensors", f"{MATRIX}_scale", "dtype"), "float16", f"the scales float16 [512] for {MATRIX} int8"),
+    ("fp8", ("tensors", f"{MATRIX}_scale", "shape"), [192], "the scales float32 [192]"),
+    ("int4", ("tensors", MATRIX, "shape"), [176, 512], "the scales float32 [6, 512]"),
+    ("fp8", ("tensors", MATRIX, "shape"), [512 * 192], "the scales float32 [512]"),
+]
+
+
+@pytest.mark.parametrize(("kind", "place", "value", "message"), CONTRADICTIONS)
+def test_quantization_that_contradicts_the_tensors_raises(
+    export_tiny: Callable[..., Path], kind: str, place: tuple[str, ...], value: object, message: str
+) -> None:
+    form = {"none": {}, "portable": {"quantize": "int8", "dialects": ("portable",)}}.get(kind, {"quantize": kind})
+    path = export_tiny(with_logits=False, **form) / MANIFEST_NAME
+    content = json.loads(path.read_bytes())
+    read(content)
+    with pytest.raises(BadInputError) as caught:
+        read(with_value(content, value, *place))
+    assert message in caught.value.received
+
+
+def test_each_quantized_tensor_has_scales(export_tiny: Callable[..., Path]) -> None:
+    content = json.loads((export_tiny(with_logits=False, quantize="int8") / MANIFEST_NAME).read_bytes())
+    del content["tensors"][f"{MATRIX}_scale"]
+    with pytest.raises(BadInputError, match=rf"the scales none for {MATRIX} int8 \[192, 512\]"):
+        read(content)
+
+
 def test_repeated_file_and_listed_manifest_raise(content: dict[str, Any]) -> None:
     files = content["files"]
     for extra in (files[0], {**files[0], "path": MANIFEST_NAME}):
@@ -120,7 +166,9 @@ def test_twins_of_schema_2_are_read(content: dict[str, Any]) -> None:
     files, source = content["files"], {"source": content["graph"], "source_sha256": "0" * 64}
     names = ("portable.onnx", "packed.onnx", "mapped.onnx", "webgpu.onnx")
     content["files"] = [*files, *({**files[0], "path": name} for name in names)]
-    content["quantization"] = {"kind": "int8", "block": None, "activation": "none", "head": True, "excluded": []}
+    content["quantization"] = {**QUANTIZATION, "kind": "int8", "activation": "int8_per_row", "head": True}
+    head = {"dtype": "int8", "shape": [192, 1024], "offset": 0, "length": 192 * 1024}
+    content["tensors"] = {"head.weight": head, "head.weight_scale": {**head, "dtype": "float32", "shape": [1024]}}
     content["portable_graph"] = names[0]
     packed, mapped, webgpu = (
         {"graph": name, **source, **more}

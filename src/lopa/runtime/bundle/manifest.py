@@ -757,6 +757,41 @@ def _find_stage_errors(manifest: Manifest) -> Reasons:
         )
 
 
+_STORED_TYPES = {"int8": "int8", "int4": "int4", "fp8": "float8e4m3fn"}
+
+
+def _find_quantization_errors(manifest: Manifest) -> Reasons:
+    """Yield each field of `quantization` that contradicts the tensors, and each tensor without the scales it needs."""
+    found, quantized = manifest.quantization, {name for name in manifest.tensors if manifest.is_quantized(name)}
+    types = {manifest.tensors[name].dtype for name in quantized}
+    kind = None if found is None else found.kind
+    if types != (set() if kind is None else {_STORED_TYPES[kind]}):
+        stored = " and ".join(sorted(types)) or "floating point"
+        yield f"quantization.kind = {kind} with matrices in {stored}", "the kind of these matrices"
+    if found is None:
+        return
+    is_int4, has_head = found.kind == "int4", "head.weight" in quantized
+    activation = "none" if is_int4 or manifest.dialect == "portable" else f"{found.kind}_per_row"
+    for name, fits, allowed in (
+        ("block", (found.block is not None) == is_int4, "a size for int4, null otherwise"),
+        ("activation", found.activation == activation, activation),
+        ("head", found.head == has_head or (found.head and found.excluded), has_head),
+        ("calibration", found.calibration is None or found.kind != "int8", "null for int8"),
+    ):
+        if not fits:
+            yield f"quantization.{name} = {getattr(found, name)} for {found.kind} in {manifest.dialect}", str(allowed)
+    for name in quantized:
+        record, scales = manifest.tensors[name], manifest.tensors.get(scale_name(name))
+        *stacked, inputs, outputs = record.shape if len(record.shape) in (2, 3) else (0, 0)
+        if found.kind == "fp8":
+            inputs, outputs = outputs, inputs
+        blocks = [] if found.block is None else [inputs // found.block]
+        needed = manifest.dtype if is_int4 else "float32", [*stacked, *blocks, outputs]
+        if scales is None or (scales.dtype, scales.shape) != needed or inputs % (found.block or 1):
+            shown_scales = "none" if scales is None else f"{scales.dtype} {scales.shape}"
+            yield f"the scales {shown_scales} for {name} {record.dtype} {record.shape}", f"{needed[0]} {needed[1]}"
+
+
 def _find_twin_errors(manifest: Manifest) -> Reasons:
     standard = {manifest.graph, *(stage.graph for stage in manifest.stages)}
     portable = {manifest.portable_graph}
@@ -842,6 +877,7 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_dialect_errors,
     _find_rotary_errors,
     _find_stage_errors,
+    _find_quantization_errors,
     _find_twin_errors,
     _find_name_errors,
     _find_default_errors,

@@ -106,8 +106,7 @@ def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
 def weights_from_bundle(bundle: Bundle) -> BundleWeights:
     """Return all weights of manifest.tensors.
 
-    Raises BadInputError if a record does not match the file or the export's layout, and if scales are missing or
-    mismatched.
+    Raises BadInputError if a record does not match the file or the export's layout.
     """
     path = bundle.weights
     remedy = "export the checkpoint again"
@@ -124,8 +123,6 @@ def weights_from_bundle(bundle: Bundle) -> BundleWeights:
                 expected=f"a length that fits the shape, inside the {data.size} bytes of {bundle.weights.name}",
                 remedy=remedy,
             )
-        if record.is_quantized:
-            _check_scales(bundle, name, record, records.get(scale_name(name)))
     _check_layout(bundle, records)
     return BundleWeights(data, records)
 
@@ -144,18 +141,3 @@ def _check_layout(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
                 remedy="export the checkpoint again",
             )
         expected += -(-record.length // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
-
-
-def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:
-    *stacked, inputs, outputs = record.shape if len(record.shape) in (2, 3) else (0, 0)
-    if record.dtype == "float8e4m3fn":
-        inputs, outputs = outputs, inputs
-    block = bundle.manifest.quantization.block if bundle.manifest.quantization is not None else None
-    expected = [*stacked, outputs] if block is None else [*stacked, inputs // block, outputs]
-    if scales is None or scales.is_quantized or scales.shape != expected or (block and inputs % block):
-        found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
-        raise BadInputError(
-            f"the manifest of {bundle.path} has the scales {found} for {name} {record.dtype} {record.shape}",
-            expected=f"floating-point scales {expected}",
-            remedy="export the checkpoint again",
-        )
