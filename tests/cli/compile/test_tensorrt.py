@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,31 @@ def test_without_tensorrt(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_a_portable_bundle(tiny_portable: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny_portable) == 2
     assert "--dialect standard or --dialect both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("tensorrt", (), "FP8 products for Stand-in GPU, of compute capability 8.6"),
+        ("tensorrt", ("--rtx", "--compute-capability", "86"), "FP8 products for compute capability 8.6"),
+        ("tensorrt", ("--int8",), "whose matrices are fp8"),
+        ("ascend", ("--soc-version", "Ascend910B1"), "a bundle with fp8 matrices"),
+        ("qnn", ("--soc", "SM8650"), "has FP8 matrices, which QNN lacks"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_fp8_is_refused_before_a_plan_is_requested(
+    export_tiny: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", stand_in_tensorrt(RTX))
+    monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", lambda _number: replace(DEVICE, capability="8.6"))
+    assert run(export_tiny(with_logits=False, quantize="fp8"), *arguments, command=command) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("machine")

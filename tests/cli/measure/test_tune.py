@@ -115,6 +115,7 @@ def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions
         (("--eval", questions, "--reference-text", prompts), "give either"),
         (("--eval", questions, "--resume"), "--resume needs --output"),
         (("--eval", questions, "--budget", 0), "budget"),
+        (("--eval", questions, "--limit", 4), "'--limit': 4 is not in the range x>=30"),
         (("--eval", questions, "--sweep", "branches=2"), "--sweep needs --strategies"),
         (("--eval", questions, "--strategies", "d2g"), "did you mean d2f?"),
         (("--eval", questions, "--strategies", "eb", "--sweep", "seed=1", "--save"), "'seed', which only requests can"),

@@ -39,9 +39,10 @@ def scored_questions(path: Path, *, limit: int | None) -> tuple[EvalItem, ...]:
 
     Raises BadInputError for an invalid file and for fewer than MIN_QUESTIONS.
     """
-    items = tuple(item for item in eval_set_from_jsonl(path, chats=True) if item.verdict)[:limit]
-    _check_count(path, len(items), "questions with a scoring", "add questions of kind math or with the field scoring, ")
-    return items
+    items = tuple(item for item in eval_set_from_jsonl(path, chats=True) if item.verdict)
+    remedy = "add questions of kind math or with the field scoring, or use --reference-text with prompts only"
+    _check_count(path, len(items), "questions with a scoring", remedy)
+    return items[:limit]
 
 
 def reference_prompts(path: Path, *, limit: int | None) -> tuple[EvalItem, ...]:
@@ -54,7 +55,7 @@ def reference_prompts(path: Path, *, limit: int | None) -> tuple[EvalItem, ...]:
     for source, value in records_from_jsonl(path, dict[str, Any], expected=_PROMPTS, remedy=remedy):
         item = item_from_object({"answer": "", **value, "kind": REFERENCE_KIND}, source=source, chats=True)
         items.append(replace(item, task_id=str(len(items))))  # with a task_id, outcomes keep the text
-    _check_count(path, len(items[:limit]), "prompts", "add prompts, ")
+    _check_count(path, len(items), "prompts", "add prompts")
     return tuple(items[:limit])
 
 
@@ -63,9 +64,7 @@ def _check_count(path: Path, count: int, what: str, remedy: str) -> None:
         raise BadInputError(
             f"{path} has {count} {what}",
             expected=f"at least {MIN_QUESTIONS}, since a few questions cannot show that a score is not lower",
-            remedy=f"{remedy}or use --reference-text with prompts only"
-            if "scoring" in what
-            else f"{remedy}or raise --limit",
+            remedy=remedy,
         )
 
 

@@ -73,9 +73,10 @@ def command(
     with export_extra_needed("reading ONNX graphs"):
         from lopa.export.ascend.build import engine_from_build_folder, engine_from_job
         from lopa.export.ascend.build_folder import build_folder_from_job
-        from lopa.export.ascend.job import AscendRequest, job_from_bundle
+        from lopa.export.ascend.job import AscendRequest, check_float, job_from_bundle
     check_own_bundle(bundle)
     opened = Bundle.open(bundle)
+    check_float(opened)  # before a plan is needed
     request = AscendRequest(soc_version, bucket_plan_from_file(buckets, opened).buckets, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)
     if dry_run:

@@ -31,9 +31,10 @@ def command(bundle: Path, soc: str, buckets: Path | None) -> None:
     """
     target = soc_from_option(soc)
     with export_extra_needed("reading ONNX graphs"):
-        from lopa.export.qnn.build import engine_from_bundle
+        from lopa.export.qnn.build import check_bundle, engine_from_bundle
     check_own_bundle(bundle)
-    opened = Bundle.open(bundle)
+    opened = Bundle.open(bundle).with_dialect("standard")
+    check_bundle(opened)  # before a plan is needed
     made = engine_from_bundle(opened, target, bucket_plan_from_file(buckets, opened).buckets, _report)
     engine = made.found.engine
     size = sum(record.size for record in engine.files)

@@ -88,12 +88,11 @@ def command(
         raise click.UsageError("--compute-capability needs --rtx: TensorRT builds for the GPU of this machine")
     with export_extra_needed("reading ONNX graphs"):
         from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
-        from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
+        from lopa.export.tensorrt.engine import engine_from_job, flags_for_bundle, job_from_bundle
+        from lopa.export.tensorrt.flags import check_has_products
         from lopa.export.tensorrt.rtx import check_rtx_takes, target_of_rtx
     check_own_bundle(bundle)
     opened = Bundle.open(bundle).with_dialect("standard")
-    plan = bucket_plan_from_file(buckets, opened)
-    check_buckets_cover_defaults(plan.buckets, opened.manifest, "the plan")
     flags = BuildFlags(
         workspace=None if workspace is None else int(workspace * _GIB),
         weight_streaming=weight_streaming,
@@ -104,9 +103,12 @@ def command(
     )
     if rtx:
         check_rtx_takes(flags, timing_cache=timing_cache is not None)
+    flags, trt = flags_for_bundle(opened, flags), (RTX if rtx else TENSORRT).module()
+    target = target_of_rtx(trt, capabilities, flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
+    check_has_products(flags, target.capabilities, target.gpu)
+    plan = bucket_plan_from_file(buckets, opened)
+    check_buckets_cover_defaults(plan.buckets, opened.manifest, "the plan")
     job = job_from_bundle(opened, plan.buckets, flags)
-    trt = (RTX if rtx else TENSORRT).module()
-    target = target_of_rtx(trt, capabilities, job.flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
     with Progress(quiet=quiet()) as progress:
         made = engine_from_job(
             job, trt, target, timing_cache, lambda phase, done, total: progress(f"TensorRT: {phase}", done, total)

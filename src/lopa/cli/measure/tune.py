@@ -7,7 +7,7 @@ import click
 
 from lopa.bench.comparison.candidates import Candidate, exact_candidates
 from lopa.bench.comparison.decodes import Decodes
-from lopa.bench.comparison.ladder import PILOT_QUESTIONS
+from lopa.bench.comparison.ladder import MIN_QUESTIONS, PILOT_QUESTIONS
 from lopa.bench.comparison.outcomes import KeptOutcomes
 from lopa.bench.comparison.score_plot import check_matplotlib, panel_of_tuning
 from lopa.bench.comparison.tuning_report import PresetRow, TuningReport, tables_from_tuning
@@ -67,7 +67,7 @@ _EXPECTED_RUNGS = 4
     "token per step.",
 )
 @option("--save", is_flag=True, help="Put the presets into BUNDLE, which then decodes with balanced by default.")
-@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of questions.")
+@option("--limit", type=click.IntRange(min=MIN_QUESTIONS), show_default="all", help="Maximum number of questions.")
 @option(
     "--budget",
     type=PositiveNumber(),

@@ -94,7 +94,7 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     Raises BadInputError for an unknown chip, a bundle without a portable graph, and anything that ATC would reject.
     """
     soc = soc_from_name(request.soc_version)
-    _check_float(bundle)
+    check_float(bundle)
     portable = bundle.with_dialect("portable")
     portable_model = _model_from_file(portable.graph)
     graph = portable.graph if request.int8_graph is None else request.int8_graph
@@ -130,7 +130,7 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     )
 
 
-def _check_float(bundle: Bundle) -> None:
+def check_float(bundle: Bundle) -> None:
     """Raise BadInputError for a quantized bundle."""
     quantization = bundle.manifest.quantization
     if quantization is not None:

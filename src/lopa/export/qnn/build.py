@@ -44,11 +44,10 @@ def engine_from_bundle(
 ) -> QnnBuild:
     """Return the engine of `bundle` for `soc`. Compile it unless an up-to-date one exists.
 
-    `progress` receives the name of each graph before its compilation. Raises BadInputError for a bundle that QNN
-    cannot run, and CheckFailedError if QNN rejects a graph or leaves a node on the CPU. Raises MissingBackendError
-    without onnxruntime-qnn.
+    `bundle` is in the standard dialect. `progress` receives the name of each graph before its compilation. Raises
+    BadInputError for a bundle that QNN cannot run, and CheckFailedError if QNN rejects a graph or leaves a node on the
+    CPU. Raises MissingBackendError without onnxruntime-qnn.
     """
-    bundle = bundle.with_dialect("standard")
     check_bundle(bundle)
     module = qnn_module()
     graph_sha256 = sha256_of_file(bundle.graph)

@@ -100,34 +100,40 @@ class TensorRTBuild:
 def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: BuildFlags) -> EngineJob:
     """Return a checked job. This needs no TensorRT, and reads the weights only for 8-bit products of float weights.
 
-    Its flags have fp8 products for a bundle with FP8 matrices.
-
-    Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
-    plugins that the graph does not call.
+    Raises BadInputError for a bundle without a standard graph, and like flags_for_bundle.
     """
     standard = bundle.with_dialect("standard")
-    if flags.plugins and not standard.manifest.plugins:
+    flags, model = flags_for_bundle(standard, flags), model_for_parser(standard)
+    if flags.products != "graph" and standard.manifest.quantization is None:
+        _quantize(model, standard, flags.products)
+    return EngineJob(standard, model.SerializeToString(deterministic=True), buckets, prefill_range(buckets), flags)
+
+
+def flags_for_bundle(bundle: Bundle, flags: BuildFlags) -> BuildFlags:
+    """Return `flags`, with fp8 products for a bundle with FP8 matrices.
+
+    Raises BadInputError for other 8-bit products of a quantized bundle, and for plugins that the graph does not call.
+    """
+    manifest = bundle.manifest
+    if flags.plugins and not manifest.plugins:
         raise BadInputError(
             f"--plugins for {bundle.path}, whose graph calls no plugins",
             expected="a bundle made with lopa-export onnx --plugins",
             remedy="drop --plugins, or export the checkpoint again with --plugins",
         )
-    model = model_for_parser(standard)
-    if standard.manifest.is_fp8 and flags.products == "graph":
-        flags = msgspec.structs.replace(flags, products="fp8")
-    elif flags.products != "graph":
-        _quantize(model, standard, flags.products)
-    return EngineJob(standard, model.SerializeToString(deterministic=True), buckets, prefill_range(buckets), flags)
+    if manifest.is_fp8 and flags.products != "int8":
+        return msgspec.structs.replace(flags, products="fp8")
+    if manifest.quantization is not None and flags.products != "graph":
+        raise BadInputError(
+            f"--{flags.products} for {bundle.path}, whose matrices are {manifest.quantization.kind}",
+            expected="a bundle in floating point, whose products become 8-bit in the engine",
+            remedy=f"drop --{flags.products}, or export with --quantize none",
+        )
+    return flags
 
 
 def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> None:
     manifest = bundle.manifest
-    if manifest.quantization is not None:
-        raise BadInputError(
-            f"--{products} for {bundle.path}, whose matrices are {manifest.quantization.kind}",
-            expected="a bundle in floating point, whose products become 8-bit in the engine",
-            remedy=f"drop --{products}, or export with --quantize none",
-        )
 
     def magnitudes(name: str) -> Float32:
         record = manifest.tensors[name]
