@@ -3,6 +3,7 @@
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -120,7 +121,9 @@ def test_numpy_is_within_the_tolerance_of_verify(bundle: Bundle) -> None:
 def test_cpu_raises_and_names_a_remedy(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInputError, match="a bundle in bfloat16") as raised:
         open_session(bundle, "cpu")
-    assert "--dtype float32 or float16" in raised.value.remedy
+    assert "--dtype float32 or float16, or use --device cuda:N, openvino:CPU or numpy" in raised.value.remedy
+    for change, devices in (({"plugins": ["x"]}, "cuda:N or numpy"), ({"dialect": "portable"}, "numpy")):
+        assert msgspec.structs.replace(bundle.manifest, **change).bfloat16_devices == devices
     with pytest.raises(SystemExit) as ended:
         main(["generate", str(bundle.path), "a prompt", "--device", "cpu"])
     assert ended.value.code == 2

@@ -192,7 +192,7 @@ def command(
         bundle = bundle_from_plan(plan, progress)
     warnings = list(plan.source.warnings)
     if bundle.manifest.dtype == "bfloat16":
-        usable = "cuda:N or numpy" if bundle.manifest.is_fp8 else "cuda:N, openvino:CPU or numpy"
+        usable = bundle.manifest.bfloat16_devices
         warnings.append(f"ONNX Runtime has no bfloat16 operators on CPUs: use --device {usable}")
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)

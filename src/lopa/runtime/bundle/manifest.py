@@ -463,6 +463,13 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         """True if matrices are in FP8."""
         return self.quantization is not None and self.quantization.kind == "fp8"
 
+    @property
+    def bfloat16_devices(self) -> str:
+        """Devices that run this bundle if it is in bfloat16, for messages."""
+        if self.dialect == "portable" or self.dimensions.canvas is not None:
+            return "numpy"
+        return "cuda:N or numpy" if self.is_fp8 or self.plugins else "cuda:N, openvino:CPU or numpy"
+
     def digest(self, name: str) -> str:
         """Return the hex sha256 of file `name`, which must be one of `files`."""
         return next(record.sha256 for record in self.files if record.path == name)

@@ -107,17 +107,18 @@ def check_types(bundle: Bundle, device: str) -> None:
     family = parse_device(device).family.name
     if family == "cuda":
         check_tf32(bundle, device)
-    if family == "cpu" and bundle.manifest.dtype == "bfloat16":
-        raise BadInputError(
-            f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
-            expected="float32 or float16, because ONNX Runtime has no bfloat16 operators on CPUs",
-            remedy="export the checkpoint with --dtype float32 or float16, or use --device cuda:N or numpy (slow)",
-        )
     if bundle.manifest.dialect == "portable" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a portable graph in bfloat16",
             expected="a graph in the standard dialect, or in float32 or float16",
             remedy="export the checkpoint with --dialect both, or use the device that the portable graph was made for",
+        )
+    if family == "cpu" and bundle.manifest.dtype == "bfloat16":
+        raise BadInputError(
+            f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
+            expected="float32 or float16, because ONNX Runtime has no bfloat16 operators on CPUs",
+            remedy="export the checkpoint with --dtype float32 or float16, or use --device "
+            f"{bundle.manifest.bfloat16_devices} (slow)",
         )
 
 
