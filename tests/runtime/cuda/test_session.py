@@ -23,6 +23,7 @@ from tests.runtime.sequential import sequential
 from lopa.cli.start.doctor import command as doctor
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda import cuda_session
 from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, load_cuda
@@ -31,7 +32,7 @@ from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.sessions.session import open_session
+from lopa.runtime.sessions.session import forward_from_bundle, open_session
 
 
 @pytest.fixture(params=["tiny_bundle_logits", "tiny_portable"])
@@ -174,6 +175,10 @@ def test_fp8_needs_a_gpu_with_fp8_or_operators(
     with pytest.raises(BadInputError, match=pattern) as caught:
         opened_on("8.6")
     assert "--quantize int8" in caught.value.remedy
+    assert len(machine.sessions) == 1
+    part = ModelPart(0, 1, 5)
+    with pytest.raises(BadInputError, match=r"FP8 matrices, without .* operators: pipeline stages have none"):
+        forward_from_bundle(Bundle.open(tiny_quantized), part, "cuda", threads=None)
     assert len(machine.sessions) == 1
 
     def opened_with(*given: object) -> None:

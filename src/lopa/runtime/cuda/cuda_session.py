@@ -10,6 +10,7 @@ from functools import partial
 
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.cuda.cuda_calls import CudaCalls, load_cuda
 from lopa.runtime.cuda.cuda_forward import CudaForward
 from lopa.runtime.cuda.cuda_memory import CudaMemory
@@ -19,6 +20,8 @@ from lopa.runtime.cuda.packed_forward import PackedForward
 from lopa.runtime.cuda.packed_session import PackedSession
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions import onnxruntime_session
+from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
 from lopa.runtime.sessions.device_worker import DeviceWorker, ThreadedSession
 from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
@@ -50,6 +53,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
     return ThreadedSession(device, lambda: opened, worker)
 
 
+def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
+    """Open the plain graph of a pipeline stage on "cuda:N". Raises like open_session."""
+    if bundle.manifest.is_fp8:
+        _check_fp8(bundle, device, cuda_device(parse_device(device, "cuda").number), "pipeline stages have none")
+    return onnxruntime_session.forward_from_bundle(bundle, part, device, threads=threads)
+
+
 def _check_fp8(bundle: Bundle, device: str, found: CudaDevice, reason: str) -> None:
     """Raise BadInputError if the plain graph, which runs for `reason`, needs FP8 products that the GPU lacks."""
     if without_fp8([found.capability]):
@@ -57,7 +67,7 @@ def _check_fp8(bundle: Bundle, device: str, found: CudaDevice, reason: str) -> N
             f"device {device!r}, {found.name} of compute capability {found.capability}, cannot run {bundle.path}, a "
             f"bundle with FP8 matrices, without this project's operators: {reason}",
             expected="compute capability 8.9 or newer, or 8.0 or newer with the operators",
-            remedy="make the operators run, or export the checkpoint with --quantize int8 or int4",
+            remedy="make the operators run, on one GPU, or export the checkpoint with --quantize int8 or int4",
         )
 
 
