@@ -247,6 +247,15 @@ def with_cache(cudart: StandInCudart) -> list[Any]:
 
 def results(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs: list[Any], outputs: int) -> list[Any]:
     """Run an operator and return its outputs."""
+    session, values = opened(driver, name, attributes, inputs, outputs)
+    found: list[Any] = session.run(None, values)
+    return found
+
+
+def opened(
+    driver: StandInDriver, name: str, attributes: dict[str, Any], inputs: list[Any], outputs: int
+) -> tuple[ort.InferenceSession, dict[str, Any]]:
+    """Return a session with an operator, for inputs of any length, and its inputs."""
     names = ["" if each is None else f"in{index}" for index, each in enumerate(inputs)]
     found = [f"out{index}" for index in range(outputs)]
     node = helper.make_node(name, names, found, domain="lopa.cuda", **attributes)
@@ -259,7 +268,10 @@ def results(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs
     graph = helper.make_graph(
         [node],
         "one",
-        [helper.make_tensor_value_info(each, _TYPES[str(value.dtype)], value.shape) for each, value in values.items()],
+        [
+            helper.make_tensor_value_info(each, _TYPES[str(value.dtype)], [None] * value.ndim)
+            for each, value in values.items()
+        ],
         [
             helper.make_tensor_value_info(each, kind, None)
             for each, kind in zip(found, _OUTPUTS.get(name, (FLOAT,) * outputs), strict=True)
@@ -271,9 +283,19 @@ def results(driver: StandInDriver, name: str, attributes: dict[str, Any], inputs
     options = ort.SessionOptions()
     options.log_severity_level = 4
     driver.library.add_operators(options)
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found_arrays: list[Any] = session.run(None, values)
-    return found_arrays
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]), values
+
+
+def objects_of_many_products(driver: StandInDriver) -> int:
+    """Multiply more numbers of rows than plans are kept for. Return the largest number of cuBLASLt's objects."""
+    driver.cublaslt.stand_in_lt_refuse(0)
+    session, values = opened(driver, "RoundedProductFloat", E4M3, [codes(1200, 16), codes(16, 16)], 2)
+    whole, most = session.run(["out0"], values)[0], 0
+    for rows in [*range(1, 1200), 3]:
+        found = session.run(["out0"], values | {"in0": values["in0"][:rows]})[0]
+        np.testing.assert_array_equal(found, whole[:rows])
+        most = max(most, driver.cublaslt.stand_in_lt_live())
+    return most
 
 
 def error_of(driver: StandInDriver, *call: Any) -> str:
@@ -320,6 +342,8 @@ def main() -> None:
             arrays |= {f"{name} {index}": array for index, array in enumerate(outputs[:count])}
         assert driver.cublaslt.stand_in_lt_products() == 2
         assert driver.launches["rounded_product.fp32.e4m3.64"] == 2
+        driver.set_capturing(False)
+        found["objects of cuBLASLt"] = str(objects_of_many_products(driver))
         np.savez(sys.argv[1], **arrays)
         print(json.dumps(found | {"errors of references": driver.errors}))
 

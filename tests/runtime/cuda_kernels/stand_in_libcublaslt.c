@@ -33,14 +33,19 @@ typedef struct {
 } Heuristic;
 
 static int capturing, refuses, context;
-static int products;
+static int products, live;
 
 void stand_in_lt_set_capturing(int value) { capturing = value; }
 void stand_in_lt_refuse(int value) { refuses = value; }
 int stand_in_lt_products(void) { return products; }
 
+int stand_in_lt_live(void) { return live; }
+
+static int destroyed(void* memory, size_t size) { return memset(memory, 0xdd, size), free(memory), --live, SUCCESS; }
+
 static void* made(size_t size, void* initial) {
     void* memory = malloc(size);
+    ++live;
     return memcpy(memory, initial, size);
 }
 
@@ -67,6 +72,10 @@ int cublasLtMatmulPreferenceCreate(void** preference) {
     Preference initial = {0, {256, 256, 256, 256}};
     return *preference = made(sizeof(initial), &initial), SUCCESS;
 }
+
+int cublasLtMatmulDescDestroy(void* product) { return destroyed(product, sizeof(Product)); }
+int cublasLtMatrixLayoutDestroy(void* layout) { return destroyed(layout, sizeof(Layout)); }
+int cublasLtMatmulPreferenceDestroy(void* preference) { return destroyed(preference, sizeof(Preference)); }
 
 int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* value, size_t size) {
     Preference* own = preference;

@@ -152,6 +152,11 @@ def test_calls_are_run_or_refused(found: dict[str, str]) -> None:
         assert f"lopa.cuda: no kernel {variant} is loaded for the current device" in found[name]
 
 
+def test_plans_of_cublaslt_are_freed(found: dict[str, str]) -> None:
+    """Each has a product and three matrices."""
+    assert 4 * 1000 <= int(found["objects of cuBLASLt"]) <= 4 * 1024
+
+
 @pytest.mark.parametrize("name", LOADS)
 def test_kernels_that_the_driver_rejects(found: dict[str, str], name: str) -> None:
     assert f"the kernels for cuda:0 cannot be loaded: {LOADS[name]}" in found[name]

@@ -2,7 +2,6 @@
 #include "cublaslt.h"
 
 #include <map>
-#include <memory>
 #include <mutex>
 #include <tuple>
 
@@ -20,6 +19,7 @@ constexpr int kMaxWorkspace = 1, kMinAlignments[] = {5, 6, 7, 8};               
 constexpr uint32_t kAlignment = 16;                                              // that products of e4m3 need
 constexpr uint64_t kMostWorkspace = 32 << 20;                                    // that NVIDIA advises for the capability 9.0
 constexpr int kFirstCapability = 89;                                             // with products of e4m3
+constexpr size_t kMostPlans = 1024;  // a forward that is not captured may have any number of rows
 
 struct Algorithm {
     uint64_t data[8];
@@ -46,7 +46,8 @@ struct Library {
                       find("cublasLtMatmulDescSetAttribute", &set_of_product) && find("cublasLtMatrixLayoutCreate", &create_layout) &&
                       find("cublasLtMatmulPreferenceCreate", &create_preference) &&
                       find("cublasLtMatmulPreferenceSetAttribute", &set_of_preference) &&
-                      find("cublasLtMatmulAlgoGetHeuristic", &choose) && find("cublasLtMatmul", &multiply);
+                      find("cublasLtMatmulDescDestroy", &destroy_product) && find("cublasLtMatrixLayoutDestroy", &destroy_layout) &&
+                      find("cublasLtMatmulPreferenceDestroy", &destroy_preference) && find("cublasLtMatmulAlgoGetHeuristic", &choose) && find("cublasLtMatmul", &multiply);
     }
 
     void* const handle;
@@ -57,6 +58,9 @@ struct Library {
     int (*create_layout)(void** layout, int type, uint64_t rows, uint64_t columns, int64_t stride);
     int (*create_preference)(void** preference);
     int (*set_of_preference)(void* preference, int attribute, const void* value, size_t size);
+    int (*destroy_product)(void* product);
+    int (*destroy_layout)(void* layout);
+    int (*destroy_preference)(void* preference);
     int (*choose)(void* context, void* product, void* a, void* b, void* c, void* d, void* preference, int wanted, Heuristic* found, int* count);
     int (*multiply)(void* context, void* product, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
                     const void* beta, const void* c, void* c_layout, void* d, void* d_layout, const Algorithm* algorithm, void* workspace,
@@ -75,6 +79,12 @@ const Library& library() {
 struct Fp8Plan {
     void *context = nullptr, *product = nullptr, *a = nullptr, *b = nullptr, *d = nullptr;
     Heuristic chosen = {};
+
+    ~Fp8Plan() {
+        if (product != nullptr) library().destroy_product(product);
+        for (void* layout : {a, b, d})
+            if (layout != nullptr) library().destroy_layout(layout);
+    }
 };
 
 namespace {
@@ -90,28 +100,31 @@ bool make_plan(void* context, int64_t rows, int64_t inputs, int64_t outputs, int
               !lt.create_layout(&plan->d, type, outputs, rows, outputs) && !lt.create_preference(&preference) &&
               !lt.set_of_preference(preference, kMaxWorkspace, &kMostWorkspace, sizeof(kMostWorkspace));
     for (const int attribute : kMinAlignments) ok = ok && !lt.set_of_preference(preference, attribute, &kAlignment, sizeof(kAlignment));
-    return ok && !lt.choose(context, plan->product, plan->a, plan->b, plan->d, plan->d, preference, 1, &plan->chosen, &count) && count > 0 &&
-           plan->chosen.state == 0;
+    ok = ok && !lt.choose(context, plan->product, plan->a, plan->b, plan->d, plan->d, preference, 1, &plan->chosen, &count);
+    if (preference != nullptr) lt.destroy_preference(preference);
+    return ok && count > 0 && plan->chosen.state == 0;
 }
 
 }  // namespace
 
-const Fp8Plan* plan_fp8(int64_t rows, int64_t inputs, int64_t outputs, int element) {
+std::shared_ptr<const Fp8Plan> plan_fp8(int64_t rows, int64_t inputs, int64_t outputs, int element) {
     static std::mutex planning;
     static std::map<int, void*> contexts;
-    static std::map<std::tuple<int, int64_t, int64_t, int64_t, int>, std::unique_ptr<Fp8Plan>> plans;  // null: there is none
+    // Null: there is none. Never destroyed, because the library may be gone when the process ends.
+    static auto& plans = *new std::map<std::tuple<int, int64_t, int64_t, int64_t, int>, std::shared_ptr<Fp8Plan>>;
     const int device = current_device();
     if (compute_capability() < kFirstCapability || !library().is_complete) return nullptr;
     const std::lock_guard<std::mutex> alone(planning);
+    if (plans.size() == kMostPlans) plans.clear();
     const auto [found, is_new] = plans.try_emplace({device, rows, inputs, outputs, element});
     if (is_new) {
         void*& context = contexts[device];
-        auto plan = std::make_unique<Fp8Plan>();
+        auto plan = std::make_shared<Fp8Plan>();
         const int type = element == kFloat ? kFloatType : element == kFloat16 ? kHalfType : kBfloat16Type;
         if ((context != nullptr || !library().create(&context)) && make_plan(context, rows, inputs, outputs, type, plan.get()))
             found->second = std::move(plan);
     }
-    return found->second.get();
+    return found->second;
 }
 
 size_t workspace_bytes(const Fp8Plan& plan) { return plan.chosen.workspace; }

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace lopa {
@@ -11,8 +12,9 @@ constexpr size_t kWorkspaceAlignment = 256;
 struct Fp8Plan;
 
 // Return how to multiply rows [rows, inputs] by a matrix [outputs, inputs] into [rows, outputs] of a type of ONNX, on the
-// current device, or null if it or the library has no products of e4m3. The choice is made once, without work on the device.
-const Fp8Plan* plan_fp8(int64_t rows, int64_t inputs, int64_t outputs, int element);
+// current device, or null if it or the library has no products of e4m3. The choice is kept, without work on the device.
+// A captured graph has the launches that cuBLASLt made, so it outlives the plan.
+std::shared_ptr<const Fp8Plan> plan_fp8(int64_t rows, int64_t inputs, int64_t outputs, int element);
 
 // Return the bytes of scratch memory that a product takes, at an address that is a multiple of kWorkspaceAlignment.
 size_t workspace_bytes(const Fp8Plan& plan);

@@ -280,7 +280,7 @@ void multiply_rounded(Call& call) {
                  "rounded rows and a matrix of their size");
     if (call.status != nullptr) return;
     const float factor = product_factor(inputs);
-    const Fp8Plan* plan = is_e4m3 && rows > 0 ? plan_fp8(rows, inputs, outputs, call.op.element()) : nullptr;
+    const std::shared_ptr<const Fp8Plan> plan = is_e4m3 && rows > 0 ? plan_fp8(rows, inputs, outputs, call.op.element()) : nullptr;
     if (plan == nullptr)
         return multiply_in_tiles(call, x, inputs, outputs,
                                  [&](const std::string& tile, Grid grid, const void* from, void* target, void* scratch, int count, int each) {
