@@ -325,6 +325,7 @@ def _export_once(
     checkpoint: Path = CHECKPOINT,
     lora: Path | None = ADAPTER,
     quantize: Literal["int8", "int4", "fp8"] | None = None,
+    exclude: tuple[str, ...] = (),
     stages: int = 1,
     dialects: tuple[Literal["standard", "portable"], ...] = ("standard",),
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
@@ -343,7 +344,7 @@ def _export_once(
             from lopa.export.weights.quantization import QuantizationChoice
 
             _keep_traces(tmp_path_factory)
-            choice = None if quantize is None else QuantizationChoice(quantize)
+            choice = None if quantize is None else QuantizationChoice(quantize, exclude=exclude)
             with unmeasured():
                 bundle_from_checkpoint(
                     checkpoint,

@@ -25,6 +25,12 @@ def test_numbers_between_and_beyond_all_others() -> None:
     assert np.isnan(rounded_to_e4m3(np.array([np.nan], np.float32))).all()
 
 
+def test_infinite_rows_need_no_warning() -> None:
+    rounded, scales = rounded_rows(np.array([[1, np.inf, -np.inf], [np.nan, 0, 1]], np.float32))
+    np.testing.assert_array_equal(rounded, [[0, np.nan, np.nan], [np.nan] * 3])
+    np.testing.assert_array_equal(scales, [[np.inf], [np.nan]])
+
+
 @pytest.mark.parametrize("magnitude", [1e-38, 1e-6, 1.0, 3e38])
 def test_rows(magnitude: float) -> None:
     x = (np.random.default_rng(3).standard_normal((2, 5, 64)) * magnitude / 8).astype(np.float32)

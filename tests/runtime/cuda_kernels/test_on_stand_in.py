@@ -51,4 +51,4 @@ def test_experts() -> None:
 
 def test_quantized_bundles() -> None:
     """The checks count the launches themselves. `make cuda-decodes` runs them for all families."""
-    assert launches_of("tests/runtime/cuda/packed_quantized_checks.py", "-k", "llada2 or sdar")
+    assert launches_of("tests/runtime/cuda/packed_quantized_checks.py", "-k", "llada2 or sdar or mixed")

@@ -44,8 +44,9 @@ def rounded_to_e4m3(x: Float32) -> Float32:
 def rounded_rows(x: Float32) -> tuple[Float32, Float32]:
     """Return the rows [.., n] divided by their scales and rounded, and the scales [.., 1].
 
-    The largest magnitude of a row becomes MAX_E4M3.
+    The largest magnitude of a row becomes MAX_E4M3, and an infinite one NaN.
     """
     magnitudes = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.float32(MIN_MAGNITUDE))
     scales: Float32 = magnitudes * np.float32(1 / MAX_E4M3)
-    return rounded_to_e4m3(x / scales), scales
+    with np.errstate(invalid="ignore"):
+        return rounded_to_e4m3(x / scales), scales
