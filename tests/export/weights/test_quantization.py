@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 from tests.export.checkpoints import failed_export, small_checkpoint
+from tools.checkpoint.likeness import LIKENESSES
 
+from lopa.export.families import FAMILIES
 from lopa.export.source import source_from_checkpoint
-from lopa.export.weights.plan import PlannedWeight, tensor_records_from_plan
+from lopa.export.weights.plan import PlannedWeight, tensor_records_from_plan, weight_plan_from_network
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import CHECKPOINT
 
@@ -54,6 +57,21 @@ def test_inputs_that_cannot_be_cut_into_blocks(tmp_path: Path, capsys: pytest.Ca
     message = failed_export(capsys, checkpoint, "--quantize", "int4")
     assert "layers.0.mlp.down.weight has 48 inputs" in message
     assert "--quantize int8" in message
+
+
+def test_seven_billion_weights_in_int4_fit_a_gpu_of_8_gb() -> None:
+    """By count: the tensors, of which a twin holds each once, and for 32 rows and 1,024 cached ones everything else."""
+    like = LIKENESSES["dream-7b"]
+    sizes, architecture = like.dimensions, FAMILIES[like.family].architecture
+    plan = quantized_plan(
+        weight_plan_from_network(network_from_dimensions(sizes), architecture), QuantizationChoice("int4")
+    )
+    weights = sum(record.length for record in tensor_records_from_plan(plan, "bfloat16").values())
+    caches = (1024 + 32) * 2 * sizes.layers * sizes.kv_heads * sizes.head_size * 2
+    parts = 8 * 256 * max(sizes.hidden_size + 2 * sizes.kv_heads * sizes.head_size, sizes.hidden_size) * 4
+    rows = 32 * (sizes.vocab_size + 2 * sizes.intermediate_size + 8 * sizes.hidden_size) * 4
+    assert 5.0e9 < weights < 5.1e9
+    assert weights + caches + parts + rows < 5.3e9
 
 
 def test_sizes_of_integers_and_their_scales() -> None:
