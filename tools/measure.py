@@ -18,6 +18,7 @@ MEASUREMENTS = {
     "step": ("tools.reports.step_trace", "Count the calls and files of a decoding step."),
     "host": ("tools.reports.host_time", "Measure a decoding step without its forward."),
     "kernels": ("tools.reports.kernel_rates", "Measure the CPU's kernels beside ONNX Runtime's and the limits."),
+    "precisions": ("tools.reports.precisions", "Compare number formats by recorded tokens and by answers."),
     "fleet": ("tools.fleet", "Estimate how many servers a load needs, by simulation."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),

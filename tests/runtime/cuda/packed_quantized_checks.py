@@ -19,15 +19,14 @@ from tests.conformance.family_traces import (
     read_family_traces,
     sampled,
 )
+from tests.lockstep import Lockstep
 from tests.lone_decode import LoneDecode
 from tests.params import params_of
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics
 from lopa.runtime.cuda.packed_session import PackedSession
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.sessions.tickets import Ticket
 
 FILES = {path: checkpoint_of(path).name for path in [*family_trace_files(FAMILIES), *family_trace_files(MIXTURES)]}
 STEPS, PROMPTS = 8, 4
@@ -41,35 +40,6 @@ LAUNCHES = {
 }
 MIXED = ("*.attention.key.weight", "*.mlp.up.weight")
 """Matrices in floating point beside quantized ones."""
-
-
-class Both:
-    """A session that does everything twice: on `cuda:0`, and on another device whose results it returns."""
-
-    def __init__(self, bundle: Bundle, device: str) -> None:
-        self.sessions = [open_session(bundle, each) for each in (device, "cuda:0")]
-        self.tickets: dict[Any, Any] = {}
-        self.rows: list[float] = []
-        """Largest difference of each row's statistics."""
-        self.best: list[bool] = []
-        """True for each row with the same best token."""
-
-    def __getattr__(self, name: str) -> Any:
-        if not callable(getattr(self.sessions[0], name)):
-            return getattr(self.sessions[0], name)
-
-        def call(*arguments: Any) -> Any:
-            found = getattr(self.sessions[0], name)(*arguments)
-            known = [self.tickets.get(each, each) if isinstance(each, Ticket) else each for each in arguments]
-            ours = getattr(self.sessions[1], name)(*known)
-            if isinstance(found, Ticket):
-                self.tickets[found] = ours
-            if isinstance(found, Statistics):
-                self.best += (found.topk_ids[..., 0] == ours.topk_ids[..., 0]).ravel().tolist()
-                self.rows += np.abs(found.entropy - ours.entropy).ravel().tolist()
-            return found
-
-        return call
 
 
 def decode(session: Any, bundle: Bundle, path: Path) -> None:
@@ -101,14 +71,16 @@ def test_recorded_prompts(
     bundle = Bundle.open(family_bundle(family, quantize=kind, exclude=MIXED if is_mixed else (), with_logits=draws))
     driver: Any = stand_in_machine.driver
     before, products = dict(driver.launches), driver.cublaslt.stand_in_lt_products()
-    both = Both(bundle, "cpu" if kind == "int8" else "numpy")
+    both = Lockstep([open_session(bundle, each) for each in ("cpu" if kind == "int8" else "numpy", "cuda:0")])
     assert isinstance(both.sessions[1], PackedSession)
     decode(both, bundle, ONE_FILE[family])
     for session in both.sessions:
         session.close()
-    print(f"{family} {kind}: {len(both.rows)} rows, {np.quantile(both.rows, [0.5, 0.9, 1])}, {np.mean(both.best):.4f}")
+    best = np.concatenate([(one.topk_ids[..., 0] == two.topk_ids[..., 0]).ravel() for one, two in both.seen])
+    rows = np.concatenate([np.abs(one.entropy - two.entropy).ravel() for one, two in both.seen])
+    print(f"{family} {kind}: {len(rows)} rows, {np.quantile(rows, [0.5, 0.9, 1])}, {np.mean(best):.4f}")
     launched = {name for name, count in driver.launches.items() if count > before.get(name, 0)}
     assert launched >= {name for name in LAUNCHES[kind] if not is_mixed or "rms_norm" not in name}
     assert (driver.cublaslt.stand_in_lt_products() > products) == (kind == "fp8")
-    assert np.mean(both.best) >= (1 if kind == "int4" else 0.95)
-    assert np.median(both.rows) < 1e-4
+    assert np.mean(best) >= (1 if kind == "int4" else 0.95)
+    assert np.median(rows) < 1e-4
