@@ -60,7 +60,7 @@ def test_inputs_that_cannot_be_cut_into_blocks(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_seven_billion_weights_in_int4_fit_a_gpu_of_8_gb() -> None:
-    """By count: the tensors, of which a twin holds each once, and for 32 rows and 1,024 cached ones everything else."""
+    """A twin holds each tensor once. The rest is for 32 rows and 1,024 cached ones."""
     like = LIKENESSES["dream-7b"]
     sizes, architecture = like.dimensions, FAMILIES[like.family].architecture
     plan = quantized_plan(
