@@ -1,7 +1,9 @@
 """lopa-export tune as users run it: result, saved presets, resume, time limit, text without answers, errors."""
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +90,24 @@ def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Pa
     assert "agreement with one token per step" in done.stdout
 
 
-def test_other_precisions_are_compared_and_saved(bundle: Path, questions: Path, tmp_path: Path) -> None:
+def test_other_precisions_are_compared_and_saved(
+    bundle: Path, export_tiny: Callable[..., Path], questions: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "precisions"
     shutil.copytree(bundle, folder / "copy")
+    shutil.copytree(export_tiny(with_logits=False, quantize="fp8"), folder / "fp8")
     out = tmp_path / "out"
     done = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--precisions", folder, "-o", out, "--save")
     assert done.returncode == 0, done.stderr
-    others = [row for row in report(out)["rows"] if row["config"].startswith("copy: ")]
-    assert [row["bundle"] for row in others] == ["copy"]
+    others = [row for row in report(out)["rows"] if row["config"].startswith(("copy: ", "fp8: "))]
+    assert sorted(row["bundle"] for row in others) == ["copy", "fp8"]
+    assert others[0]["options"] == others[1]["options"]
+    assert re.search(
+        r"\| fp8: threshold 0.95, first masked .* (lower|not lower|not proven|slower) \| +fp8 \|", done.stdout
+    )
     assert others[0]["options"] in [row["options"] for row in report(out)["rows"] if row["bundle"] == "bundle"]
-    (folder / "copy").rename(tmp_path / "elsewhere")
+    for name in ("copy", "fp8"):
+        (folder / name).rename(tmp_path / f"another {name}")
     refused = lopa_export("tune", bundle, "--eval", questions, "--precisions", folder)
     assert refused.returncode == 2
     assert "without another bundle of the same checkpoint" in refused.stderr

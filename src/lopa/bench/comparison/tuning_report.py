@@ -74,8 +74,16 @@ class TuningReport:
 
 
 def tables_from_tuning(report: TuningReport) -> list[Table]:
-    """Return a table of the compared configurations, the fastest first, and one of the presets, each if it has rows."""
-    compared = [row for row in report.rows if row.verdict is not None or row.difference is None or row.on_front]
+    """Return a table of the compared configurations, the fastest first, and one of the presets, each if it has rows.
+
+    It has every other precision, also a slower one.
+    """
+    own = [row.bundle for row in report.rows if row.difference is None]
+    compared = [
+        row
+        for row in report.rows
+        if row.verdict is not None or row.difference is None or row.on_front or row.bundle not in own
+    ]
     bundles = {row.bundle for row in compared}
     columns = {
         "configuration": lambda row: f"{row.config} *" if row.on_front else row.config,
@@ -86,7 +94,7 @@ def tables_from_tuning(report: TuningReport) -> list[Table]:
         "tokens/s": lambda row: f"{row.tokens_per_second:.0f}",
         "times the defaults": lambda row: f"{row.speed:.2f}",
         "s a question": lambda row: f"{row.seconds_per_question:.2f}",
-        "result": lambda row: row.verdict or MISSING,
+        "result": lambda row: row.verdict or (MISSING if row.bundle in own else "slower"),
     }
     if len(bundles) > 1:
         columns["bundle"] = lambda row: row.bundle
