@@ -21,7 +21,7 @@ from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.graph.torch_graph import graph_from_dimensions
-from lopa.export.graph.webgpu_pass import WebgpuPass
+from lopa.export.graph.webgpu_pass import twin_for_webgpu
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.source import origin_of_source
 from lopa.export.staging import staged_folder
@@ -47,7 +47,6 @@ from lopa.runtime.bundle.manifest import (
     manifest_from_json,
 )
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.bundle.webgpu_twin import is_reordered
 
 WEIGHTS_NAME = "model.onnx.data"
 _TwinKey = tuple[Literal["cpu", "webgpu", "cuda"], TwinForm]
@@ -202,9 +201,9 @@ def _write_graphs(
         if graph.dialect == "portable":
             check_portable(ir.to_proto(model), graph.name, quantized=choices.quantization is not None)
         ir.save(model, folder / graph.name)
-        if graph.dialect == "portable" and choices.quantization is not None and not has_canvas:
-            matrices = [name for name, record in plan.records.items() if is_reordered(record)]
-            models["webgpu", "packed"] = WebgpuPass(matrices)(ir.load(folder / graph.name)).model, []
+        has_webgpu_twin = has_canvas if graph.dialect == "standard" else choices.quantization is not None
+        if has_webgpu_twin and choices.dtype != "bfloat16":
+            models["webgpu", "packed"] = twin_for_webgpu(ir.load(folder / graph.name), plan.records), []
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
         for (provider, form), (twin, fused) in models.items():

@@ -22,7 +22,7 @@ from lopa.runtime.bundle.manifest import (
     TensorRecord,
     check_default_options,
 )
-from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import checked_defaults
 
@@ -211,9 +211,8 @@ def _check_portable_experts(choices: BundleChoices, records: Mapping[str, Tensor
 
 def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], sizes: ModelDimensions) -> list[PlannedGraph]:
     """Return the graphs of the whole model, first dialect first, then the graphs of stages if there are several."""
-    layers, model = sizes.layers, whole_model(sizes.layers, has_canvas=sizes.canvas is not None)
-    whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, model) for dialect in choices.dialects]
-    parts = parts_from_records(records, layers, choices.stages)
+    whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, sizes.whole_model) for dialect in choices.dialects]
+    parts = parts_from_records(records, sizes.layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]
     return whole + (stages if len(stages) > 1 else [])
 

@@ -179,6 +179,7 @@ _TABLE = (
         stage_module="lopa.runtime.cuda.cuda_session",
         status_module="lopa.runtime.cuda.gpu_status",
         caches="device",
+        canvases=True,
         is_nvidia_gpu=True,
         timed=("cuda:0",),
         ability=Ability(
@@ -258,6 +259,7 @@ _TABLE = (
         session_module="lopa.runtime.webgpu.webgpu_session",
         status_module="lopa.runtime.webgpu.webgpu_library",
         caches="device",
+        canvases=True,
         timed=("webgpu:0",),
         ability=Ability(
             "webgpu",

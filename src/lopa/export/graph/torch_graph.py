@@ -24,7 +24,7 @@ from lopa.export.graph.traced_forms import TRACED_FORMS
 from lopa.export.weights.plan import Dtype, StoredDtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions, TensorRecord, scale_name
-from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.model_part import ModelPart
 
 _MATRIX_AXES = 2
 _IR_DTYPES: dict[StoredDtype, ir.DataType] = {
@@ -52,7 +52,7 @@ def graph_from_dimensions(
     Experts are one node per sparse layer. lopa.export.graph.expert_forms replaces it by operators of the dialect. With
     `part`, return the graph of these layers and their tensors (standard dialect only).
     """
-    part = part or whole_model(dimensions.layers, has_canvas=dimensions.canvas is not None)
+    part = part or dimensions.whole_model
     model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers

@@ -1,13 +1,15 @@
-"""Pass from a quantized portable graph to its twin for WebGPU (lopa.runtime.bundle.webgpu_twin)."""
+"""Passes from a graph to its twin for WebGPU (lopa.runtime.bundle.webgpu_twin)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from lopa.export.graph.expert_layer import LayerNodes
 from lopa.export.graph.quantize_pass import replace_value
-from lopa.runtime.bundle.manifest import scale_name
-from lopa.runtime.bundle.webgpu_twin import WEBGPU_BLOCK
+from lopa.runtime.bundle.manifest import TensorRecord, scale_name
+from lopa.runtime.bundle.webgpu_twin import WEBGPU_BLOCK, is_reordered, parts_of_matrix
 
 GIVEN_BY_SESSION = "given.by.session"
 """Placeholder for the file name of values that a session computes when it opens. No file of a bundle has this name."""
@@ -41,6 +43,42 @@ class WebgpuPass(ir.passes.InPlacePass):
             found = {use.node.op_type for use in model.graph.initializers[name].uses()}
             if found != {"MatMulNBits"}:
                 raise ir.passes.PostconditionError(f"{name} is used by {sorted(found)}")
+
+
+def twin_for_webgpu(model: ir.Model, records: Mapping[str, TensorRecord]) -> ir.Model:
+    """Return the twin of a bundle's graph, which changes in place. `records` are the bundle's tensors."""
+    quantized = {name: record for name, record in records.items() if is_reordered(record)}
+    names = [part for name, record in quantized.items() for part in parts_of_matrix(name, record)]
+    return ir.passes.Sequential(PlainAttentionPass(), WebgpuPass(names))(model).model
+
+
+class PlainAttentionPass(ir.passes.InPlacePass):
+    """Pass that replaces Attention, which WebGPU lacks, by products and a softmax in float32.
+
+    Heads that share a key are more rows of that key, so keys and values are not repeated.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes. Raises PassError for attention without a mask, or with scaled scores."""
+        nodes = [node for node in model.graph if node.op_type == "Attention"]
+        for number, node in enumerate(nodes):
+            _replace_attention(node, LayerNodes(model, node, f"attention.{number}"))
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+
+def _replace_attention(node: ir.Node, nodes: LayerNodes) -> None:
+    query, keys, values, mask = [value for value in node.inputs if value is not None]
+    scale = node.attributes.get("scale")
+    if scale is None or scale.as_float() != 1 or query.shape is None or keys.shape is None:
+        raise ir.passes.PassError(f"{node.name} must have a scale of 1 and known heads")
+    split, grouped = (nodes.ints(0, shape[1], -1, 0) for shape in (query.shape, keys.shape))
+    turned = nodes.add("Transpose", [keys], "keys", {"perm": (0, 1, 3, 2)})
+    scores = nodes.add("MatMul", [nodes.add("Reshape", [query, grouped], "query"), turned], "scores")
+    scores = nodes.add("Reshape", [nodes.cast(scores, query.dtype, ir.DataType.FLOAT, "wide"), split], "heads")
+    lowest = nodes.constant("lowest", np.finfo(np.float32).min)
+    weights = nodes.add("Softmax", [nodes.add("Where", [mask, scores, lowest], "masked")], "weights", {"axis": -1})
+    rows = nodes.add("Reshape", [nodes.cast(weights, ir.DataType.FLOAT, query.dtype, "narrow"), grouped], "rows")
+    nodes.finish(nodes.add("Reshape", [nodes.add("MatMul", [rows, values], "mixed"), split], "mixed_heads"))
 
 
 def without_value(name: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:

@@ -20,9 +20,9 @@ def row_bytes(shape: CacheShape) -> int:
 
 
 def buffers_of_rows(memory: DeviceMemory, shape: CacheShape, requests: int, rows: int) -> BufferSet:
-    """Allocate one uninitialized array [requests, Hkv, rows, D] per cache array."""
+    """Allocate one uninitialized array [requests, Hkv, rows, D] per cache array, as the graph takes them."""
     size = requests * shape.kv_heads * rows * row_bytes(shape)
-    return BufferSet(memory, [size] * shape.arrays)
+    return BufferSet(memory, [size] * shape.arrays, is_joined=shape.is_one_input or memory.packs_arrays)
 
 
 def place_of_rows(buffers: BufferSet, shape: CacheShape, slot: int, capacity: int, start: int) -> RowPlace:

@@ -16,7 +16,6 @@ from lopa.runtime.bundle.graph_signature import (
 )
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import past_names
-from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.contract.sizes import Sizes
 
@@ -87,7 +86,7 @@ class GraphArrays:
 
     def __init__(self, manifest: Manifest) -> None:
         """Read the arrays from the manifest."""
-        whole = whole_model(manifest.dimensions.layers)
+        whole = manifest.dimensions.whole_model
         self._inputs = inputs_of_graph(manifest, whole)
         self._outputs = outputs_of_graph(manifest, whole)
         past = {PAST, *past_names(manifest.dimensions.layers)}

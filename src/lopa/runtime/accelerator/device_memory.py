@@ -69,33 +69,33 @@ class Buffer:
 
 
 class BufferSet:
-    """Several arrays in one allocation, which is cheaper than one allocation each."""
+    """Several arrays, joined in one allocation, which is cheaper, or in one allocation each."""
 
-    def __init__(self, memory: DeviceMemory, sizes: Sequence[int]) -> None:
-        padded = (-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
-        starts = list(accumulate(padded, initial=0))
+    def __init__(self, memory: DeviceMemory, sizes: Sequence[int], *, is_joined: bool = True) -> None:
+        padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
         self._memory = memory
-        self._size = starts[-1]
-        self._address = memory.allocate(self._size)
-        self.buffers = tuple(
-            Buffer(self._address + start, size) for start, size in zip(starts[:-1], sizes, strict=True)
-        )
+        self._allocated = [Buffer(memory.allocate(size), size) for size in ([sum(padded)] if is_joined else padded)]
+        starts = [each.address for each in self._allocated]
+        self.buffers = tuple(map(Buffer, accumulate(padded, initial=starts[0]) if is_joined else starts, sizes))
 
     @property
     def whole(self) -> Buffer:
         """All arrays as one buffer. Raises ValueError if alignment leaves gaps between them."""
         if any(each.size % ALIGNMENT for each in self.buffers[:-1]):
             raise ValueError(f"received arrays of {self.buffers[0].size} bytes, expected a multiple of {ALIGNMENT}")
-        return Buffer(self._address, self._size)
+        (whole,) = self._allocated
+        return whole
 
     def fill_zero(self) -> None:
         """Fill all arrays with zeros."""
-        self._memory.fill_zero(self._address, self._size)
+        for each in self._allocated:
+            self._memory.fill_zero(each.address, each.size)
 
     def free(self) -> None:
         """Free the arrays after waiting for the stream, which may still use them."""
         self._memory.synchronize()
-        self._memory.free(self._address)
+        for each in self._allocated:
+            self._memory.free(each.address)
 
 
 class GrowingBuffers:
@@ -103,7 +103,7 @@ class GrowingBuffers:
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
-        self._sets: list[BufferSet] = []
+        self._set: BufferSet | None = None
         self._buffers: dict[str, Buffer] = {}
 
     def buffers(self, sizes: Mapping[str, int]) -> dict[str, Buffer]:
@@ -112,19 +112,15 @@ class GrowingBuffers:
         if any(size > current.get(name, 0) for name, size in sizes.items()):
             self.free()
             required = current | {name: max(size, current.get(name, 0)) for name, size in sizes.items()}
-            sizes_of_sets = (
-                [[*required.values()]] if self._memory.packs_arrays else [[size] for size in required.values()]
-            )
-            self._sets = [BufferSet(self._memory, each) for each in sizes_of_sets]
-            buffers = (buffer for each in self._sets for buffer in each.buffers)
-            self._buffers = dict(zip(required, buffers, strict=True))
+            self._set = BufferSet(self._memory, [*required.values()], is_joined=self._memory.packs_arrays)
+            self._buffers = dict(zip(required, self._set.buffers, strict=True))
         return self._buffers
 
     def free(self) -> None:
         """Free the memory, like BufferSet.free."""
-        for each in self._sets:
-            each.free()
-        self._sets, self._buffers = [], {}
+        if self._set is not None:
+            self._set.free()
+        self._set, self._buffers = None, {}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
 from lopa.runtime import contract
 from lopa.runtime.accelerator.buffers import ForwardBuffers
@@ -35,12 +36,12 @@ from lopa.runtime.contract import (
     window_names,
 )
 from lopa.runtime.contract.batch_parts import branch_part_count
-from lopa.runtime.contract.packed_batch import padded_batch as padded_windows
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.errors import EngineFailedError, converted_device_errors
 from lopa.runtime.sessions.caching_session import CachingSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
 from lopa.runtime.sessions.session import KeepsOnHost
+from lopa.runtime.sessions.soft_rows import SoftRows
 from lopa.runtime.sessions.tickets import Ticket
 
 
@@ -55,9 +56,10 @@ class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache
         vocab_size: int,
         bucket_for: Callable[[Sizes], ShapeBucket] | None = None,
         *,
+        hidden_size: int = 0,
         fixed_addresses: bool = False,
     ) -> None:
-        """Create a session over `forward`.
+        """Create a session over `forward`, with soft embeddings of `hidden_size` channels in contract 2.
 
         `bucket_for` selects the shape of a forward, and None selects the cheapest shape bucket. With `fixed_addresses`,
         every input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs
@@ -68,7 +70,17 @@ class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache
         self._bucket_for = bucket_for or BucketTable(forward.buckets).bucket_for
         self._prefixes = sorted({bucket.prefix for bucket in forward.buckets})
         self._window_names = window_names(shape.arrays // 2)
-        self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
+        ends: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
+            contract.TOPK_IDS: ((contract.TOP_K,), np.int64),
+            contract.TOPK_LOGPROBS: ((contract.TOP_K,), np.float32),
+            contract.ENTROPY: ((), np.float32),
+            contract.DRAWN_IDS: ((), np.int64),
+            contract.NEXT_SOFT_EMBEDDINGS: ((hidden_size,), shape.dtype),
+            contract.LOGITS: ((vocab_size,), np.float32),
+        }
+        self._statistics = {name: end for name, end in ends.items() if name in forward.sizes}
+        """Axes after [R, B, Q] and type of each output that is copied to the host, by name."""
+        self._soft = SoftRows(shape, hidden_size)
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
         self._last: Ticket | None = None
         """Ticket of the last run, whose rows the next run overwrites."""
@@ -80,7 +92,8 @@ class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache
         exception of the forward. After a failure of the device, the rows of all forwards are gone.
         """
         self._open_forward()
-        padded = padded_windows(self._tickets.take(ticket))
+        packed = self._tickets.take(ticket)
+        padded = self._soft.padded(packed)
         batch = padded.batch
         longest = max(map(self.prefix_length, batch.requests))
         sizes = sizes_of_batch(batch, tiles(longest))
@@ -101,7 +114,7 @@ class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache
         rows = tuple(_addresses(place[name] for name in self._window_names) for place in places)
         self._tickets.keep(ticket, _NewRows(bucket, across, rows))
         self._last = ticket
-        return padded.packed(Statistics.joined(answers, across))
+        return self._soft.keep(packed, padded.packed(Statistics.joined(answers, across)))
 
     def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
         """Append rows of a forward to the request's prefix, on the device.
@@ -137,6 +150,7 @@ class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache
     def free(self, request: int) -> None:
         """Free the request's cache. An unknown request is ignored."""
         self._tickets.free(request)
+        self._soft.pop(request, None)
         cache = self._caches.pop(request, None)
         if cache is None:
             return
@@ -157,6 +171,7 @@ class DeviceSession(CachingSession[QueuedForward | HostBoundForward, DeviceCache
             self._buffers.free()
         finally:
             self._caches.clear()
+            self._soft.clear()
             try:
                 forward.close()
             finally:
@@ -257,16 +272,6 @@ class _NewRows:
 
 def _addresses(buffers: Iterable[Buffer]) -> tuple[int, ...]:
     return tuple(buffer.address for buffer in buffers)
-
-
-def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Return axes after [R, B, Q] and type of each output that is copied to the host, by name."""
-    arrays: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        contract.TOPK_IDS: ((contract.TOP_K,), np.int64),
-        contract.TOPK_LOGPROBS: ((contract.TOP_K,), np.float32),
-        contract.ENTROPY: ((), np.float32),
-    }
-    return arrays | ({contract.LOGITS: ((vocab_size,), np.float32)} if with_logits else {})
 
 
 def _prefix_mask(lengths: Sequence[int], requests: int, rows: int) -> Bool:

@@ -59,6 +59,7 @@ class ContractForm:
             contract.PREFIX_MASK: prefix_mask,
             contract.LOGITS_INDEX: batch.logits_index,
             contract.TEMPERATURE: batch.temperature,
+            **({} if batch.canvas is None else batch.canvas.arrays()),
         }
         return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 

@@ -7,11 +7,13 @@ results.
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lopa.runtime.bundle.buckets import ShapeBucket
-from lopa.runtime.contract import WindowBatch
+from lopa.runtime.contract import CanvasInputs, WindowBatch
 from lopa.runtime.contract.batch_parts import Part
 from lopa.runtime.contract.sizes import Sizes
 
@@ -33,23 +35,34 @@ def padded_batch(batch: WindowBatch, bucket: ShapeBucket) -> WindowBatch:
     """
     requests, branches, width = batch.input_ids.shape
     rows = (bucket.requests, bucket.branches, bucket.window)
-    input_ids = np.zeros(rows, np.int64)
-    input_ids[:requests, :branches, :width] = batch.input_ids
-    position_ids = np.zeros(rows, np.int64)
-    position_ids[:requests, :branches, :width] = batch.position_ids
+    wanted = (*rows[:2], bucket.wanted)
     window_mask = np.zeros((*rows, bucket.window), np.bool_)
     window_mask[..., np.arange(bucket.window), np.arange(bucket.window)] = True
     window_mask[:requests, :branches, :width, :width] = batch.window_mask
-    logits_index = np.zeros((bucket.requests, bucket.branches, bucket.wanted), np.int64)
-    logits_index[:requests, :branches, : batch.logits_index.shape[2]] = batch.logits_index
     temperature = np.ones(bucket.requests, np.float32)
     temperature[:requests] = batch.temperature
     unused = min(0, *batch.requests) - 1
+    canvas = batch.canvas
     return WindowBatch(
         requests=(*batch.requests, *range(unused, unused - (bucket.requests - requests), -1)),
-        input_ids=input_ids,
-        position_ids=position_ids,
+        input_ids=_padded(batch.input_ids, rows),
+        position_ids=_padded(batch.position_ids, rows),
         window_mask=window_mask,
-        logits_index=logits_index,
+        logits_index=_padded(batch.logits_index, wanted),
         temperature=temperature,
+        canvas=None
+        if canvas is None
+        else CanvasInputs(
+            _padded(canvas.is_canvas, rows),
+            _padded(canvas.attention_start, rows),
+            _padded(canvas.soft_embeddings, rows),
+            _padded(canvas.uniform, wanted),
+        ),
     )
+
+
+def _padded(values: npt.NDArray[Any], shape: tuple[int, int, int]) -> Any:
+    """Return `values` [..] with zeros behind them, in `shape` and its own last axes."""
+    padded = np.zeros((*shape, *values.shape[3:]), values.dtype)
+    padded[tuple(map(slice, values.shape))] = values
+    return padded

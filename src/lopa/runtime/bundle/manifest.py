@@ -14,6 +14,7 @@ from msgspec import Meta
 from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import CANVAS_CONTRACT, CONTRACT_VERSION, TILE, TOP_K
+from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.device_families import families_of_devices
 from lopa.runtime.errors import BadInputError
@@ -143,6 +144,11 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Experts of the sparse layers; None if all layers are dense."""
     canvas: CanvasNetwork | None = None
     """Properties of a network with canvases; None for all others."""
+
+    @property
+    def whole_model(self) -> ModelPart:
+        """The part that has all layers, in the contract of the network."""
+        return whole_model(self.layers, has_canvas=self.canvas is not None)
 
     def attention_heads(self, layer: int) -> tuple[int, int]:
         """Return the number of key-value heads of a layer, and their size."""
@@ -317,7 +323,7 @@ class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     graph: Name
     source: Name
     """The graph that it replaces: for CPUs the standard one or a stage's, for CUDA the standard one, for WebGPU the
-    portable one."""
+    portable one, or the standard one with canvases."""
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     provider: Literal["cpu", "webgpu", "cuda"]
@@ -810,15 +816,16 @@ def _find_twin_errors(manifest: Manifest) -> Reasons:
         sources: dict[str, Collection[str | None]] = {
             "cpu": standard,
             "cuda": standard & {manifest.graph},
-            "webgpu": portable,
+            "webgpu": portable if manifest.dimensions.canvas is None else standard & {manifest.graph},
         }
         if source not in sources[provider] or count > 1 or not (of_cpu or form == "packed"):
             yield (
                 f"{count} twins of {source!r} for {provider} in the form {form}",
                 "one: for cpu of a standard graph, packed or mapped, for cuda of the standard graph of all layers, "
-                "packed, or for webgpu of the portable graph, packed",
+                "packed, or for webgpu of the portable graph or one with canvases, packed",
             )
-        needed = provider == "webgpu" or (form == "mapped" and manifest.dimensions.moe is None)
+        sizes = manifest.dimensions
+        needed = sizes.canvas is None if provider == "webgpu" else form == "mapped" and sizes.moe is None
         if manifest.quantization is None and needed:
             yield f"a twin for {provider} in the form {form}, but no quantized matrices", "quantization"
     for twin in manifest.twins:

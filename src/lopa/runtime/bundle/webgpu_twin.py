@@ -1,8 +1,9 @@
 """Graph and matrices with which WebGPU runs a bundle, so that quantized weights stay 4 or 8 bits in device memory.
 
 ONNX Runtime's WebGPU provider does not fuse DequantizeLinear and MatMul. It would write every matrix as floats in each
-forward. The twin of a quantized portable graph multiplies by MatMulNBits, whose matrices have another order than the
-weights file. They are computed from the mapped file when a session opens.
+forward. The twin of a quantized graph multiplies by MatMulNBits, whose matrices have another order than the weights
+file. They are computed from the mapped file when a session opens. The twin of a graph with canvases also has another
+form of attention.
 """
 
 import mmap
@@ -29,35 +30,43 @@ _CHUNK_BYTES = 1 << 20
 """Bytes of a matrix that are reordered at once; they and their copies fit a processor's cache."""
 _INT4_ZERO, _INT8_ZERO = 0x88, 0x80
 """Bits that differ between signed numbers and numbers around 8 (two in a byte) or around 128."""
-_MATRIX_AXES = 2
+
+
+def webgpu_bundle(bundle: Bundle) -> Bundle:
+    """Return the bundle with the graph that WebGPU runs: the portable one, with canvases the standard one.
+
+    Raises BadInputError if the bundle has no such graph.
+    """
+    return bundle.with_dialect("portable" if bundle.manifest.dimensions.canvas is None else "standard")
 
 
 def webgpu_graph(bundle: Bundle) -> Path:
-    """Return the path of the graph for WebGPU: the twin of a quantized portable graph, or the portable graph.
+    """Return the path of the graph for WebGPU: the twin if there is one, or the graph of `webgpu_bundle`.
 
-    Raises BadInputError if the bundle has no portable graph.
+    Raises BadInputError like `webgpu_bundle`.
     """
-    portable = bundle.with_dialect("portable")
-    return portable.twin("webgpu") or portable.graph
+    found = webgpu_bundle(bundle)
+    return found.twin("webgpu") or found.graph
 
 
 def webgpu_initializers(bundle: Bundle) -> dict[str, npt.NDArray[Any]]:
     """Return the matrices and scales that a session passes to `webgpu_graph` (`add_external_initializers`), by name.
 
     The dictionary is empty if the graph needs none. Drop the arrays after the session has opened. Raises BadInputError
-    like `reordered_matrices`, and if the bundle has no portable graph.
+    like `reordered_matrices` and `webgpu_bundle`.
     """
-    portable = bundle.with_dialect("portable")
-    if portable.twin("webgpu") is None:
+    found = webgpu_bundle(bundle)
+    if found.twin("webgpu") is None:
         return {}
-    return reordered_matrices(portable, webgpu_tensor_names(portable.manifest))
+    return reordered_matrices(found, webgpu_tensor_names(found.manifest))
 
 
 def reordered_matrices(bundle: Bundle, names: Collection[str]) -> dict[str, npt.NDArray[Any]]:
     """Return the quantized matrices `names` and their scales in the order of MatMulNBits, by name.
 
-    The matrices are in an unnamed temporary file, which exists until the last array is freed. Raises BadInputError if
-    the temporary folder is full, and if weights do not match their records.
+    Stacked matrices of experts have the names of `parts_of_matrix`. The matrices are in an unnamed temporary file,
+    which exists until the last array is freed. Raises BadInputError if the temporary folder is full, and if weights do
+    not match their records.
     """
     if not names:
         return {}
@@ -70,12 +79,13 @@ def reordered_matrices(bundle: Bundle, names: Collection[str]) -> dict[str, npt.
     arrays: dict[str, npt.NDArray[Any]] = {}
     offset = 0
     for name, record in records.items():
-        blocks, outputs = record.shape[0] // WEBGPU_BLOCK, record.shape[1]
-        shape = (outputs, blocks, record.length // (outputs * blocks))
-        matrix = np.frombuffer(memory, np.uint8, record.length, offset).reshape(shape)
-        scales = _reorder(weights, name, record, matrix)
-        arrays[name] = matrix
-        arrays[scale_name(name)] = scales.astype(np.float16 if manifest.dtype == "float16" else np.float32, copy=False)
+        parts = parts_of_matrix(name, record)
+        blocks, outputs = record.shape[-2] // WEBGPU_BLOCK, record.shape[-1]
+        matrices = np.frombuffer(memory, np.uint8, record.length, offset).reshape(len(parts), outputs, blocks, -1)
+        for part, matrix, scales in zip(parts, matrices, _reordered(weights, name, record, matrices), strict=True):
+            arrays[part] = matrix
+            dtype = np.float16 if manifest.dtype == "float16" else np.float32
+            arrays[scale_name(part)] = scales.astype(dtype, copy=False)
         offset += sizes[name]
     return arrays
 
@@ -87,20 +97,25 @@ def webgpu_tensor_names(manifest: Manifest) -> list[str]:
 
 def is_reordered(record: TensorRecord) -> bool:
     """Return True for a quantized matrix of whole blocks. WebGPU dequantizes other int8 matrices in each forward."""
-    is_matrix = record.dtype in ("int8", "int4") and len(record.shape) == _MATRIX_AXES
-    return is_matrix and record.shape[0] % WEBGPU_BLOCK == 0
+    return record.dtype in ("int8", "int4") and record.shape[-2] % WEBGPU_BLOCK == 0
 
 
-def _reorder(weights: BundleWeights, name: str, record: TensorRecord, matrix: Bytes) -> Floats:
-    """Write one matrix in the order of MatMulNBits to `matrix`. Return its scales [outputs, blocks]."""
-    outputs, blocks, _ = matrix.shape
-    if record.dtype == "int4":
-        packed, scales = weights.packed(name)
-        reorder_int4(packed, matrix)
-        return np.ascontiguousarray(scales.T)
-    integers, scales = weights.integers(name)
-    reorder_int8(integers, matrix)
-    return np.repeat(scales[:, None], blocks, axis=1).reshape(outputs, blocks)
+def parts_of_matrix(name: str, record: TensorRecord) -> list[str]:
+    """Return the names of a matrix in a graph: one for each expert of a stacked one [E, inputs, outputs]."""
+    *experts, _, _ = record.shape
+    return [f"{name}.{expert}" for expert in range(*experts)] if experts else [name]
+
+
+def _reordered(weights: BundleWeights, name: str, record: TensorRecord, matrices: Bytes) -> Iterator[Floats]:
+    """Write matrices in the order of MatMulNBits to `matrices`. Yield the scales [outputs, blocks] of each."""
+    count, outputs, blocks, _ = matrices.shape
+    is_int4 = record.dtype == "int4"
+    stored, scales = weights.packed(name) if is_int4 else weights.integers(name)
+    reorder = reorder_int4 if is_int4 else reorder_int8
+    each = zip(stored.reshape(count, -1), scales.reshape(count, -1, outputs), matrices, strict=True)
+    for numbers, factors, matrix in each:
+        reorder(numbers, matrix)
+        yield np.ascontiguousarray(np.broadcast_to(factors.T, (outputs, blocks)))
 
 
 def reorder_int4(packed: Bytes, matrix: Bytes) -> None:

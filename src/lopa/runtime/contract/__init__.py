@@ -5,7 +5,7 @@ defines arrays. It uses no device, no file and no decoding rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,10 @@ class CanvasInputs:
     uniform: Float32
     """[R, B, Q], as UNIFORM."""
 
+    def part(self, requests: slice, branches: slice) -> "CanvasInputs":
+        """Return a view of the inputs of some branches of some requests."""
+        return CanvasInputs(*(array[requests, branches] for array in self.arrays().values()))
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays by the names of inputs."""
         arrays = (self.is_canvas, self.attention_start, self.soft_embeddings, self.uniform)
@@ -143,6 +147,7 @@ class WindowBatch:
             window_mask=self.window_mask[some],
             logits_index=self.logits_index[some],
             temperature=self.temperature[requests],
+            canvas=None if self.canvas is None else self.canvas.part(*some),
         )
 
 
@@ -240,13 +245,8 @@ def statistics_of_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
 def _concatenated(parts: Sequence[Statistics], *, axis: int) -> Statistics:
     if len(parts) == 1:
         return parts[0]
-    logits = [part.logits for part in parts if part.logits is not None]
-    return Statistics(
-        topk_ids=np.concatenate([part.topk_ids for part in parts], axis),
-        topk_logprobs=np.concatenate([part.topk_logprobs for part in parts], axis),
-        entropy=np.concatenate([part.entropy for part in parts], axis),
-        logits=np.concatenate(logits, axis) if len(logits) == len(parts) else None,
-    )
+    arrays = ([getattr(part, each.name) for part in parts] for each in fields(Statistics) if each.name != "split")
+    return Statistics(*(None if any(a is None for a in each) else np.concatenate(each, axis) for each in arrays))
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ def _open_on_thread(cuda: CudaCalls, bundle: Bundle, device: str, number: int) -
                 _check_fp8(bundle, device, cuda_device(number), operators)
             _log.info("cuda:%d runs %s without this project's operators: %s", number, bundle.graph.name, operators)
             engine = CudaForward(bundle, device, memory)
-            opened = DeviceSession(engine, device, shape, bundle.manifest.dimensions.vocab_size, engine.bucket_for)
+            sizes, fit = bundle.manifest.dimensions, engine.bucket_for
+            opened = DeviceSession(engine, device, shape, sizes.vocab_size, fit, hidden_size=sizes.hidden_size)
         else:
             _log.info("cuda:%d runs %s, with this project's operators", number, operators.graph.name)
             opened = PackedForward(bundle, device, memory, operators, shape)

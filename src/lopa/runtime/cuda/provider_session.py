@@ -12,7 +12,6 @@ import onnxruntime as ort
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import ArrayForm
 from lopa.runtime.contract import stored_dtype
-from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.cuda_operators import VARIABLE, CudaOperators
@@ -79,7 +78,7 @@ class ProviderSession:
                 remedy=cuda_remedy(),
             )
         twin = None if operators is None else operators.twin
-        check_contract(bundle, graph, self._session, whole_model(bundle.manifest.dimensions.layers), twin)
+        check_contract(bundle, graph, self._session, bundle.manifest.dimensions.whole_model, twin)
 
     def bound(self, inputs: DeviceArrays, outputs: DeviceArrays, *, captures: bool = False) -> Any:
         """Return what `run` takes for these arrays. With `captures`, its first run is captured as a CUDA graph, which

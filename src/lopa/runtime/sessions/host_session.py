@@ -4,18 +4,15 @@ It creates, grows and frees the caches, and keeps the new rows of forwards for c
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.packed_batch import PackedBatch, PaddedBatch, padded_batch, with_canvas_inputs
 from lopa.runtime.errors import converted_device_errors
 from lopa.runtime.files.stamp import MappedFile
 from lopa.runtime.sessions.caching_session import CachingSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 from lopa.runtime.sessions.session import KeepsOnHost
+from lopa.runtime.sessions.soft_rows import SoftRows
 from lopa.runtime.sessions.tickets import Ticket
 
 
@@ -52,12 +49,11 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
         Soft embeddings have `hidden_size` channels, in contract 2.
         """
         super().__init__(forward, device, lambda _: PrefixCache(shape))
-        self._mapped, self._shape, self._hidden_size = mapped, shape, hidden_size
+        self._mapped, self._shape = mapped, shape
         self._stack = PrefixStack(shape)
         self._last: Ticket | None = None
         """Ticket of the last run, whose rows the next run overwrites."""
-        self._soft: dict[int, Rows] = {}
-        """Soft embeddings [m, H] of the rows that each request's last forward sampled, in contract 2."""
+        self._soft = SoftRows(shape, hidden_size)
 
     def wait(self, ticket: Ticket) -> Statistics:
         """Run every window against its request's prefix.
@@ -68,7 +64,7 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
         if self._mapped is not None:
             self._mapped.check()
         batch = self._tickets.take(ticket)
-        padded = self._padded(batch)
+        padded = self._soft.padded(batch)
         if self._last is not None and self._last in self._tickets:
             rows = self._tickets.rows(self._last)
             self._tickets.keep(self._last, tuple(array.copy() for array in rows))
@@ -78,29 +74,7 @@ class HostSession(CachingSession[Forward, PrefixCache, tuple[Rows, ...]], KeepsO
             statistics, rows = forward.run(padded.batch, prefix)
         self._tickets.keep(ticket, rows)
         self._last = ticket
-        found = padded.packed(statistics)
-        if found.soft_embeddings is None:
-            return found
-        self._keep_soft_rows(batch, found.soft_embeddings)
-        return replace(found, soft_embeddings=None)
-
-    def _padded(self, batch: PackedBatch) -> PaddedBatch:
-        """Return `batch` as padded windows, in contract 2 with the soft embeddings that the session has kept."""
-        padded, canvas = padded_batch(batch), batch.canvas
-        if canvas is None:
-            return padded
-        soft = np.zeros((len(batch.input_ids), self._hidden_size), self._shape.dtype)
-        slots = np.repeat(batch.slots, batch.lengths)
-        for slot, request in enumerate(batch.requests):
-            rows = np.flatnonzero((slots == slot) & (canvas.soft_rows >= 0))
-            if len(rows):
-                soft[rows] = self._soft[request][canvas.soft_rows[rows]]
-        return with_canvas_inputs(padded, batch, soft)
-
-    def _keep_soft_rows(self, batch: PackedBatch, soft: Rows) -> None:
-        slots = np.repeat(batch.slots, batch.lengths)[batch.sampled_rows]
-        for slot, request in enumerate(batch.requests):
-            self._soft[request] = soft[slots == slot]
+        return self._soft.keep(batch, padded.packed(statistics))
 
     def commit(self, ticket: Ticket, request: int, branch: int, count: int) -> None:
         """Append rows of a forward to the request's prefix. Raises like Session.commit."""

@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, Statistics, WindowBatch, stored_dtype, window_names
-from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.portable_form import (
     PAST,
     portable_inputs,
@@ -42,7 +42,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, exact: boo
     Raises BadInputError for other devices, bfloat16 bundles and unusable graphs.
     """
     manifest = bundle.manifest
-    part = whole_model(manifest.dimensions.layers, has_canvas=manifest.dimensions.canvas is not None)
+    part = manifest.dimensions.whole_model
     forward: Forward
     if manifest.dialect == "portable":
         forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads), manifest.rotary)

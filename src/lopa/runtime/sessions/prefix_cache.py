@@ -39,6 +39,8 @@ class CacheShape:
     head_size: int
     dtype: np.dtype[Any]
     """Type as returned by stored_dtype."""
+    is_one_input: bool = False
+    """True if graphs take all arrays as one input, as portable ones do."""
 
     def zeros(self, requests: int, rows: int) -> Prefix:
         """Return an empty prefix of `rows` rows per request. It is zeroed, because a NaN in a masked row would
@@ -51,7 +53,8 @@ class CacheShape:
 def cache_shape_from_manifest(manifest: Manifest) -> CacheShape:
     """Return the cache sizes of a bundle. Rows have the type of its weights."""
     sizes = manifest.dimensions
-    return CacheShape(2 * sizes.layers, sizes.cache_heads, sizes.cache_head_size, stored_dtype(manifest.dtype))
+    arrays, dtype, is_portable = 2 * sizes.layers, stored_dtype(manifest.dtype), manifest.dialect == "portable"
+    return CacheShape(arrays, sizes.cache_heads, sizes.cache_head_size, dtype, is_portable)
 
 
 def check_rows(shape: CacheShape, rows: Sequence[Rows]) -> None:

@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from lopa.runtime.accelerator.device_forward import AnyShapes
 from lopa.runtime.accelerator.device_memory import Array, Buffer
-from lopa.runtime.accelerator.graph_form import GraphForm, PortableForm
+from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.graph_signature import ArrayForm
@@ -22,15 +22,16 @@ _WINDOW_STEP = 16
 
 
 class WebGpuForward(AnyShapes):
-    """Forward of a portable graph, for shape buckets and any other shape."""
+    """Forward of a graph, for shape buckets and any other shape."""
 
     def __init__(
         self, bundle: Bundle, session: ort.InferenceSession, memory: WebGpuMemory, buckets: Sequence[ShapeBucket]
     ) -> None:
-        """Create a forward over `session`, which has opened the portable graph of `bundle`."""
+        """Create a forward over `session`, which has opened the graph of `bundle`."""
         super().__init__(bundle.manifest, buckets, _WINDOW_STEP)
         self.memory = memory
-        self.form: GraphForm = PortableForm(bundle.manifest.rotary)
+        form = PortableForm if bundle.manifest.dialect == "portable" else ContractForm
+        self.form: GraphForm = form(bundle.manifest.rotary)
         self._session: ort.InferenceSession | None = session
         self._options = quiet_run()
 

@@ -1,7 +1,7 @@
 """The contract on a GPU by ONNX Runtime's WebGPU plug-in.
 
 Every node of a portable graph runs on the GPU, so its caches are in device memory. In a standard graph the Attention
-nodes run on the processor, so its caches are in host memory.
+nodes run on the processor, so its caches are in host memory. The twin of a graph with canvases has no such nodes.
 
 The plug-in has one device per process for all its sessions. Calls from two threads at once end the process
 (onnxruntime-ep-webgpu 0.4.0), so a session excludes all others of the process while it works.
@@ -18,8 +18,7 @@ import onnxruntime as ort
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
-from lopa.runtime.bundle.webgpu_twin import webgpu_graph, webgpu_initializers
-from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.bundle.webgpu_twin import webgpu_bundle, webgpu_graph, webgpu_initializers
 from lopa.runtime.errors import BadInputError, raise_if_from_handler
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
@@ -51,7 +50,7 @@ class LockedSession(WrappedSession):
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedSession:  # noqa: ARG001
-    """Open the bundle's portable graph on "webgpu:N", or its standard graph if it has no portable one.
+    """Open the bundle's portable graph on "webgpu:N", or its standard graph if it has canvases or no portable one.
 
     `threads` applies to CPUs only. Raises BadInputError for an unusable bundle, and MissingBackendError if the plug-in
     or the adapter is missing.
@@ -69,23 +68,23 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedS
             remedy="export the checkpoint with --dialect portable --quantize int4",
         )
     adapter = webgpu_device(device)
-    if "portable" in bundle.dialects:
-        portable = bundle.with_dialect("portable")
-        return LockedSession(partial(session_with_device_caches, portable, device, adapter))
+    if "portable" in bundle.dialects or bundle.manifest.dimensions.canvas is not None:
+        return LockedSession(partial(session_with_device_caches, webgpu_bundle(bundle), device, adapter))
     return LockedSession(partial(session_with_host_caches, bundle, device, adapter))
 
 
 def session_with_device_caches(bundle: Bundle, device: str, adapter: Any) -> DeviceSession:
-    """Open a bundle with a portable graph, with caches in device memory."""
+    """Open a bundle with a portable graph or canvases, with caches in device memory."""
     path = bucket_plan_path(bundle.path)
     buckets: Sequence[ShapeBucket] = bucket_plan_from_file(path, bundle).buckets if path.is_file() else []
-    shape = cache_shape_from_manifest(bundle.manifest)
+    shape, sizes = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions
     with ExitStack() as stack:
         memory = WebGpuMemory(adapter)
         stack.callback(memory.close)
         forward = WebGpuForward(bundle, _opened(bundle, adapter), memory, buckets)
         stack.callback(forward.close)
-        session = DeviceSession(forward, device, shape, bundle.manifest.dimensions.vocab_size, forward.bucket_for)
+        fit = forward.bucket_for
+        session = DeviceSession(forward, device, shape, sizes.vocab_size, fit, hidden_size=sizes.hidden_size)
         stack.pop_all()
     return session
 
@@ -97,14 +96,14 @@ def session_with_host_caches(bundle: Bundle, device: str, adapter: Any) -> HostS
     if manifest.dialect == "portable":
         forward = OnnxPortableForward(graph, manifest.rotary)
     else:
-        forward = BoundForward(OnnxRuntimeBinding(graph), manifest, whole_model(manifest.dimensions.layers))
+        forward = BoundForward(OnnxRuntimeBinding(graph), manifest, manifest.dimensions.whole_model)
     return HostSession(forward, device, cache_shape_from_manifest(manifest))
 
 
 def _opened(bundle: Bundle, adapter: Any) -> ort.InferenceSession:
-    """Open and check the bundle's graph, or the twin of a quantized portable graph."""
+    """Open and check the bundle's graph, or its twin."""
     graph, matrices = bundle.graph, dict[str, Array]()
-    if bundle.manifest.dialect == "portable":
+    if bundle.manifest.dialect == "portable" or bundle.manifest.dimensions.canvas is not None:
         graph, matrices = webgpu_graph(bundle), webgpu_initializers(bundle)
     try:
         session = session_from_graph(graph, adapter, matrices)
@@ -115,5 +114,5 @@ def _opened(bundle: Bundle, adapter: Any) -> ort.InferenceSession:
             expected="a graph made by this version of lopa-export, whose tensors fit the adapter's buffers",
             remedy="check the bundle with lopa-export verify, or use another device",
         ) from error
-    check_contract(bundle, graph, session, whole_model(bundle.manifest.dimensions.layers))
+    check_contract(bundle, graph, session, bundle.manifest.dimensions.whole_model)
     return session
