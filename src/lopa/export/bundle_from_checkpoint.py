@@ -201,8 +201,8 @@ def _write_graphs(
         if graph.dialect == "portable":
             check_portable(ir.to_proto(model), graph.name, quantized=choices.quantization is not None)
         ir.save(model, folder / graph.name)
-        has_webgpu_twin = has_canvas if graph.dialect == "standard" else choices.quantization is not None
-        if has_webgpu_twin and choices.dtype != "bfloat16":
+        kind = None if choices.quantization is None else choices.quantization.kind
+        if (has_canvas and choices.dtype != "bfloat16" and kind != "int8") or (graph.dialect == "portable" and kind):
             models["webgpu", "packed"] = twin_for_webgpu(ir.load(folder / graph.name), plan.records), []
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)

@@ -68,14 +68,14 @@ class PlainAttentionPass(ir.passes.InPlacePass):
 
 def _replace_attention(node: ir.Node, nodes: LayerNodes) -> None:
     query, keys, values, mask = [value for value in node.inputs if value is not None]
-    scale = node.attributes.get("scale")
-    if scale is None or scale.as_float() != 1 or query.shape is None or keys.shape is None:
+    scale, (heads, kv_heads) = node.attributes.get("scale"), (value.shape and value.shape[1] for value in (query, keys))
+    if scale is None or scale.as_float() != 1 or not isinstance(heads, int) or not isinstance(kv_heads, int):
         raise ir.passes.PassError(f"{node.name} must have a scale of 1 and known heads")
-    split, grouped = (nodes.ints(0, shape[1], -1, 0) for shape in (query.shape, keys.shape))
+    split, grouped = nodes.ints(0, heads, -1, 0), nodes.ints(0, kv_heads, -1, 0)
     turned = nodes.add("Transpose", [keys], "keys", {"perm": (0, 1, 3, 2)})
     scores = nodes.add("MatMul", [nodes.add("Reshape", [query, grouped], "query"), turned], "scores")
     scores = nodes.add("Reshape", [nodes.cast(scores, query.dtype, ir.DataType.FLOAT, "wide"), split], "heads")
-    lowest = nodes.constant("lowest", np.finfo(np.float32).min)
+    lowest = nodes.constant("lowest", np.array(np.finfo(np.float32).min))
     weights = nodes.add("Softmax", [nodes.add("Where", [mask, scores, lowest], "masked")], "weights", {"axis": -1})
     rows = nodes.add("Reshape", [nodes.cast(weights, ir.DataType.FLOAT, query.dtype, "narrow"), grouped], "rows")
     nodes.finish(nodes.add("Reshape", [nodes.add("MatMul", [rows, values], "mixed"), split], "mixed_heads"))
@@ -97,7 +97,8 @@ def _replace(model: ir.Model, name: str) -> None:
     products = [product for use in integers.uses() for product in _products(use.node)]
     if not products or len({product.outputs[0].dtype for product in products}) > 1:
         raise ir.passes.PassError(f"{name} must only be the second factor of products of one type")
-    dtype = products[0].outputs[0].dtype or ir.DataType.FLOAT
+    widened = next(iter(integers.uses())).node
+    dtype = products[0].outputs[0].dtype or (widened.inputs[1] and widened.inputs[1].dtype) or ir.DataType.FLOAT
     matrix = without_value(name, ir.DataType.UINT8, (outputs, blocks, WEBGPU_BLOCK * bits // 8))
     scales = without_value(scale_name(name), dtype, (outputs, blocks))
     attributes = {"K": inputs, "N": outputs, "bits": bits, "block_size": WEBGPU_BLOCK}

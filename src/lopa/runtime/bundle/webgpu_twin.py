@@ -111,10 +111,12 @@ def _reordered(weights: BundleWeights, name: str, record: TensorRecord, matrices
     count, outputs, blocks, _ = matrices.shape
     is_int4 = record.dtype == "int4"
     stored, scales = weights.packed(name) if is_int4 else weights.integers(name)
-    reorder = reorder_int4 if is_int4 else reorder_int8
     each = zip(stored.reshape(count, -1), scales.reshape(count, -1, outputs), matrices, strict=True)
     for numbers, factors, matrix in each:
-        reorder(numbers, matrix)
+        if is_int4:
+            reorder_int4(numbers.view(np.uint8), matrix)
+        else:
+            reorder_int8(numbers.view(np.int8), matrix)
         yield np.ascontiguousarray(np.broadcast_to(factors.T, (outputs, blocks)))
 
 

@@ -245,8 +245,11 @@ def statistics_of_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
 def _concatenated(parts: Sequence[Statistics], *, axis: int) -> Statistics:
     if len(parts) == 1:
         return parts[0]
-    arrays = ([getattr(part, each.name) for part in parts] for each in fields(Statistics) if each.name != "split")
-    return Statistics(*(None if any(a is None for a in each) else np.concatenate(each, axis) for each in arrays))
+    joined: dict[str, Any] = {}
+    for name in (each.name for each in fields(Statistics) if each.name != "split"):
+        arrays = [getattr(part, name) for part in parts]
+        joined[name] = None if any(array is None for array in arrays) else np.concatenate(arrays, axis)
+    return Statistics(**joined)
 
 
 @dataclass(frozen=True)

@@ -61,14 +61,16 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedS
             expected="float32 or float16, because WebGPU has no bfloat16",
             remedy="export the checkpoint with --dtype float16 or float32",
         )
-    if bundle.manifest.is_fp8:
+    has_canvas, quantization = bundle.manifest.dimensions.canvas is not None, bundle.manifest.quantization
+    if quantization is not None and (quantization.kind == "fp8" or (has_canvas and quantization.kind == "int8")):
         raise BadInputError(
-            f"device {device!r} cannot run {bundle.path}, a bundle with FP8 matrices",
-            expected="matrices in floating point, int8 or int4, because WebGPU has no FP8",
-            remedy="export the checkpoint with --dialect portable --quantize int4",
+            f"device {device!r} cannot run {bundle.path}, a bundle with "
+            f"{'canvases and int8' if has_canvas else 'FP8'} matrices",
+            expected="int4, floating point, or int8 in a portable graph, because WebGPU has no FP8 and rounds no rows",
+            remedy=f"export the checkpoint with {'' if has_canvas else '--dialect portable '}--quantize int4",
         )
     adapter = webgpu_device(device)
-    if "portable" in bundle.dialects or bundle.manifest.dimensions.canvas is not None:
+    if "portable" in bundle.dialects or has_canvas:
         return LockedSession(partial(session_with_device_caches, webgpu_bundle(bundle), device, adapter))
     return LockedSession(partial(session_with_host_caches, bundle, device, adapter))
 
