@@ -1,26 +1,23 @@
 """Decodes of canvases through Decoder: batches, seeds, drafts, limits, and refusals by name."""
 
-import gzip
-import json
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.canvas_checkpoints import FOLDER, canvas_model
+from tests.runtime.canvas_decodes import QUESTIONS, CanvasDecodes, chat
 
-from lopa import BadInputError, Chat, Decoder, DoneEvent, DraftEvent, Engine, TextEvent
+from lopa import BadInputError, Decoder, Engine
 from lopa.export.verify.report import report_from_bundle
-from lopa.runtime import Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.sessions.onnxruntime_graph import open_part_graph
 from lopa.runtime.sessions.session import open_session
 
 STANDARD, PORTABLE = "canvas_bundle", "canvas_portable"
-QUESTIONS = ["Count from 3 to 9.", "Tell me about a dog.", "Repeat: pens keys cards", "Count from 1 to 4."]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +35,10 @@ def each_graph(request: pytest.FixtureRequest, canvas_bundle: Path, canvas_porta
         yield opened
 
 
-def chat(question: str) -> Chat:
-    return Chat([{"role": "user", "content": question}])
+class TestGraphs(CanvasDecodes):
+    @pytest.fixture
+    def decoder(self, each_graph: Decoder) -> Decoder:
+        return each_graph
 
 
 @pytest.mark.parametrize(("name", "device"), [(STANDARD, "cpu"), (PORTABLE, "cpu"), (STANDARD, "openvino:CPU")])
@@ -62,41 +61,14 @@ def test_int4_agrees_with_transformers_on_its_own_weights(canvas_bundle_int4: Pa
 
 def test_the_embedding_is_not_copied(canvas_bundle_int4: Path) -> None:
     bundle = Bundle.open(canvas_bundle_int4)
-    graph = open_part_graph(bundle, whole_model(bundle.manifest.dimensions.layers, has_canvas=True), "cpu", None)
+    graph = open_part_graph(bundle, bundle.manifest.dimensions.whole_model, "cpu", None)
     assert graph.get_session_options().get_session_config_entry("session.disable_prepacking") == "1"
-
-
-def test_every_graph_decodes_the_recorded_answers(each_graph: Decoder) -> None:
-    lines = gzip.decompress((FOLDER / "canvas16" / "traces" / "default.jsonl.gz").read_bytes()).splitlines()
-    for trace in map(json.loads, lines[1:]):
-        found = each_graph.generate(trace["prompt"], seed=trace["seed"], reference=True)
-        assert list(found.token_ids) == trace["generated"]
-        assert found.tokens_per_forward == pytest.approx(trace["tokens_per_forward"], abs=1e-5)
-
-
-def test_answers_do_not_depend_on_the_batch(each_graph: Decoder) -> None:
-    together = each_graph.generate([chat(each) for each in QUESTIONS], seed=5)
-    alone = [each_graph.generate(chat(each), seed=5) for each in QUESTIONS]
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
-    assert together[0].text.startswith("3, 4, 5, 6, 7, 8, 9")
 
 
 def test_seeds(decoder: Decoder) -> None:
     first, second = (decoder.generate(chat(QUESTIONS[1])) for _ in range(2))
     assert first.seed != second.seed
     assert decoder.generate(chat(QUESTIONS[1]), seed=first.seed).token_ids == first.token_ids
-
-
-def test_drafts_are_the_best_tokens_and_text_comes_by_canvas(decoder: Decoder) -> None:
-    events = list(decoder.stream(chat(QUESTIONS[1]), seed=5, drafts=True))
-    drafts = [event for event in events if isinstance(event, DraftEvent)]
-    texts = [event for event in events if isinstance(event, TextEvent)]
-    done = events[-1]
-    assert isinstance(done, DoneEvent)
-    assert len(drafts) == done.result.steps
-    assert 1 <= len(texts) <= -(-done.result.tokens // 16)
-    assert drafts[-1].text.startswith(done.result.text.strip())
-    assert all(token is not None for draft in drafts for token in draft.token_ids)
 
 
 def test_a_temperature_multiplies_those_of_the_steps(decoder: Decoder) -> None:
@@ -126,27 +98,6 @@ def test_limits(decoder: Decoder) -> None:
     drafted = decoder.generate(chat(QUESTIONS[0]), seed=3, max_forwards=2, anytime=True)
     assert drafted.text
     assert drafted.draft_probability is not None
-
-
-def test_branches_accept_more_and_the_surest_wins(each_graph: Decoder) -> None:
-    steps = list[Step]()
-    for seed in range(6):
-        one = each_graph.generate(chat(QUESTIONS[1]), seed=seed, branches=1)
-        assert one.token_ids == each_graph.generate(chat(QUESTIONS[1]), seed=seed).token_ids
-        more = each_graph.generate(
-            chat(QUESTIONS[1]), seed=seed, branches=3, on_step=lambda _, step: steps.append(step)
-        )
-        assert more.text.startswith("The dog ")
-    assert {len(step.branches) for step in steps} == {1, 2, 3}
-    for step, after in pairwise(steps):
-        assert step.canvas is not None
-        assert step.confidences[step.winner] == max(step.confidences)
-        if len(after.branches) > 1:  # of the same canvas
-            ids = after.rows.input_ids.reshape(len(after.branches), -1)
-            assert ids[0].tolist() == step.canvas.renoised.tolist()
-            kept = [np.count_nonzero(each == step.canvas.drawn) for each in ids]
-            assert kept == sorted(kept)
-    assert any(step.winner for step in steps)
 
 
 def test_prompts_share_causal_rows(canvas_bundle: Path) -> None:
@@ -181,13 +132,22 @@ def test_other_models_refuse_the_strategy(tiny_bundle: Path) -> None:
         decoder.generate("1+1=", strategy="canvas")
 
 
-OTHERS = ["cuda:0", "webgpu:0", "openvino:GPU", "openvino:CPU:bf16", "cpu+cpu", "tensorrt:0", "ascend:0", "qnn"]
+OTHERS = ["openvino:GPU", "openvino:CPU:bf16", "cpu+cpu", "cuda:0+cuda:0", "tensorrt:0", "ascend:0", "qnn"]
 
 
 @pytest.mark.parametrize("device", OTHERS)
 def test_other_devices_refuse_the_bundle_by_name(canvas_bundle: Path, device: str) -> None:
     with pytest.raises(BadInputError, match=r"bundle with canvases .*contract version 2"):
         open_session(Bundle.open(canvas_bundle), device)
+
+
+def test_webgpu_refuses_int8_by_name(canvas_bundle_int4: Path) -> None:
+    bundle = Bundle.open(canvas_bundle_int4)
+    assert bundle.manifest.quantization is not None
+    int8 = msgspec.structs.replace(bundle.manifest.quantization, kind="int8")
+    changed = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, quantization=int8))
+    with pytest.raises(BadInputError, match="with canvases and int8 matrices"):
+        open_session(changed, "webgpu:0")
 
 
 def test_several_devices_refuse_the_bundle_by_name(canvas_bundle: Path) -> None:

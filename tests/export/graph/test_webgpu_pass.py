@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from tests.export.checkpoints import small_checkpoint
@@ -17,6 +18,8 @@ from tests.runtime.sequential import sequential
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.portable_lint import violations_of_model
+from lopa.export.graph.webgpu_pass import PlainAttentionPass
+from lopa.export.verify.canvas_check import NumpyCanvasReference, differences_of_canvases
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
@@ -24,7 +27,9 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.bundle.webgpu_twin import webgpu_graph, webgpu_initializers, webgpu_tensor_names
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.onnxruntime_session import OnnxPortableForward
+from lopa.runtime.sessions.bound_forward import BoundForward
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.onnxruntime_session import OnnxPortableForward, OnnxRuntimeBinding
 from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 
@@ -135,6 +140,30 @@ def test_other_bundles_need_no_matrices(both: Bundle, tiny_portable: Path, tiny_
             function(Bundle.open(tiny_bundle))
         with pytest.raises(BadInputError, match="only a graph in the standard dialect"):
             function(both.with_dialect("standard"))
+
+
+@pytest.mark.parametrize("name", ["canvas_bundle", "canvas_bundle_int4"])
+def test_the_twin_with_canvases_agrees_with_numpy(name: str, request: pytest.FixtureRequest) -> None:
+    bundle = Bundle.open(request.getfixturevalue(name))
+    manifest, sizes = bundle.manifest, bundle.manifest.dimensions
+    assert webgpu_graph(bundle).name == "model.webgpu.onnx"
+    operators = {node.op_type for node in onnx.load(webgpu_graph(bundle), load_external_data=False).graph.node}
+    assert operators.isdisjoint({"Attention", "DequantizeLinear"})
+    forward = BoundForward(OnnxRuntimeBinding(session_of_twin(bundle)), manifest, sizes.whole_model)
+    session = HostSession(forward, "cpu", cache_shape_from_manifest(manifest), hidden_size=sizes.hidden_size)
+    _, found = differences_of_canvases(session, manifest, [NumpyCanvasReference(bundle)], lambda *_: None, "")
+    assert {output for _, output, _ in found} >= {"logits", "entropy", "drawn_ids"}
+    assert max(difference.relative for *_, difference in found) < 1e-4
+    session.close()
+
+
+def test_scaled_attention_is_rejected() -> None:
+    rows = [ir.Value(name=name, shape=ir.Shape([1, 2, 3, 4]), type=ir.TensorType(ir.DataType.FLOAT)) for name in "qkv"]
+    mask = ir.Value(name="mask", shape=ir.Shape([1, 1, 3, 3]), type=ir.TensorType(ir.DataType.BOOL))
+    node = ir.node("Attention", [*rows, mask])
+    model = ir.Model(ir.Graph([*rows, mask], node.outputs, nodes=[node]), ir_version=10)
+    with pytest.raises(ir.passes.PassError, match="must have a scale of 1"):
+        PlainAttentionPass()(model)
 
 
 def test_a_twin_of_another_graph_is_not_used(both: Bundle, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class OnnxRuntimeDeviceForward:
         committed = mask == 0 if self.portable else mask
         for name in self._past:
             shape = inputs[name].shape
-            past = inputs[name].reshape(-1, len(committed), self._dimensions.kv_heads, *shape[-2:])
+            past = inputs[name].reshape(-1, len(committed), self._dimensions.cache_heads, *shape[-2:])
             assert not np.where(committed, 0, past).any()
             past = np.where(committed, past, self._rng.standard_normal(past.shape, np.float32))
             inputs[name] = past.reshape(shape)
@@ -169,8 +169,11 @@ def device_session(
     engine = OnnxRuntimeDeviceForward(bundle, buckets, memory)
     shape = cache_shape_from_manifest(bundle.manifest)
     name = f"stand-in:{number}"
-    vocabulary = bundle.manifest.dimensions.vocab_size
-    return DeviceSession(engine, name, shape, vocabulary, fixed_addresses=fixed_addresses), engine, memory
+    sizes = bundle.manifest.dimensions
+    session = DeviceSession(
+        engine, name, shape, sizes.vocab_size, hidden_size=sizes.hidden_size, fixed_addresses=fixed_addresses
+    )
+    return session, engine, memory
 
 
 def _bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:

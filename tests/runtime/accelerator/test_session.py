@@ -1,5 +1,6 @@
 """Sessions with caches in device memory, on the strict host memory of host_memory.py and real ONNX Runtime."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,22 +8,40 @@ import pytest
 from tests.buckets import BUCKETS, bucket
 from tests.conformance.recorded import assert_reproduced
 from tests.runtime.accelerator.host_memory import HostMemory, device_session
+from tests.runtime.canvas_decodes import CanvasDecodes
 from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.random_windows import random_batch
 from tests.runtime.sequential import sequential
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
+from lopa import Decoder
 from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
 def bundle(tiny_portable: Path) -> Bundle:
     return Bundle.open(tiny_portable)
+
+
+class TestCanvases(CanvasDecodes):
+    """Shape buckets pad canvases, and forwards of several requests and branches are split."""
+
+    traces, seeds = 10, 2
+
+    @pytest.fixture
+    def decoder(self, canvas_bundle: Path) -> Iterator[Decoder]:
+        bundle = Bundle.open(canvas_bundle)
+        session, engine, memory = device_session(bundle, [bucket(1, 1, 160, 256), bucket(2, 2, 24, 256)])
+        with Decoder(bundle, session, Tokenizer.open(bundle)) as opened:
+            yield opened
+        assert {each.branches for each in engine.runs} <= {1, 2}
+        assert memory.closed
 
 
 def test_standard_graph_with_rotary_inputs(tiny_rotary: Path) -> None:
@@ -96,6 +115,12 @@ def test_arrays_are_one_buffer_unless_there_are_gaps() -> None:
     assert whole.whole == Buffer(whole.buffers[0].address, 2048)
     with pytest.raises(ValueError, match="received arrays of 520 bytes, expected a multiple of 512"):
         _ = BufferSet(memory, [520, 520]).whole
+    before = len(memory.blocks)
+    apart = BufferSet(memory, [520, 520], is_joined=False)
+    assert len(memory.blocks) == before + 2
+    apart.fill_zero()
+    apart.free()
+    assert len(memory.blocks) == before
 
 
 def test_only_small_arrays_are_transferred(bundle: Bundle) -> None:

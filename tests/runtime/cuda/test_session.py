@@ -4,6 +4,7 @@ import inspect
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.buckets import bucket
+from tests.runtime.canvas_decodes import CanvasDecodes
 from tests.runtime.check_cases import assert_growth_agrees
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
@@ -20,6 +22,7 @@ from tests.runtime.device_contract import DeviceContract, Devices, forward_on
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
+from lopa import Decoder
 from lopa.cli.start.doctor import command as doctor
 from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
@@ -56,6 +59,16 @@ class TestContract(DeviceContract):
             assert machine.plain_runs > 15
 
         return Devices(bundle, "cuda:{}", fail, used)
+
+
+class TestCanvases(CanvasDecodes):
+    traces, seeds = 3, 2
+
+    @pytest.fixture
+    def decoder(self, canvas_bundle: Path, machine: StandInOrt) -> Iterator[Decoder]:
+        with Decoder.open(canvas_bundle, ["cuda:0"]) as opened:
+            yield opened
+        assert machine.plain_runs > 15
 
 
 def test_prefixes_grow_and_requests_are_released(bundle: Bundle, machine: StandInOrt) -> None:

@@ -1,5 +1,7 @@
 """Sessions on a WebGPU device, which is usually lavapipe: Mesa's Vulkan driver for processors."""
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,15 +11,20 @@ from typing import ClassVar
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.canvas_checkpoints import FOLDER
+from tests.runtime.canvas_decodes import CanvasDecodes
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
+from lopa import Decoder
 from lopa.export.verify.differences import FLOAT16_SUMS
+from lopa.export.verify.report import report_from_bundle
 from lopa.export.verify.session_check import NumpyReference, report_from_session
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.webgpu_twin import webgpu_graph
 from lopa.runtime.contract import Statistics
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import Session, open_session
@@ -53,6 +60,48 @@ class TestContract(DeviceContract):
     @pytest.fixture
     def devices(self, portable: Bundle) -> Devices:
         return Devices(portable, "webgpu:{}")
+
+
+@pytest.fixture(scope="module")
+def decoder(canvas_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(canvas_bundle, [DEVICE]) as opened:
+        yield opened
+
+
+class TestCanvases(CanvasDecodes):
+    traces, seeds = 2, 1
+
+
+@pytest.mark.parametrize("name", ["canvas_bundle", "canvas_bundle_int4"])
+def test_canvases_agree_with_transformers(name: str, request: pytest.FixtureRequest) -> None:
+    bundle = Bundle.open(request.getfixturevalue(name))
+    report = report_from_bundle(bundle, checkpoint=FOLDER / "canvas16", device=DEVICE)
+    assert report.ok, [each for each in report.errors if not each.ok]
+
+
+def test_vocabularies_of_canvases_stay_on_the_device(canvas_bundle: Path, tmp_path: Path) -> None:
+    """Of a row's numbers, the processor sees the experts' ids, and the sums and one group of the draw."""
+    bundle, options = Bundle.open(canvas_bundle), ort.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")
+    options.add_provider_for_devices([webgpu_device(DEVICE)], {})
+    session = ort.InferenceSession(str(webgpu_graph(bundle)), options)
+    rows, sizes = 16, bundle.manifest.dimensions
+    values = {"requests": 1, "branches": 1, "window": rows, "prefix": 64, "rows": rows}
+    types = {"tensor(int64)": np.int64, "tensor(bool)": np.bool_, "tensor(float)": np.float32}
+    session.run(
+        ["topk_ids", "drawn_ids", "next_soft_embeddings"],
+        {
+            each.name: np.ones([values.get(axis, axis) for axis in each.shape], types[each.type])
+            for each in session.get_inputs()
+        },
+    )
+    events = [event["args"] for event in json.loads(Path(session.end_profiling()).read_bytes()) if "args" in event]
+    copied = [event for event in events if event.get("op_name") == "MemcpyToHost"]
+    shapes = [shape for event in copied for each in event["output_type_shape"] for shape in each.values()]
+    assert {"Attention", "DequantizeLinear"}.isdisjoint(event.get("op_name") for event in events)
+    assert max(map(math.prod, shapes)) == rows * 256
+    assert not any(sizes.vocab_size in shape for shape in shapes)
 
 
 def test_a_standard_graph_has_host_caches(tiny_bundle_logits: Path) -> None:

@@ -822,7 +822,7 @@ def _find_twin_errors(manifest: Manifest) -> Reasons:
             yield (
                 f"{count} twins of {source!r} for {provider} in the form {form}",
                 "one: for cpu of a standard graph, packed or mapped, for cuda of the standard graph of all layers, "
-                "packed, or for webgpu of the portable graph or one with canvases, packed",
+                "packed, or for webgpu of the portable graph, packed, or with canvases of the standard one",
             )
         sizes = manifest.dimensions
         needed = sizes.canvas is None if provider == "webgpu" else form == "mapped" and sizes.moe is None
