@@ -80,7 +80,7 @@ def test_canvases_agree_with_transformers(name: str, request: pytest.FixtureRequ
 
 
 def test_vocabularies_of_canvases_stay_on_the_device(canvas_bundle: Path, tmp_path: Path) -> None:
-    """Of a row's numbers, the processor sees the experts' ids, and the sums and one group of the draw."""
+    """The processor sees the ids of a row's experts, and the sums and one group of its draw."""
     bundle, options = Bundle.open(canvas_bundle), ort.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
     options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")

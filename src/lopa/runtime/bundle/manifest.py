@@ -322,8 +322,8 @@ class GraphTwin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     graph: Name
     source: Name
-    """The graph that it replaces: for CPUs the standard one or a stage's, for CUDA the standard one, for WebGPU the
-    portable one, or the standard one with canvases."""
+    """The graph that it replaces: for CPUs the standard one or a stage's, for CUDA the standard one. For WebGPU it is
+    the portable one, or the standard one with canvases."""
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     provider: Literal["cpu", "webgpu", "cuda"]
