@@ -18,7 +18,7 @@ from tests.runtime.device_contract import DeviceContract, Devices
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.sequential import sequential
 
-from lopa import Decoder
+from lopa import BadInputError, Decoder
 from lopa.export.verify.differences import FLOAT16_SUMS
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.verify.session_check import NumpyReference, report_from_session
@@ -28,7 +28,8 @@ from lopa.runtime.bundle.webgpu_twin import webgpu_graph
 from lopa.runtime.contract import Statistics
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.webgpu.webgpu_library import webgpu_device
+from lopa.runtime.webgpu import webgpu_forward
+from lopa.runtime.webgpu.webgpu_library import is_software, softmax_is_right, webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 from lopa.runtime.webgpu.webgpu_session import session_with_device_caches
 
@@ -102,6 +103,19 @@ def test_vocabularies_of_canvases_stay_on_the_device(canvas_bundle: Path, tmp_pa
     assert {"Attention", "DequantizeLinear"}.isdisjoint(event.get("op_name") for event in events)
     assert max(map(math.prod, shapes)) == rows * 256
     assert not any(sizes.vocab_size in shape for shape in shapes)
+
+
+def test_logits_beyond_the_largest_buffer_are_refused(canvas_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels would leave them out without an error: lavapipe binds 128 MiB at once."""
+    adapter = webgpu_device(DEVICE)
+    assert softmax_is_right(adapter, 128, 1 << 18)
+    if is_software(adapter):
+        assert not softmax_is_right(adapter, 129, 1 << 18)
+    monkeypatch.setattr(webgpu_forward, "softmax_is_right", lambda *_: False)
+    monkeypatch.setattr(webgpu_forward, "_SMALLEST_LIMIT", 1000)
+    refused = pytest.raises(BadInputError, match="16 sampled positions of 384 tokens")
+    with Decoder.open(canvas_bundle, [DEVICE]) as limited, refused:
+        limited.generate("3", max_new_tokens=16)
 
 
 def test_a_standard_graph_has_host_caches(tiny_bundle_logits: Path) -> None:

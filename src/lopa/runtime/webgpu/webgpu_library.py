@@ -117,6 +117,21 @@ def can_run(device: Any) -> bool:
     return True
 
 
+def softmax_is_right(device: Any, rows: int, columns: int) -> bool:
+    """Return True if `device` computes the softmax of `rows` times `columns` equal float32 numbers.
+
+    Kernels of the plug-in (0.4.0) leave out, without an error, what exceeds the largest buffer that an adapter binds.
+    """
+    forms = (("x", np.float32, (1, 1)), ("shape", np.int64, (2,)), ("axes", np.int64, (1,)))
+    steps = (("Expand", "x", "shape"), ("Softmax", "wide"), ("ReduceSum", "softmax", "axes"))
+    names = ("wide", "softmax", "sums")
+    nodes = [encoded_node(step[0], step[1:], name) for step, name in zip(steps, names, strict=True)]
+    sums = encoded_value("sums", np.float32, ("N", 1))
+    session = session_from_graph(encoded_model(nodes, [encoded_value(*form) for form in forms], [sums]), device)
+    values = {"x": np.zeros((1, 1), np.float32), "shape": np.array([rows, columns]), "axes": np.array([-1])}
+    return bool(np.allclose(session.run(None, values)[0], 1, atol=0.1))
+
+
 def find_devices(family: str) -> list[DeviceStatus]:
     """Return one status line per adapter, or one that says what is missing."""
     try:

@@ -83,7 +83,7 @@ def session_with_device_caches(bundle: Bundle, device: str, adapter: Any) -> Dev
     with ExitStack() as stack:
         memory = WebGpuMemory(adapter)
         stack.callback(memory.close)
-        forward = WebGpuForward(bundle, _opened(bundle, adapter), memory, buckets)
+        forward = WebGpuForward(bundle, _opened(bundle, adapter), memory, buckets, adapter)
         stack.callback(forward.close)
         fit = forward.bucket_for
         session = DeviceSession(forward, device, shape, sizes.vocab_size, fit, hidden_size=sizes.hidden_size)
