@@ -202,7 +202,8 @@ def _write_graphs(
             check_portable(ir.to_proto(model), graph.name, quantized=choices.quantization is not None)
         ir.save(model, folder / graph.name)
         kind = None if choices.quantization is None else choices.quantization.kind
-        if (has_canvas and choices.dtype != "bfloat16" and kind != "int8") or (graph.dialect == "portable" and kind):
+        needs_twin = choices.dtype != "bfloat16" and kind != "int8" if has_canvas else kind is not None
+        if needs_twin and graph.dialect == ("standard" if has_canvas else "portable"):
             models["webgpu", "packed"] = twin_for_webgpu(ir.load(folder / graph.name), plan.records), []
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)

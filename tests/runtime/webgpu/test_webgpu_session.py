@@ -81,7 +81,7 @@ def test_canvases_agree_with_transformers(name: str, request: pytest.FixtureRequ
 
 
 def test_vocabularies_of_canvases_stay_on_the_device(canvas_bundle: Path, tmp_path: Path) -> None:
-    """The processor sees the ids of a row's experts, and the sums and one group of its draw."""
+    """The processor sees the ids of a row's experts, and what a session reads."""
     bundle, options = Bundle.open(canvas_bundle), ort.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
     options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")
@@ -101,7 +101,7 @@ def test_vocabularies_of_canvases_stay_on_the_device(canvas_bundle: Path, tmp_pa
     copied = [event for event in events if event.get("op_name") == "MemcpyToHost"]
     shapes = [shape for event in copied for each in event["output_type_shape"] for shape in each.values()]
     assert {"Attention", "DequantizeLinear"}.isdisjoint(event.get("op_name") for event in events)
-    assert max(map(math.prod, shapes)) == rows * 256
+    assert max(map(math.prod, shapes)) == rows * sizes.hidden_size
     assert not any(sizes.vocab_size in shape for shape in shapes)
 
 
