@@ -17,10 +17,10 @@ class Problem:
     query: Array
     """[rows, heads, size]"""
     key: Array
-    """[rows, kv_heads, size]"""
+    """[rows, kv_heads, size], or [rows, 1, width]"""
     value: Array
     slab: Array
-    """[chunks, 2 LAYERS, kv_heads, CHUNK_ROWS, size]. Rows that no request has are NaN."""
+    """[chunks, 2 LAYERS, kv_heads, CHUNK_ROWS, size], or [.., CHUNK_ROWS, width]. What no request has is NaN."""
     origin: int
     """Element of the slab from which chunks are counted."""
     layer: int
@@ -32,11 +32,9 @@ class Problem:
     touched: Array
     """bool [rows]: rows that tasks write."""
     scale: float
-
-    @property
-    def sizes(self) -> list[int]:
-        """Return heads, kv_heads and size."""
-        return [self.query.shape[1], *self.key.shape[1:]]
+    sizes: list[int]
+    """Heads, kv_heads and size."""
+    is_sliding: bool
 
     def results(self) -> tuple[Array, Array]:
         """Return an output and a scratch array, full of NaN."""
@@ -58,11 +56,14 @@ def random_problem(
     seen: float = 0.5,
     scale: float | None = None,
     whole: bool = False,
+    unused: int = 0,
+    sliding: bool = False,
 ) -> Problem:
     """Return requests, each with rows of its prefix and lengths of its windows, and `padding` rows that see nothing.
 
     One more row belongs to no task. `whole` makes one task of every 64 pairs, without parts. Otherwise tasks are split
-    at random, and in random order. Lists, chunks and masks lie anywhere.
+    at random, and in random order. Lists, chunks and masks lie anywhere. All heads of a row of the cache lie side by
+    side if `unused` numbers follow them. `sliding` rows see no cached rows before a start.
     """
     rng = np.random.default_rng(seed)
     heads, factor, layer = group * kv_heads, scale or size**-0.5, int(rng.integers(LAYERS))
@@ -76,12 +77,12 @@ def random_problem(
     query = normal(rng, (total, heads, size), floats)
     key, value = (normal(rng, (total, kv_heads, size), floats) for _ in range(2))
 
-    rows = np.zeros((total, 3), np.int32)
+    rows = np.zeros((total, 4), np.int32)
     masks, offset = [], 0
     for window in rng.permutation(len(lengths)):
         length, start = lengths[window], int(starts[window])
         mask = rng.random((length, length)) < seen
-        rows[start : start + length] = [(start, length, offset + n * length) for n in range(length)]
+        rows[start : start + length] = [(start, length, offset + n * length, 0) for n in range(length)]
         masks.append(mask.reshape(-1))
         offset += length * length
     window_mask = np.concatenate(masks)
@@ -96,11 +97,13 @@ def random_problem(
         past = slab[own_chunks, 2 * layer : 2 * layer + 2].astype(np.float64).transpose(1, 2, 0, 3, 4)
         keys, values = past.reshape(2, kv_heads, -1, size)[:, :, :prefix]
         for start, length in spans:
+            if sliding:
+                rows[start : start + length, 3] = rng.integers(-9, prefix + 40, length)
             for row, h in np.ndindex(length, heads):
-                line = rows[start + row, 2]
+                line, begin = rows[start + row, 2], max(0, rows[start + row, 3])
                 mine = start + np.flatnonzero(window_mask[line : line + length])
-                seen_keys = np.concatenate([keys[h // group], key[mine, h // group].astype(np.float64)])
-                seen_values = np.concatenate([values[h // group], value[mine, h // group].astype(np.float64)])
+                seen_keys = np.concatenate([keys[h // group][begin:], key[mine, h // group].astype(np.float64)])
+                seen_values = np.concatenate([values[h // group][begin:], value[mine, h // group].astype(np.float64)])
                 weights = np.exp(seen_keys @ query[start + row, h].astype(np.float64) * factor)
                 wanted[start + row, h] = weights @ seen_values / (weights.sum() or 1.0)
         for first, rows_of_task in _runs(rng, spans[0][0], sum(windows), PAIRS // group, whole=whole):
@@ -132,11 +135,24 @@ def random_problem(
             for task in tiles[n]:
                 task[7], parts = parts, parts + 1
         tasks += tiles[n]
+    if unused:
+        slab = _wide(slab.swapaxes(2, 3), unused)
     origin = 64 * int(rng.integers(slab.size // 64))
     chunks = order[: sum(counts)].astype(np.int64) * slab[0].size - origin
     of_tasks, of_merges = np.array(tasks, np.int32), np.array(merges, np.int32).reshape(-1, 4)
     work = _work(rng, rows, of_tasks, of_merges, chunks, window_mask)
-    return Problem(query, key, value, slab, origin, layer, work, of_tasks, of_merges, wanted, touched, factor)
+    if sliding:
+        work = np.concatenate([np.full(24, 24, np.int32), work])
+    sizes, given = [heads, kv_heads, size], (layer, work, of_tasks, of_merges, wanted, touched, factor)
+    return Problem(query, *(_wide(each, unused) for each in (key, value)), slab, origin, *given, sizes, sliding)
+
+
+def _wide(rows: Array, unused: int) -> Array:
+    """Return rows [.., heads, size] as [.., 1, width], with NaN behind the heads."""
+    if not unused:
+        return rows
+    flat = rows.reshape(*rows.shape[:-2], 1, -1)
+    return np.concatenate([flat, np.full((*flat.shape[:-1], unused), np.nan, rows.dtype)], -1)
 
 
 def _work(rng: np.random.Generator, *lists: Array) -> Array:
@@ -165,4 +181,7 @@ def _runs(rng: np.random.Generator, start: int, length: int, most: int, *, whole
 def arguments(problem: Problem, cache: Any, output: Array, scratch: Array) -> list[Any]:
     """Return the arguments of branch_attention_kernel."""
     arrays = [problem.query, problem.key, problem.value, cache, problem.work, output, scratch]
-    return [*arrays, *problem.sizes, problem.layer, problem.scale]
+    width, size = problem.key[0].size, problem.sizes[2]
+    is_wide = problem.key.shape[1:] != tuple(problem.sizes[1:])
+    strides = [width, width, size] if is_wide else [width, size, CHUNK_ROWS * size]
+    return [*arrays, *problem.sizes, *strides, problem.layer, problem.scale]

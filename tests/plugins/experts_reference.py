@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from tests.plugins.kernel_inputs import TYPES, normal, poison
+from tests.plugins.swiglu_reference import swiglu_reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -51,7 +52,7 @@ def rounded_rows(rows: Array, kind: str) -> tuple[Array, Array]:
 
 
 def experts_reference(
-    rows: Array, ids: Array, weights: Array, gate: StackedMatrix, up: StackedMatrix, down: StackedMatrix
+    rows: Array, ids: Array, weights: Array, gate: StackedMatrix, up: StackedMatrix, down: StackedMatrix, *, gelu: bool = False
 ) -> Array:
     """Return the weighted sum of the outputs of the chosen experts, rounded in the places of the standard graph."""
     is_rounded = gate.kind in LARGEST
@@ -67,10 +68,7 @@ def experts_reference(
     for row, place in np.ndindex(*ids.shape):
         expert = int(ids[row, place])
         g, u = (product(rows[row], each.of_expert(expert)) for each in (gate, up))
-        wide = g.astype(np.float64)
-        with np.errstate(over="ignore"):
-            silu = (wide / (1.0 + np.exp(-wide))).astype(narrow)
-        inner = (silu.astype(np.float64) * u.astype(np.float64)).astype(narrow)
+        inner = swiglu_reference(g, u, gelu=gelu)
         total[row] += weights[row, place] * product(inner, down.of_expert(expert)).astype(np.float32)
     return total.astype(rows.dtype)
 

@@ -12,7 +12,7 @@ def split_rotary_reference(
     key: Array,
     value: Array,
     bias: Array | None,
-    norms: tuple[Array, Array] | None,
+    norms: tuple[Array, ...] | None,
     cos: Array,
     sin: Array,
     *,
@@ -20,7 +20,8 @@ def split_rotary_reference(
 ) -> tuple[Array, Array, Array]:
     """Return queries [rows, Hq, D], and keys and values [rows, Hkv, D].
 
-    Inputs are [rows, heads, D], and bias is [Hq + 2 Hkv, D]. Norms have the weights [D] of queries and of keys. cos and
+    Inputs are [rows, heads, D], and bias is [Hq + 2 Hkv, D]. Norms have the weights [D] of queries and keys, and of
+    values if these have a norm. cos and
     sin are [rows, rotated / 2]. Each step is rounded to the type of the inputs.
     """
     heads, kv_heads = query.shape[1], key.shape[1]
@@ -32,7 +33,8 @@ def split_rotary_reference(
             (x.astype(np.float64) + part).astype(x.dtype) for x, part in zip((query, key, value), parts, strict=True)
         )
     if norms is not None:
-        query, key = (_normed(x, weight, epsilon) for x, weight in zip((query, key), norms, strict=True))
+        parts = zip((query, key, value), norms, strict=False)
+        query, key, value = [*(_normed(x, weight, epsilon) for x, weight in parts), value][:3]
     turned = []
     for x in (query, key):
         a, b, rest = np.split(x.astype(np.float64), [half, 2 * half], axis=-1)

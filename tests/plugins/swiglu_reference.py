@@ -1,4 +1,4 @@
-"""SwiGLU in numpy with float64, the reference of swiglu_kernel."""
+"""Gated products in numpy with float64, the reference of swiglu_kernel."""
 
 from typing import Any
 
@@ -7,9 +7,11 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def swiglu_reference(gate: Array, up: Array) -> Array:
-    """Return silu(gate) * up for arrays of one shape. silu is rounded to their type first."""
+def swiglu_reference(gate: Array, up: Array, *, gelu: bool = False) -> Array:
+    """Return silu(gate) * up for arrays of one shape, or gelu(gate) * up. The first factor is rounded to their type first."""
     wide = gate.astype(np.float64)
     with np.errstate(over="ignore"):
-        silu = (wide / (1.0 + np.exp(-wide))).astype(gate.dtype)
-    return (silu.astype(np.float64) * up.astype(np.float64)).astype(gate.dtype)
+        active = wide / (1.0 + np.exp(-wide))
+    if gelu:
+        active = wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+    return (active.astype(gate.dtype).astype(np.float64) * up.astype(np.float64)).astype(gate.dtype)

@@ -23,7 +23,7 @@ REQUESTS = st.lists(
 )
 CASES = (
     REQUESTS,
-    st.tuples(st.sampled_from([1, 2, 4, 7, 8]), st.integers(1, 2), st.sampled_from([32, 48, 64, 96, 128, 256])),
+    st.tuples(st.sampled_from([1, 2, 4, 7, 8]), st.integers(1, 2), st.sampled_from([32, 48, 64, 96, 128, 256, 512])),
     st.sampled_from([(16, 16, 16), (32, 16, 64), (64, 32, 32)]),
     st.tuples(st.integers(0, 70), st.sampled_from([0.2, 0.9])),
     st.sampled_from(list(TYPES)),
@@ -33,13 +33,13 @@ CASES = (
 
 def _attended(kernels: Kernels, problem: Problem, tiles: dict[str, int], *, programs: int) -> Array:
     _, kv_heads, size = problem.sizes
-    channels = next(channels for channels in (64, 128, 256) if channels >= size)
+    channels = next(channels for channels in (64, 128, 256, 512) if channels >= size)
     output, scratch = problem.results()
     cache = kernel_calls.View(problem.slab, problem.origin)
     given = arguments(problem, cache, output, scratch)
-    constants = {"CHANNELS": channels, "CHUNK_ROWS": 64, **tiles}
+    constants = {"CHANNELS": channels, "CHUNK_ROWS": 64, "SLIDING": problem.is_sliding, **tiles}
     *_, output, scratch = kernels(kernel_calls.run, "branch_attention", (programs, kv_heads), given, constants)
-    given, constants = [scratch, problem.work, output, *problem.sizes], {"CHANNELS": channels}
+    given, constants = [scratch, problem.work, output, *problem.sizes, int(problem.is_sliding)], {"CHANNELS": channels}
     grid = (programs, kv_heads, 4)
     return np.asarray(kernels(kernel_calls.run, "attention_merge", grid, given, constants)[-1])
 
@@ -62,6 +62,8 @@ def _check_any(kernels: Kernels, *case: Any) -> None:
         columns=64,
         padding=padding,
         seen=seen,
+        unused=16 * (seed % 3),
+        sliding=bool(seed // 3 % 2),
     )
     tiles = {"COLUMNS": columns, "OWN": own, "TILE": tile}
     found = _attended(kernels, problem, tiles, programs=1 + seed % len(problem.tasks))
@@ -84,18 +86,28 @@ def test_many_tasks(
 
 
 @pytest.mark.parametrize(
-    ("floats", "group", "size", "requests"),
+    ("floats", "group", "size", "requests", "canvas"),
     [
-        ("fp32", 7, 48, [(70, [9, 3]), (0, [5])]),  # a request without a prefix
-        ("fp16", 8, 128, [(150, [20, 1, 4])]),
-        ("bf16", 1, 64, [(33, [70]), (129, [2])]),  # more rows than a task holds
-        ("bf16", 4, 256, [(320, [1])]),  # one row
+        ("fp32", 7, 48, [(70, [9, 3]), (0, [5])], {}),  # a request without a prefix
+        ("fp16", 8, 128, [(150, [20, 1, 4])], {}),
+        ("bf16", 1, 64, [(33, [70]), (129, [2])], {}),  # more rows than a task holds
+        ("bf16", 4, 256, [(320, [1])], {}),  # one row
+        ("bf16", 8, 512, [(150, [20, 4])], {"unused": 512}),
+        ("fp32", 2, 256, [(320, [9]), (129, [7])], {"unused": 16, "sliding": True}),
+        ("fp32", 2, 32, [(500, [40])], {"unused": 0, "sliding": True}),
     ],
 )
 def test_types_and_groups(
-    kernels: Kernels, floats: str, group: int, size: int, requests: list[tuple[int, list[int]]]
+    kernels: Kernels,
+    floats: str,
+    group: int,
+    size: int,
+    requests: list[tuple[int, list[int]]],
+    canvas: dict[str, Any],
 ) -> None:
-    problem = random_problem(size, group=group, kv_heads=2, size=size, floats=floats, requests=requests, columns=64)
+    problem = random_problem(
+        size, group=group, kv_heads=2, size=size, floats=floats, requests=requests, columns=64, **canvas
+    )
     assert len(problem.merges)
     _assert_attended(_attended(kernels, problem, TILES, programs=2), problem, TOLERANCES[floats])
 
@@ -159,13 +171,15 @@ def test_the_references_of_launches_are_attention_row_by_row(monkeypatch: pytest
         columns=64,
         padding=[0, 1, 40][seed],
         seen=[0.5, 0.1, 0.9][seed],
+        unused=[0, 16, 32][seed],
+        sliding=seed == 2,
     )
     output, scratch = problem.results()
     cache = problem.slab.reshape(-1)[problem.origin :]
     for reference, values in (
         (launched_kernels.branch_attention, arguments(problem, cache, output, scratch)),
-        (launched_kernels.attention_merge, [scratch, problem.work, output, *problem.sizes]),
+        (launched_kernels.attention_merge, [scratch, problem.work, output, *problem.sizes, int(problem.is_sliding)]),
     ):
         addresses = [each.ctypes.data if isinstance(each, np.ndarray) else each for each in values]
-        reference(Launch(5, 2, 4, ("fp32", "64"), tuple(addresses)))
+        reference(Launch(5, 2, 4, ("fp32", *["sliding"] * problem.is_sliding, "64"), tuple(addresses)))
     _assert_attended(output, problem, 2e-6)

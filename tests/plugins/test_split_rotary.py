@@ -13,7 +13,7 @@ from tests.plugins.split_rotary_reference import split_rotary_reference
 
 CASES = (
     st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 7, 8]), st.integers(1, 3)),
-    st.sampled_from([(16, 16), (32, 32), (48, 48), (64, 64), (64, 16), (96, 96), (96, 48), (128, 128), (256, 64)]),
+    st.sampled_from([(16, 16), (32, 32), (48, 48), (64, 64), (64, 16), (96, 96), (96, 48), (128, 128), (256, 64), (512, 512)]),
     st.booleans(),
     st.booleans(),
     st.booleans(),
@@ -32,28 +32,31 @@ def _check(
     floats: str,
     seed: int,
 ) -> None:
-    """Split. Fused products with a bias have scales too."""
+    """Split. Fused products with a bias have scales too. The seed says whether keys are values, whether values have a
+    norm, and how many numbers their rows have."""
     rows, group, kv_heads = sizes
     size, rotated = head
-    heads, every = group * kv_heads, (group + 2) * kv_heads
+    shared, value_norm, width = seed % 2, seed // 2 % 2, kv_heads * size + 80 * (seed // 4 % 3)
+    heads, every = group * kv_heads, (group + 2 - shared) * kv_heads
     rng = np.random.default_rng(seed)
     joined = product = normal(rng, (rows, every, size), floats)
     scales, has_scales = [poison("fp32"), poison("fp32")], fused and biased
     if has_scales:
         scales = [np.exp(rng.standard_normal(count)).astype(np.float32) for count in (rows, every * size)]
         joined = scaled_product(product.reshape(rows, -1), *scales).reshape(product.shape)
-    query, key, value = np.split(joined, [heads, heads + kv_heads], 1)
+    value_head = heads + kv_heads * (1 - shared)
+    query, key, value = joined[:, :heads], joined[:, heads:][:, :kv_heads], joined[:, value_head:]
     bias = normal(rng, (every, size), floats) if biased else None
     norms = (normal(rng, (size,), floats), normal(rng, (size,), floats)) if normed else None
     angles = rng.uniform(0, 6, (rows, rotated // 2))
     cos, sin = np.cos(angles).astype(TYPES[floats]), np.sin(angles).astype(TYPES[floats])
     absent = poison(floats)
     if fused:
-        views = [kernel_calls.View(0, heads * size), kernel_calls.View(0, (heads + kv_heads) * size)]
+        views = [kernel_calls.View(0, heads * size), kernel_calls.View(0, value_head * size)]
         products = [product, *views, every * size, every * size]
     else:
         products = [*(np.ascontiguousarray(x) for x in (query, key, value)), heads * size, kv_heads * size]
-    outputs = [np.full(shape, np.nan, TYPES[floats]) for shape in ((rows, heads, size), *[(rows, kv_heads, size)] * 2)]
+    outputs = [np.full(shape, np.nan, TYPES[floats]) for shape in ((rows, heads, size), *[(rows, width)] * 2)]
     arguments = [
         *products,
         *scales,
@@ -64,12 +67,19 @@ def _check(
         cos,
         sin,
     ]
-    numbers = [heads, kv_heads, size, rotated, 1e-5]
-    constants = {"CHANNELS": 64 if size <= 64 else 128 if size <= 128 else 256, "NORM": normed}
-    found = kernels(kernel_calls.run, "split_rotary", (rows, every), [*arguments, *outputs, *numbers], constants)
+    numbers = [heads, kv_heads, value_head, size, width, rotated, value_norm, 1e-5]
+    constants = {"CHANNELS": next(each for each in (64, 128, 256, 512) if each >= size), "NORM": normed}
+    grid = (rows, heads + 2 * kv_heads)
+    found = kernels(kernel_calls.run, "split_rotary", grid, [*arguments, *outputs, *numbers], constants)
+    if norms is not None and value_norm:
+        norms = (*norms, np.ones(size))
+    if bias is not None:
+        bias = np.concatenate([bias[: heads + kv_heads], bias[value_head:]])
     wanted = split_rotary_reference(query, key, value, bias, norms, cos, sin, epsilon=1e-5)
-    for ours, theirs in zip(found[-3:], wanted, strict=True):
-        _assert_close(ours, theirs, floats)
+    _assert_close(found[-3], wanted[0], floats)
+    for ours, theirs in zip(found[-2:], wanted[1:], strict=True):
+        _assert_close(ours[:, : kv_heads * size].reshape(theirs.shape), theirs, floats)
+        assert not ours[:, kv_heads * size :].any()
 
 
 def _assert_close(found: Array, wanted: Array, floats: str) -> None:
@@ -112,16 +122,16 @@ def test_many_sizes(
 
 
 @pytest.mark.parametrize(
-    ("fused", "biased", "normed", "floats"),
+    ("fused", "biased", "normed", "floats", "seed"),
     [
-        (True, True, False, "bf16"),
-        (False, False, True, "fp16"),
-        (True, True, True, "fp32"),
-        (False, True, True, "bf16"),
+        (True, True, False, "bf16", 3),
+        (False, False, True, "fp16", 6),
+        (True, True, True, "fp32", 7),
+        (False, True, True, "bf16", 0),
     ],
 )
-def test_rows_of_a_model(kernels: Kernels, fused: bool, biased: bool, normed: bool, floats: str) -> None:
-    _check(kernels, (6, 4, 2), (96, 48), fused, biased, normed, floats, 3)
+def test_rows_of_a_model(kernels: Kernels, fused: bool, biased: bool, normed: bool, floats: str, seed: int) -> None:
+    _check(kernels, (6, 4, 2), (96, 48), fused, biased, normed, floats, seed)
 
 
 def test_the_reference_is_the_standards() -> None:

@@ -188,9 +188,7 @@ def _write_graphs(
             of_cpu = twins_for_cpu(model, source.config.dimensions, graph.part)
             models = {("cpu", form): (twin, []) for form, twin in of_cpu.items()}
         has_canvas = source.config.dimensions.canvas is not None
-        if (
-            graph.dialect == "standard" and not graph.is_stage and not has_canvas
-        ):  # stages keep their caches on the host
+        if graph.dialect == "standard" and not graph.is_stage:  # stages keep their caches on the host
             of_cuda = twin_for_cuda(model, source.config.dimensions)
             if of_cuda is not None:
                 models["cuda", "packed"] = of_cuda

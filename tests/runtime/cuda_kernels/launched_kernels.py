@@ -161,7 +161,9 @@ def product_merge(launch: Launch) -> None:
 def split_rotary(launch: Launch) -> None:
     query_in, key_in, value_in, query_stride, key_stride, row_scales, column_scales, has_scales = launch.arguments[:8]
     bias, has_bias, query_norm, key_norm, cos, sin = launch.arguments[8:14]
-    query, key, value, heads, kv_heads, size, rotated, epsilon = launch.arguments[14:]
+    query, key, value, heads, kv_heads, value_head, size, width, rotated, normalizes_values, epsilon = (
+        launch.arguments[14:]
+    )
     dtype, rows = FLOATS[launch.constants[0]], launch.x
     assert launch.y == heads + 2 * kv_heads
     assert rotated % 2 == 0
@@ -172,17 +174,18 @@ def split_rotary(launch: Launch) -> None:
         strided_rows(key_in, dtype, rows, key_stride, kv_heads * size),
         strided_rows(value_in, dtype, rows, key_stride, kv_heads * size),
     ]
-    every = np.concatenate(parts, 1)
+    assert value_head in (heads, heads + kv_heads)
+    every = np.concatenate(parts[: 3 if value_head > heads else 2], 1)
     every = scaled(every, row_scales, column_scales) if has_scales else every
     if has_bias:
-        every = (every.astype(np.float32) + array(bias, dtype, launch.y * size)).astype(dtype)
-    every = every.reshape(rows, launch.y, size)
+        every = (every.astype(np.float32) + array(bias, dtype, every.shape[1])).astype(dtype)
+    every = every.reshape(rows, -1, size)[:, [*range(heads + kv_heads), *range(value_head, value_head + kv_heads)]]
     if "norm" in launch.constants:
-        norms = [query_norm] * heads + [key_norm] * kv_heads
+        norms = [query_norm] * heads + [key_norm] * kv_heads + [None] * (kv_heads * normalizes_values)
         for head, weight in enumerate(norms):
             numbers = every[:, head].astype(np.float32)
             scale = 1 / np.sqrt(np.mean(np.square(numbers), -1, keepdims=True, dtype=np.float32) + np.float32(epsilon))
-            every[:, head] = (numbers * scale).astype(dtype) * array(weight, dtype, size)
+            every[:, head] = (numbers * scale).astype(dtype) * (1 if weight is None else array(weight, dtype, size))
     half = rotated // 2
     cosines = array(cos, dtype, rows, 1, half).astype(np.float32)
     sines = array(sin, dtype, rows, 1, half).astype(np.float32)
@@ -192,8 +195,9 @@ def split_rotary(launch: Launch) -> None:
         [one * cosines - other * sines, other * cosines + one * sines], -1
     ).astype(dtype)
     array(query, dtype, rows, heads, size)[:] = every[:, :heads]
-    array(key, dtype, rows, kv_heads, size)[:] = every[:, heads : heads + kv_heads]
-    array(value, dtype, rows, kv_heads, size)[:] = every[:, heads + kv_heads :]
+    for target, begin in ((key, heads), (value, heads + kv_heads)):
+        flat = every[:, begin : begin + kv_heads].reshape(rows, -1)
+        array(target, dtype, rows, width)[:] = np.pad(flat, ((0, 0), (0, width - flat.shape[1])))
 
 
 def words(work: int, number: int, *shape: int) -> Any:
@@ -203,8 +207,12 @@ def words(work: int, number: int, *shape: int) -> Any:
 
 
 def branch_attention(launch: Launch) -> None:
-    query, key, value, cache, work, output, scratch, heads, kv_heads, size, layer, scale = launch.arguments
+    query, key, value, cache, work, output, scratch, heads, kv_heads, size = launch.arguments[:10]
+    width, cache_row, cache_head, layer, scale = launch.arguments[10:]
     dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
+    is_sliding = "sliding" in launch.constants
+    work += 4 * int(array(work, np.int32, 8)[7]) * is_sliding
+    assert (cache_row, cache_head) in ((size, CHUNK_ROWS * size), (width, size))
     assert launch.y == kv_heads
     assert launch.x == programs(kv_heads)
     assert group <= ROWS_PER_TILE
@@ -214,22 +222,27 @@ def branch_attention(launch: Launch) -> None:
     end = int((tasks[:, 0] + abs(tasks[:, 1])).max(initial=0))
     last_chunks = tasks[:, 6] + -(-tasks[:, 3] // CHUNK_ROWS)
     chunks = words(work, 3, int(last_chunks.max(initial=0)), 2).reshape(-1).view(np.int64)
-    rows = words(work, 0, end, 3)
+    rows = words(work, 0, end, 4)
     mask = words(work, 4, -(-int((rows[:, 1] + rows[:, 2]).max(initial=0)) // 4)).view(np.bool_)
     queries = array(query, dtype, end, kv_heads, group, size).astype(np.float32)
-    new = [array(each, dtype, end, kv_heads, size).astype(np.float32) for each in (key, value)]
+    new = [
+        array(each, dtype, end, width)[:, : kv_heads * size].reshape(end, kv_heads, size).astype(np.float32)
+        for each in (key, value)
+    ]
     answers = array(output, dtype, end, kv_heads, group, size)
     count = int(tasks[tasks[:, 1] < 0, 7].max(initial=-1)) + 1
     parts = array(scratch, np.float32, count, kv_heads, ROWS_PER_TILE, size + 2)
-    elements = 2 * kv_heads * CHUNK_ROWS * size
-    for first, given, begin, stop, own_begin, own_end, chunk, place in tasks.tolist():
+    elements = 2 * CHUNK_ROWS * width
+    for first, given, begin, stop, own_begin, own_end, chunk, part in tasks.tolist():
         tile, cached = abs(given), stop - begin
         assert 0 < tile * group <= ROWS_PER_TILE
         assert begin % CHUNK_ROWS == 0
         seen = np.zeros((tile, cached + own_end - own_begin), np.bool_)
         seen[:, :cached] = True
-        for index, (window, length, line) in enumerate(rows[first : first + tile].tolist()):
+        for index, (window, length, line, start) in enumerate(rows[first : first + tile].tolist()):
             low, high = max(own_begin, window), min(own_end, window + length)
+            if is_sliding:
+                seen[index, : max(0, min(start, stop) - begin)] = False
             if low < high:
                 seen[index, cached + low - own_begin : cached + high - own_begin] = mask[line:][
                     low - window : high - window
@@ -238,7 +251,10 @@ def branch_attention(launch: Launch) -> None:
         for number in range(begin // CHUNK_ROWS, -(-stop // CHUNK_ROWS)):
             address = cache + np.dtype(dtype).itemsize * (int(chunks[chunk + number]) + layer * elements)
             launch.check(address, np.dtype(dtype).itemsize * elements)
-            blocks.append(array(address, dtype, 2, kv_heads, CHUNK_ROWS, size))
+            chunk_rows = array(address, dtype, elements).astype(np.float32)
+            place = np.arange(2)[:, None, None] * (elements // 2) + np.arange(kv_heads)[:, None] * cache_head
+            place = (place + np.arange(CHUNK_ROWS) * cache_row)[..., None] + np.arange(size)
+            blocks.append(chunk_rows[place])
         past = np.concatenate(blocks, 2, dtype=np.float32)[:, :, :cached]
         keys, values = (
             np.concatenate([old, rows_of_window[own_begin:own_end].swapaxes(0, 1)], 1)
@@ -251,15 +267,16 @@ def branch_attention(launch: Launch) -> None:
         total = weights.sum(-1, keepdims=True)
         mixed = weights @ values
         if given < 0:
-            parts[place, :, : tile * group] = np.concatenate([mixed, largest, total], -1)
+            parts[part, :, : tile * group] = np.concatenate([mixed, largest, total], -1)
         else:
             attended = (mixed / np.where(total > 0, total, 1)).astype(dtype)
             answers[first : first + tile] = attended.reshape(kv_heads, tile, group, size).swapaxes(0, 1)
 
 
 def attention_merge(launch: Launch) -> None:
-    scratch, work, output, heads, kv_heads, size = launch.arguments
+    scratch, work, output, heads, kv_heads, size, is_sliding = launch.arguments
     dtype, group = FLOATS[launch.constants[0]], heads // kv_heads
+    work += 4 * int(array(work, np.int32, 8)[7]) * is_sliding
     assert launch.y == kv_heads
     assert launch.x == programs(kv_heads)
     assert launch.z == ROWS_PER_TILE // 16
@@ -277,29 +294,35 @@ def attention_merge(launch: Launch) -> None:
         answers[first : first + tile] = mixed.reshape(kv_heads, tile, group, size).swapaxes(0, 1)
 
 
-def gated(rows: int, dtype: Any, gate: int, up: int, scales: tuple[int, ...], stride: int, size: int) -> Any:
-    """Return silu(gate) * up."""
+def gated(rows: int, dtype: Any, gate: int, up: int, scales: tuple[int, ...], stride: int, size: int, is_gelu: int) -> Any:
+    """Return activated(gate) * up."""
     assert size <= stride
     assert stride % 16 == size % 16 == 0
     both = np.concatenate([strided_rows(each, dtype, rows, stride, size) for each in (gate, up)], 1)
     gates, factors = np.split(scaled(both, *scales) if scales else both, 2, 1)
-    gates = gates.astype(np.float32)
+    return activated(gates.astype(np.float32), is_gelu).astype(dtype) * factors
+
+
+def activated(x: Any, is_gelu: int) -> Any:
+    """Return silu(x), or gelu(x) by tanh."""
+    if is_gelu:
+        return x / 2 * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
     with np.errstate(over="ignore"):
-        return (gates / (1 + np.exp(-gates))).astype(dtype) * factors
+        return x / (1 + np.exp(-x))
 
 
 def swiglu(launch: Launch) -> None:
-    gate, up, row_scales, column_scales, has_scales, output, stride, size = launch.arguments
+    gate, up, row_scales, column_scales, has_scales, output, stride, size, is_gelu = launch.arguments
     dtype, scales = FLOATS[launch.constants[0]], (row_scales, column_scales) if has_scales else ()
     assert -(-size // 1024) == launch.y
-    array(output, dtype, launch.x, size)[:] = gated(launch.x, dtype, gate, up, scales, stride, size)
+    array(output, dtype, launch.x, size)[:] = gated(launch.x, dtype, gate, up, scales, stride, size, is_gelu)
 
 
 def rounded_swiglu(launch: Launch) -> None:
     gate, up, row_scales, column_scales, has_scales, output, scales, stride, size = launch.arguments[:9]
-    step, factor, is_e4m3 = launch.arguments[9:]
+    step, factor, is_e4m3, is_gelu = launch.arguments[9:]
     own = (row_scales, column_scales) if has_scales else ()
-    product = gated(launch.x, FLOATS[launch.constants[0]], gate, up, own, stride, size)
+    product = gated(launch.x, FLOATS[launch.constants[0]], gate, up, own, stride, size, is_gelu)
     write_rounded(product, output, scales, step, factor, is_e4m3)
 
 
@@ -398,7 +421,7 @@ def expert_product(launch: Launch, rows: Any, of_rows: Any, expert: int, stored:
 
 def expert_gate_up(launch: Launch) -> None:
     x, row_scales, gate, gate_scales, up, up_scales, tasks, order = launch.arguments[:8]
-    inner, experts_per_row, hidden, size, of_x, rounded = *launch.arguments[8:], *expert_types(launch)
+    inner, experts_per_row, hidden, size, is_gelu, of_x, rounded = *launch.arguments[8:], *expert_types(launch)
     pairs, tasks_found = tasks_of(tasks, order)
     rows = array(x, of_x, pairs // experts_per_row, hidden).astype(np.float32)
     of_rows = array(row_scales, np.float32, len(rows))
@@ -408,9 +431,7 @@ def expert_gate_up(launch: Launch) -> None:
             expert_product(launch, rows[row], of_rows[row], expert, stored, scales, size)
             for stored, scales in ((gate, gate_scales), (up, up_scales))
         )
-        with np.errstate(over="ignore"):
-            silu = (g / (1 + np.exp(-g.astype(np.float32)))).astype(rounded)
-        array(inner, rounded, pairs, size)[places] = silu * u
+        array(inner, rounded, pairs, size)[places] = activated(g.astype(np.float32), is_gelu).astype(rounded) * u
 
 
 def expert_down(launch: Launch) -> None:
@@ -443,11 +464,11 @@ def commit(launch: Launch) -> None:
 
 KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
     "rms_norm": ("pppppi" + "ppppifffi", rms_norm),
-    "split_rotary": ("pppiippi" + "pippppppp" + "iiiif", split_rotary),
-    "branch_attention": ("ppppppp" + "iiii" + "f", branch_attention),
-    "attention_merge": ("pppiii", attention_merge),
-    "swiglu": ("ppppipii", swiglu),
-    "rounded_swiglu": ("ppppi" + "ppiiffi", rounded_swiglu),
+    "split_rotary": ("pppiippi" + "pippppppp" + "iiiiiiif", split_rotary),
+    "branch_attention": ("ppppppp" + "iiiiiii" + "f", branch_attention),
+    "attention_merge": ("pppiiii", attention_merge),
+    "swiglu": ("ppppipiii", swiglu),
+    "rounded_swiglu": ("ppppi" + "ppiiffii", rounded_swiglu),
     "round_rows": ("pppiffi", round_rows),
     "scale_rows": ("ppppi", scale_rows),
     "int4_product": ("pppppiiii", int4_product),
@@ -457,7 +478,7 @@ KERNELS: dict[str, tuple[str, Callable[[Launch], None]]] = {
     "statistics_merge": ("pppppippp", statistics_merge),
     "commit": ("piiiiiiii", commit),
     "expert_tasks": ("pppi", expert_tasks),
-    **{f"expert_gate_up{kind}": ("ppppppppp" + "iii", expert_gate_up) for kind in ("", "_int4", "_rounded")},
+    **{f"expert_gate_up{kind}": ("ppppppppp" + "iiii", expert_gate_up) for kind in ("", "_int4", "_rounded")},
     **{f"expert_down{kind}": ("pppppppp" + "ii", expert_down) for kind in ("", "_int4", "_rounded")},
     "expert_sum": ("ppii", expert_sum),
 }

@@ -11,6 +11,7 @@ from lopa.export.cuda_graph.nodes import (
     expect,
     has,
     insert,
+    only_consumer,
     only_use,
     producer,
     source,
@@ -18,8 +19,10 @@ from lopa.export.cuda_graph.nodes import (
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract import (
     ATTENTION_SCRATCH,
+    ATTENTION_START,
     ATTENTION_WORK,
     CACHE,
+    POSITION_IDS,
     PREFIX_MASK,
     WINDOW_MASK,
     past_names,
@@ -71,8 +74,8 @@ class BranchAttentionPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes, and add the inputs of the attention. Raises OtherFormError."""
         inputs = {value.name: value for value in model.graph.inputs}
-        masks, names = [inputs[PREFIX_MASK], inputs[WINDOW_MASK]], past_names(self._sizes.layers)
-        forms = [(node, self._form(node, masks)) for node in model.graph if node.op_type == "Attention"]
+        names, attentions = past_names(self._sizes.layers), [node for node in model.graph if node.op_type == "Attention"]
+        forms = [(node, self._form(node, layer, inputs)) for layer, node in enumerate(attentions)]
         expect([value.name for _, form in forms for value in form.past] == names)
         expect([value.name for _, form in forms for value in form.new] == window_names(self._sizes.layers))
         types = {
@@ -86,31 +89,39 @@ class BranchAttentionPass(ir.passes.InPlacePass):
             self._replace(node, form, layer, added)
         return ir.passes.PassResult(model, modified=True)
 
-    def _form(self, attention: ir.Node, masks: list[ir.Value]) -> _Form:
+    def _form(self, attention: ir.Node, layer: int, inputs: dict[str | None, ir.Value]) -> _Form:
         """Return the parts of an attention. Raises OtherFormError."""
-        expect("scale" not in attention.attributes and has(attention, is_causal=0, softcap=0))
+        sizes, canvas = self._sizes, self._sizes.canvas
+        expect(has(attention, is_causal=0, softcap=0, scale=0 if canvas is None else 1))
         query, keys, values, mask = attention.inputs
         of_row = producer(source(mask, "Unsqueeze", "Reshape"), "Concat")
-        expect(of_row is not None and of_row.inputs[1] is masks[1])
-        expect(of_row is not None and source(of_row.inputs[0], "Expand", "Unsqueeze", "Unsqueeze") is masks[0])
+        prefix, window = (None, None) if of_row is None else of_row.inputs
+        if is_sliding(sizes, layer):
+            prefix = _from_start(prefix, None, inputs)
+            window = _from_start(window, inputs[POSITION_IDS], inputs)
+        expect(window is inputs[WINDOW_MASK])
+        expect(source(prefix, "Expand", "Unsqueeze", "Unsqueeze") is inputs[PREFIX_MASK])
+        heads_of_cache = () if canvas is None else ("Transpose", "Reshape", "Squeeze")
         past, new = [], []
         for rows in (keys, values):
             joined = producer(rows, "Concat")
             if joined is None or len(joined.inputs) != 2:
                 raise OtherFormError
-            past.append(source(joined.inputs[0], "Reshape", "Expand", "Unsqueeze"))
+            past.append(source(joined.inputs[0], "Reshape", "Expand", "Unsqueeze", *heads_of_cache))
             new.append(joined.inputs[1])
-        counts = (self._sizes.heads, self._sizes.kv_heads, self._sizes.kv_heads)
-        q, k, v = (self._heads(value, count) for value, count in zip((query, *new), counts, strict=True))
-        expect(len(q.angles) == 2 and k.angles == q.angles and not v.angles and v.norm is None)
+        kv_heads, size = sizes.attention_heads(layer)
+        counts = (sizes.heads, kv_heads, kv_heads)
+        q, k, v = (self._heads(value, (count, size)) for value, count in zip((query, *new), counts, strict=True))
+        expect(len(q.angles) == 2 and k.angles == q.angles and not v.angles)
+        expect((v.norm is None) if canvas is None else _is_plain(v.norm))
         expect((q.norm is None) == (k.norm is None) and _epsilon(q) == _epsilon(k))
         turned = only_use(attention.outputs[0], "Transpose")
         expect(tuple(turned.attributes["perm"].as_ints()) == _SWAPPED)
         attended = only_use(turned.outputs[0], "Reshape").outputs[0]
-        return _Form((q, k, v), past, [_window_output(value) for value in new], attended)
+        return _Form((q, k, v), past, [_window_output(value, canvas is not None) for value in new], attended)
 
-    def _heads(self, value: ir.Value | None, count: int) -> _Heads:
-        """Return what `count` heads [N, heads, W, D] are made of. Raises OtherFormError."""
+    def _heads(self, value: ir.Value | None, expected: tuple[int, int]) -> _Heads:
+        """Return what heads [N, heads, W, D] of the expected number and size are made of. Raises OtherFormError."""
         partial = producer(value, "Concat")
         rotary = producer(value if partial is None else partial.inputs[0], "RotaryEmbedding")
         angles: tuple[ir.Value | None, ...] = ()
@@ -127,26 +138,61 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         turned = producer(swapped, "Transpose")
         shape = None if swapped is None else swapped.shape
         expect(turned is not None and tuple(turned.attributes["perm"].as_ints()) == _SWAPPED)
-        expect(shape is not None and (shape[1], shape[3]) == (count, self._sizes.head_size))
+        expect(shape is not None and (shape[1], shape[3]) == expected)
         return _Heads(rows, norm, angles)
 
     def _replace(self, attention: ir.Node, form: _Form, layer: int, added: list[ir.Value]) -> None:
         sizes, heads = self._sizes, form.heads
-        attributes = {"heads": sizes.heads, "kv_heads": sizes.kv_heads, "head_size": sizes.head_size}
-        rows: list[ir.Value | None] = [each.rows for each in heads]
+        kv_heads, size = sizes.attention_heads(layer)
+        attributes = {"heads": sizes.heads, "kv_heads": kv_heads, "head_size": size}
+        of_values, of_scores = dict[str, float](), dict[str, float]()
+        if sizes.canvas is not None:
+            attributes["width"] = sizes.cache_head_size
+            of_values = {"value_norm": 1, "shared_value": int(heads[1].rows is heads[2].rows)}
+            of_scores = {"scale": 1.0, "sliding": int(is_sliding(sizes, layer))}
+        rows: list[ir.Value | None] = [each.rows for each in heads[: 2 if of_values.get("shared_value") else 3]]
         biased = [node for each in rows if (node := producer(each, "Add")) is not None]
         biases = self._fused.join([[node.inputs[1] for node in biased]], "qkv") if len(biased) == len(rows) else None
         bias = None if biases is None else biases[0]
         if bias is not None:
             rows = [node.inputs[0] for node in biased]
         fused = self._fused.product(rows, "qkv")
-        query, key, value = rows if fused is None else (fused, None, None)
+        query, key, value = [*(rows if fused is None else [fused]), None, None][:3]
         norms = [None if each.norm is None else each.norm.inputs[1] for each in heads[:2]]
         arguments = [query, *heads[0].angles, key, value, bias, *norms]
-        of_norm = {"epsilon": _epsilon(heads[0])}
-        rotated, *new = insert(attention, "SplitRotary", arguments, [None, *form.new], {**attributes, **of_norm})
+        of_rows = {**attributes, **of_values, "epsilon": _epsilon(heads[0])}
+        rotated, *new = insert(attention, "SplitRotary", arguments, [None, *form.new], of_rows)
         rotated.type = attention.outputs[0].type
-        insert(attention, "BranchAttention", [rotated, *new, *added], [form.attended], {**attributes, "layer": layer})
+        of_scores = {**attributes, **of_scores, "layer": layer}
+        insert(attention, "BranchAttention", [rotated, *new, *added], [form.attended], of_scores)
+
+
+def is_sliding(sizes: ModelDimensions, layer: int) -> bool:
+    """Return True for a layer whose rows see cached rows from a start on."""
+    return sizes.canvas is not None and layer not in sizes.canvas.full_layers
+
+
+def _from_start(
+    mask: ir.Value | None, positions: ir.Value | None, inputs: dict[str | None, ir.Value]
+) -> ir.Value | None:
+    """Return the mask to which `mask` adds that positions, or all numbers from 0 on, are not below the start."""
+    both = producer(mask, "And")
+    order = producer(None if both is None else both.inputs[1], "GreaterOrEqual")
+    if both is None or order is None:
+        raise OtherFormError
+    expect(source(order.inputs[1], "Unsqueeze") is inputs[ATTENTION_START])
+    counted = producer(order.inputs[0], "Range")
+    if positions is None:
+        expect(counted is not None and [constant_ints(counted.inputs[place]) for place in (0, 2)] == [[0], [1]])
+    else:
+        expect(source(order.inputs[0], "Unsqueeze") is positions)
+    return both.inputs[0]
+
+
+def _is_plain(norm: ir.Node | None) -> bool:
+    """Return True for a norm without a weight."""
+    weight = None if norm is None else ir.convenience.get_const_tensor(norm.inputs[1])
+    return weight is not None and bool((weight.numpy() == 1).all())
 
 
 def _epsilon(heads: _Heads) -> float:
@@ -167,8 +213,14 @@ def _source_of_channels(rotated: ir.Value | None, rest: ir.Value | None, angles:
     return whole
 
 
-def _window_output(heads: ir.Value | None) -> ir.Value:
-    """Return the graph's output with these keys or values."""
+def _window_output(heads: ir.Value | None, is_wide: bool) -> ir.Value:
+    """Return the graph's output with these keys or values, as rows of all heads if `is_wide`."""
+    if is_wide and heads is not None:
+        flat = [use.node.outputs[0] for use in heads.uses() if use.node.op_type == "Transpose"]
+        expect(len(flat) == 1)
+        heads = only_use(flat[0], "Reshape").outputs[0]
+        padded = only_consumer(heads, "Pad")
+        heads = only_use(heads if padded is None else padded.outputs[0], "Unsqueeze").outputs[0]
     outputs = [] if heads is None else [use.node.outputs[0] for use in heads.uses() if use.node.op_type == "Reshape"]
     expect(len(outputs) == 1 and outputs[0].is_graph_output())
     return outputs[0]

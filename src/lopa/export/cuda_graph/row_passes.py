@@ -3,10 +3,20 @@
 import numpy as np
 import onnx_ir as ir
 
-from lopa.export.cuda_graph.nodes import FusedInputs, OtherFormError, expect, has, insert, producer, source
+from lopa.export.cuda_graph.nodes import (
+    FusedInputs,
+    OtherFormError,
+    constant_ints,
+    expect,
+    has,
+    insert,
+    producer,
+    source,
+)
 from lopa.export.graph.experts import TRACED_DOMAIN, expert_nodes
 from lopa.export.graph.quantize_pass import shared_constant
 from lopa.runtime.contract import (
+    DRAWN_IDS,
     ENTROPY,
     INPUT_IDS,
     LOGITS_INDEX,
@@ -32,7 +42,13 @@ class FlatRowsPass(ir.passes.InPlacePass):
             for reshape in _users(inputs[name], "Reshape"):  # each row has an angle
                 reshape.outputs[0].replace_all_uses_with(inputs[name])
         for reshape in _users(inputs[INPUT_IDS], "Reshape"):
-            reshape.replace_input_with(1, shared_constant(model, "rows.one_list", np.array([1, -1])))
+            reshape.replace_input_with(1, _ints(model, 1, -1))
+        for concat in [node for node in model.graph if node.op_type == "Concat" and len(node.inputs) > 1]:
+            first, window, *others = concat.inputs  # [R x B, W, ..]
+            of_window = producer(window, "Shape")
+            if constant_ints(first) == [-1] and of_window is not None and has(of_window, start=2, end=3):
+                sizes = [number for each in others for number in constant_ints(each) or ()]
+                concat.outputs[0].replace_all_uses_with(_ints(model, 1, -1, *sizes))
         (offset,) = _users(inputs[LOGITS_INDEX], "Add")
         (gather,) = _users(offset.outputs[0], "Gather")
         (norm,) = _users(gather.outputs[0], "RMSNormalization")
@@ -49,6 +65,35 @@ class FlatRowsPass(ir.passes.InPlacePass):
 
 def _users(value: ir.Value, operator: str) -> list[ir.Node]:
     return [use.node for use in value.uses() if producer(use.node.outputs[0], operator) is not None]
+
+
+class DrawsPass(ir.passes.InPlacePass):
+    """Pass that draws tokens of a list of sampled rows, whose probabilities are [Q, V]. The traced nodes take
+    [R, B, Q, V]."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes. Raises OtherFormError."""
+        drawn = {value.name: value for value in model.graph.outputs}[DRAWN_IDS]
+        softmax = next(node for node in reversed(model.graph) if node.op_type == "Softmax")
+        tempered = producer(softmax.inputs[0], "Div")
+        divisor = producer(None if tempered is None else tempered.inputs[1], "Reshape")
+        squeeze = producer(source(drawn, "Clip"), "Squeeze")
+        firsts = [use.node for use in softmax.outputs[0].uses() if use.node.op_type in ("Pad", "Reshape")]
+        if divisor is None or squeeze is None or len(firsts) != 1:
+            raise OtherFormError
+        divisor.replace_input_with(1, _ints(model, -1, 1))
+        squeeze.replace_input_with(1, _ints(model, 0, 1, 3))
+        windows = insert(firsts[0], "Unsqueeze", [softmax.outputs[0], _ints(model, 0, 1)], [None], domain="")
+        firsts[0].replace_input_with(0, windows[0])
+        for expand in [node for node in model.graph if node.op_type == "Expand" and node.inputs[0] is not None]:
+            size = None if expand.outputs[0].shape is None else expand.outputs[0].shape[-1]
+            if isinstance(size, int) and any(use.node.op_type == "GatherElements" for use in expand.outputs[0].uses()):
+                expand.replace_input_with(1, _ints(model, 1, size))
+        return ir.passes.PassResult(model, modified=True)
+
+
+def _ints(model: ir.Model, *numbers: int) -> ir.Value:
+    return shared_constant(model, f"rows.{'.'.join(map(str, numbers))}", np.array(numbers))
 
 
 class NormsPass(ir.passes.InPlacePass):
@@ -71,7 +116,7 @@ class NormsPass(ir.passes.InPlacePass):
 
 
 class SwiGluPass(ir.passes.InPlacePass):
-    """Pass that replaces silu(gate) * up by SwiGlu. The products of gate and up become one if they have one type."""
+    """Pass that replaces silu(gate) * up and gelu(gate) * up by SwiGlu. The products of gate and up become one if they have one type."""
 
     def __init__(self, fused: FusedInputs) -> None:
         super().__init__()
@@ -81,13 +126,18 @@ class SwiGluPass(ir.passes.InPlacePass):
         """Replace the nodes."""
         modified = False
         for node in tuple(model.graph):
+            gelu = producer(node.inputs[0], "Gelu") if node.op_type == "Mul" else None
             silu = producer(node.inputs[0], "Mul") if node.op_type == "Mul" else None
             sigmoid = None if silu is None else producer(silu.inputs[1], "Sigmoid")
-            if silu is None or sigmoid is None or sigmoid.inputs[0] is not silu.inputs[0]:
+            if gelu is not None:
+                expect(gelu.attributes["approximate"].as_string() == "tanh")
+            elif silu is None or sigmoid is None or sigmoid.inputs[0] is not silu.inputs[0]:
                 continue
-            factors = [silu.inputs[0], node.inputs[1]]
+            active = silu if gelu is None else gelu
+            factors = [None if active is None else active.inputs[0], node.inputs[1]]
             fused = self._fused.product(factors, "gate_up")
-            insert(node, "SwiGlu", factors if fused is None else [fused], [node.outputs[0]])
+            attributes = {} if gelu is None else {"gelu": 1}
+            insert(node, "SwiGlu", factors if fused is None else [fused], [node.outputs[0]], attributes)
             modified = True
         return ir.passes.PassResult(model, modified=modified)
 
@@ -95,13 +145,17 @@ class SwiGluPass(ir.passes.InPlacePass):
 class FusedExpertsPass(ir.passes.InPlacePass):
     """Pass that replaces the nodes of experts (lopa.export.graph.experts) by the operator for their matrices' type."""
 
+    def __init__(self, *, gelu: bool) -> None:
+        super().__init__()
+        self._attributes = {"gelu": 1} if gelu else {}
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes."""
         nodes = expert_nodes(model)
         for node in nodes:
             gate = node.inputs[3]
             assert gate is not None
-            insert(node, _EXPERTS.get(gate.dtype, "Experts"), node.inputs, [node.outputs[0], None])
+            insert(node, _EXPERTS.get(gate.dtype, "Experts"), node.inputs, [node.outputs[0], None], self._attributes)
         model.graph.opset_imports.pop(TRACED_DOMAIN, None)
         return ir.passes.PassResult(model, modified=bool(nodes))
 

@@ -10,9 +10,16 @@ from onnx_ir.passes import common
 from lopa.export.cuda_graph.attention_pass import BranchAttentionPass
 from lopa.export.cuda_graph.nodes import DOMAIN, FusedInputs, OtherFormError, expect
 from lopa.export.cuda_graph.product_passes import QuantizedProductsPass, RoundingPass, ScalesPass, StoredBytesPass
-from lopa.export.cuda_graph.row_passes import FlatRowsPass, FusedExpertsPass, NormsPass, SwiGluPass, TokenStatisticsPass
+from lopa.export.cuda_graph.row_passes import (
+    DrawsPass,
+    FlatRowsPass,
+    FusedExpertsPass,
+    NormsPass,
+    SwiGluPass,
+    TokenStatisticsPass,
+)
 from lopa.runtime.bundle.manifest import FusedTensor, ModelDimensions
-from lopa.runtime.contract import LOGITS_INDEX, PREFIX_MASK, SAMPLED_ROWS, WINDOW_MASK, past_names
+from lopa.runtime.contract import ATTENTION_START, LOGITS_INDEX, PREFIX_MASK, SAMPLED_ROWS, WINDOW_MASK, past_names
 
 
 def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Model, list[FusedTensor]] | None:
@@ -30,7 +37,8 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
             FlatRowsPass(),
             NormsPass(),
             SwiGluPass(fused),
-            FusedExpertsPass(),
+            FusedExpertsPass(gelu=dimensions.canvas is not None),
+            *([] if dimensions.canvas is None else [DrawsPass()]),
             TokenStatisticsPass(),
             common.RemoveUnusedNodesPass(),
             ScalesPass(),
@@ -51,7 +59,7 @@ def twin_for_cuda(model: ir.Model, dimensions: ModelDimensions) -> tuple[ir.Mode
 def _pack_signature(graph: ir.Graph, layers: int) -> None:
     """Remove the inputs that nothing uses, and give all values the shapes of packed rows. Raises OtherFormError."""
     for value in tuple(graph.inputs):
-        if value.name in {WINDOW_MASK, PREFIX_MASK, *past_names(layers)}:
+        if value.name in {WINDOW_MASK, PREFIX_MASK, ATTENTION_START, *past_names(layers)}:
             expect(not value.uses())
             graph.inputs.remove(value)
     for node in graph:

@@ -30,6 +30,9 @@ def branch_attention_kernel(
     heads,
     kv_heads,
     size,
+    width,  # numbers between rows of key and value
+    cache_row,  # numbers between rows of a chunk
+    cache_head,  # numbers between heads of a chunk
     layer,
     scale,  # factor of the scores
     CHANNELS: tl.constexpr,  # a power of two, at least `size`
@@ -37,6 +40,7 @@ def branch_attention_kernel(
     CHUNK_ROWS: tl.constexpr,
     OWN: tl.constexpr,  # packed rows per step
     TILE: tl.constexpr,  # pairs per step
+    SLIDING: tl.constexpr,  # True: rows see no cached rows before their starts. The second lists are read
 ):
     """Compute tasks p, p + programs, ... of one key-value head. The launch grid is (programs, kv_heads)."""
     head = tl.program_id(1)
@@ -44,6 +48,8 @@ def branch_attention_kernel(
     factor = scale * _LOG2_E
     channel = tl.arange(0, CHANNELS)
     in_head = channel < size
+    if SLIDING:
+        work += tl.load(work + 7)
     for task in range(tl.program_id(0), tl.load(work), tl.num_programs(0)):
         entry = work + tl.load(work + 3) + task * 8
         pairs = tl.abs(tl.load(entry + 1)) * group
@@ -59,24 +65,30 @@ def branch_attention_kernel(
 
             chunks = (work + tl.load(work + 5)).to(tl.pointer_type(tl.int64), bitcast=True) + tl.load(entry + 6)
             past_end = tl.load(entry + 3)
-            keys = cache + (2 * layer * kv_heads + head) * (CHUNK_ROWS * size)
+            keys = cache + 2 * layer * (CHUNK_ROWS * width) + head * cache_head
             past_begin = tl.load(entry + 2)
+            if SLIDING:  # no tile before the first start is read
+                seen_from = tl.load(work + tl.load(work + 2) + row * 4 + 3, mask=pair < pairs, other=2**30)
+                past_begin = tl.maximum(past_begin, tl.minimum(tl.min(seen_from, 0) // COLUMNS * COLUMNS, past_end))
             following = tl.load(chunks + past_begin // CHUNK_ROWS)
             for start in range(past_begin, past_end, COLUMNS):
                 chunk = keys + (following >> 4) * 16
                 following = tl.load(chunks + (start + COLUMNS) // CHUNK_ROWS)
                 column = tl.arange(0, COLUMNS)
                 there = start + column < past_end
-                places = (start % CHUNK_ROWS + column)[:, None] * size + channel[None, :]
+                visible = there[None, :]
+                if SLIDING:
+                    visible = visible & ((start + column)[None, :] >= seen_from[:, None])
+                places = (start % CHUNK_ROWS + column)[:, None] * cache_row + channel[None, :]
                 present = there[:, None] & in_head[None, :]
                 k = tl.load(chunk + places, mask=present, other=0.0)
-                v = tl.load(chunk + kv_heads * (CHUNK_ROWS * size) + places, mask=present, other=0.0)
-                greatest, total, mixed = _attended(q, k, v, there[None, :], factor, greatest, total, mixed)
+                v = tl.load(chunk + CHUNK_ROWS * width + places, mask=present, other=0.0)
+                greatest, total, mixed = _attended(q, k, v, visible, factor, greatest, total, mixed)
 
             # Read again, so that no registers hold what follows from it during the loops.
             row = tl.load(entry, volatile=True) + pair // group
             real = pair < pairs
-            rows = work + tl.load(work + 2) + row * 3
+            rows = work + tl.load(work + 2) + row * 4
             window_begin = tl.load(rows, mask=real, other=0)
             line = tl.load(rows + 2, mask=real, other=0)
             mask = (work + tl.load(work + 6)).to(tl.pointer_type(tl.int8), bitcast=True)
@@ -87,7 +99,7 @@ def branch_attention_kernel(
                 place = column[None, :] - window_begin[:, None]
                 own = (place >= 0) & (place < tl.load(rows + 1, mask=real, other=0)[:, None]) & there[None, :]
                 visible = tl.load(mask + (line[:, None] + place), mask=own, other=0) != 0
-                places = (column * kv_heads + head)[:, None] * size + channel[None, :]
+                places = (column * width + head * size)[:, None] + channel[None, :]
                 present = there[:, None] & in_head[None, :]
                 k = tl.load(key + places, mask=present, other=0.0)
                 v = tl.load(value + places, mask=present, other=0.0)
@@ -127,6 +139,7 @@ def attention_merge_kernel(
     heads,
     kv_heads,
     size,
+    is_sliding,  # 0 or 1: whether the second lists are read
     CHANNELS: tl.constexpr,  # a power of two, at least `size`
 ):
     """Merge the parts of entries p, p + programs, ... of one key-value head, in the order of the parts.
@@ -137,6 +150,7 @@ def attention_merge_kernel(
     group = heads // kv_heads
     channel = tl.arange(0, CHANNELS)
     pair = tl.program_id(2) * MERGE_PAIRS + tl.arange(0, MERGE_PAIRS)
+    work += tl.load(work + 7) * is_sliding
     for merge in range(tl.program_id(0), tl.load(work + 1), tl.num_programs(0)):
         entry = work + tl.load(work + 4) + merge * 4
         real = pair < tl.load(entry + 1) * group

@@ -11,6 +11,8 @@ products are computed in float16, which holds both types exactly, on every GPU. 
 import triton
 import triton.language as tl
 
+from lopa.plugins.kernels.swiglu_kernel import activated
+
 TASK_WORDS = tl.constexpr(3)
 """Words of a task: expert, place of its first pair, and number of pairs."""
 
@@ -75,12 +77,13 @@ def expert_gate_up_kernel(
     experts_per_row,
     hidden,
     size,
+    is_gelu,  # 0 or 1: as in activated
     KIND: tl.constexpr,  # "float", "int4", "int8", "fp8" or "fp8_bits"
     TILE: tl.constexpr,  # pairs of a task
     COLUMNS: tl.constexpr,  # outputs of an item of work, which is a part of a task
     STEP: tl.constexpr,  # inputs per step
 ):
-    """Compute silu(x @ gate) * (x @ up) of items p, p + programs, ... The launch grid is (programs)."""
+    """Compute activated(x @ gate) * (x @ up) of items p, p + programs, ... The launch grid is (programs)."""
     parts = tl.cdiv(size, COLUMNS)
     for item in range(tl.program_id(0), tl.load(tasks) * parts, tl.num_programs(0)):
         expert, place, real = _task(tasks, item // parts, TILE)
@@ -96,8 +99,8 @@ def expert_gate_up_kernel(
         u = _scaled(u, row_scales, row, real, up_scales, expert, column, size, KIND)
         narrow: tl.constexpr = inner.dtype.element_ty
         g = g.to(narrow).to(tl.float32)
-        silu = (g * tl.sigmoid(g)).to(narrow).to(tl.float32)
-        _store(inner, place, real, column, size, (silu * u.to(narrow).to(tl.float32)).to(narrow))
+        active = activated(g, is_gelu).to(narrow).to(tl.float32)
+        _store(inner, place, real, column, size, (active * u.to(narrow).to(tl.float32)).to(narrow))
 
 
 @triton.jit

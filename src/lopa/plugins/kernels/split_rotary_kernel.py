@@ -23,12 +23,15 @@ def split_rotary_kernel(
     cos,  # [rows, rotated / 2]
     sin,  # [rows, rotated / 2]
     query,  # [rows, heads, size]
-    key,  # [rows, kv_heads, size]
+    key,  # [rows, width]: heads of `size` channels, and zeros
     value,  # likewise
     heads,
     kv_heads,
+    value_head,  # head of all products from which values are: heads + kv_heads, or `heads` if keys are values too
     size,
+    width,
     rotated,  # the first channels of a head, which rotate: channel c with channel c + rotated / 2
+    normalizes_values,  # 0 or 1: whether values have a norm without a weight, if NORM
     epsilon,
     CHANNELS: tl.constexpr,  # a power of two, at least `size`
     NORM: tl.constexpr,  # True: RMS norm of the heads of query and key
@@ -40,36 +43,47 @@ def split_rotary_kernel(
     row = tl.program_id(0)
     head = tl.program_id(1)
     wide = row.to(tl.int64)
-    bias += head * size
-    scales = (row_scales, column_scales + head * size, has_scales)
     half = rotated // 2
     if head < heads:
         source = query_in + wide * query_stride + head * size
         target = query + (wide * heads + head) * size
-        _write_head(
-            source, scales, (bias, has_bias, query_norm), cos, sin, target, row, half, size, epsilon, CHANNELS, NORM
-        )
+        scales = (row_scales, column_scales + head * size, has_scales)
+        weights = (bias + head * size, has_bias, query_norm, 1, 1)
+        _write_head(source, scales, weights, cos, sin, target, row, half, size, epsilon, CHANNELS, NORM)
     elif head < heads + kv_heads:
+        scales = (row_scales, column_scales + head * size, has_scales)
+        weights = (bias + head * size, has_bias, key_norm, 1, 1)
         head -= heads
         source = key_in + wide * key_stride + head * size
-        target = key + (wide * kv_heads + head) * size
-        _write_head(
-            source, scales, (bias, has_bias, key_norm), cos, sin, target, row, half, size, epsilon, CHANNELS, NORM
-        )
+        target = key + wide * width
+        _fill(target, head, kv_heads * size, width, CHANNELS)
+        target += head * size
+        _write_head(source, scales, weights, cos, sin, target, row, half, size, epsilon, CHANNELS, NORM)
     else:
         head -= heads + kv_heads
+        place = (value_head + head) * size
+        scales = (row_scales, column_scales + place, has_scales)
+        weights = (bias + place, has_bias, key_norm, normalizes_values, 0)
         source = value_in + wide * key_stride + head * size
-        target = value + (wide * kv_heads + head) * size
-        _write_head(
-            source, scales, (bias, has_bias, key_norm), cos, sin, target, row, 0, size, epsilon, CHANNELS, False
-        )
+        target = value + wide * width
+        _fill(target, head, kv_heads * size, width, CHANNELS)
+        target += head * size
+        _write_head(source, scales, weights, cos, sin, target, row, 0, size, epsilon, CHANNELS, NORM)
+
+
+@triton.jit
+def _fill(target, head, begin, width, CHANNELS: tl.constexpr):
+    """Write the zeros of a row, if this is its first head."""
+    for start in range(tl.where(head == 0, begin, width), width, CHANNELS):
+        channel = start + tl.arange(0, CHANNELS)
+        tl.store(target + channel, tl.zeros([CHANNELS], target.dtype.element_ty), mask=channel < width)
 
 
 @triton.jit
 def _write_head(
     source,
     scales,
-    weights,  # bias, 0 or 1: whether there is one, and norm
+    weights,  # bias, 0 or 1: whether there is one, norm, and whether it applies and has a weight, likewise
     cos,
     sin,
     target,
@@ -90,10 +104,10 @@ def _write_head(
     c = _biased(source, scales, weights, row, rest, remains)
     if NORM:
         squares = tl.sum(a * a, 0) + tl.sum(b * b, 0) + tl.sum(c * c, 0)
-        factor = 1.0 / tl.sqrt_rn(squares / size + epsilon)
-        a = _scaled(a, factor, weights[2], low, rotates)
-        b = _scaled(b, factor, weights[2], half + low, rotates)
-        c = _scaled(c, factor, weights[2], rest, remains)
+        factor = tl.where(weights[3] != 0, 1.0 / tl.sqrt_rn(squares / size + epsilon), 1.0)
+        a = _scaled(a, factor, weights, low, rotates)
+        b = _scaled(b, factor, weights, half + low, rotates)
+        c = _scaled(c, factor, weights, rest, remains)
     cosine = tl.load(cos + row * half + low, mask=rotates, other=0.0).to(tl.float32)
     sine = tl.load(sin + row * half + low, mask=rotates, other=0.0).to(tl.float32)
     tl.store(target + low, (a * cosine - b * sine).to(target.dtype.element_ty), mask=rotates)
@@ -110,7 +124,7 @@ def _biased(source, scales, weights, row, channel, inside):
 
 
 @triton.jit
-def _scaled(x, factor, norm, channel, inside):
-    """Return normalized channels, rounded to the type of `norm`, in float32."""
-    weight = tl.load(norm + channel, mask=inside, other=0.0)
+def _scaled(x, factor, weights, channel, inside):
+    """Return normalized channels, rounded to the norm's type, in float32."""
+    weight = tl.load(weights[2] + channel, mask=inside & (weights[4] != 0), other=1.0)
     return (x * factor * weight.to(tl.float32)).to(weight.dtype).to(tl.float32)

@@ -1,4 +1,4 @@
-"""SwiGLU as two Triton kernels: with the numbers of the result, and with its rows rounded to 8 bits."""
+"""Gated products (SwiGLU, and GELU by tanh) as two Triton kernels: with the numbers of the result, and with its rows rounded to 8 bits."""
 
 import triton
 import triton.language as tl
@@ -16,12 +16,13 @@ def swiglu_kernel(
     output,  # [rows, size]
     stride,
     size,
+    is_gelu,  # 0 or 1: as in activated
     BLOCK: tl.constexpr,  # channels per program, a power of two
 ):
-    """Compute silu(gate) * up. silu is rounded first. The launch grid is (rows, size / BLOCK rounded up)."""
+    """Compute activated(gate) * up. The first factor is rounded. The launch grid is (rows, size / BLOCK rounded up)."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    result = _gated(gate, up, (row_scales, column_scales, has_scales), row, channel, stride, size)
+    result = _gated(gate, up, (row_scales, column_scales, has_scales), row, channel, stride, size, is_gelu)
     tl.store(output + row * size + channel, result.to(output.dtype.element_ty), mask=channel < size)
 
 
@@ -39,30 +40,38 @@ def rounded_swiglu_kernel(
     step,  # as in rounding_kernel
     factor,
     is_e4m3,
+    is_gelu,
     BLOCK: tl.constexpr,
 ):
-    """Compute silu(gate) * up, and round its rows. The launch grid is (rows)."""
+    """Compute activated(gate) * up, and round its rows. The launch grid is (rows)."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     given = (row_scales, column_scales, has_scales)
     bits = tl.zeros([BLOCK], tl.int32)
     for start in range(0, size, BLOCK):
-        result = _gated(gate, up, given, row, start + channel, stride, size)
+        result = _gated(gate, up, given, row, start + channel, stride, size, is_gelu)
         bits = tl.maximum(bits, magnitude_bits(result))
     scale = row_scale(tl.max(bits, 0), step)
     tl.store(scales + row, scale * factor)
     for start in range(0, size, BLOCK):
         here = start + channel
-        result = _gated(gate, up, given, row, here, stride, size)
+        result = _gated(gate, up, given, row, here, stride, size, is_gelu)
         tl.store(output + row * size + here, rounded(result, scale, is_e4m3), mask=here < size)
 
 
 @triton.jit
-def _gated(gate, up, scales, row, channel, stride, size):
+def _gated(gate, up, scales, row, channel, stride, size, is_gelu):
     """Return channels of the result, rounded to the type of `up`, in float32. Channels from `size` on are zero."""
     inside = channel < size
     g = tl.load(gate + row * stride + channel, mask=inside, other=0.0)
     u = tl.load(up + row * stride + channel, mask=inside, other=0.0)
     wide = scaled(g, scales, row, channel, inside)
-    silu = (wide * tl.sigmoid(wide)).to(u.dtype).to(tl.float32)
-    return (silu * scaled(u, scales, row, size + channel, inside)).to(u.dtype).to(tl.float32)
+    active = activated(wide, is_gelu).to(u.dtype).to(tl.float32)
+    return (active * scaled(u, scales, row, size + channel, inside)).to(u.dtype).to(tl.float32)
+
+
+@triton.jit
+def activated(x, is_gelu):
+    """Return silu(x), or gelu(x) by tanh: x * sigmoid(1.5957691 * (x + 0.044715 x^3)), where 1.5957691 is
+    sqrt(8 / pi)."""
+    return x * tl.sigmoid(x * tl.where(is_gelu != 0, 1.5957691216057308 + 0.07135481627260025 * x * x, 1.0))

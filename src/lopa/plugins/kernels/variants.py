@@ -24,11 +24,11 @@ from lopa.plugins.kernels.token_statistics_kernel import statistics_merge_kernel
 
 KERNELS: Mapping[str, tuple[Any, str]] = {
     "rms_norm": (rms_norm_kernel, "TTTFFiTTUFafffi"),
-    "split_rotary": (split_rotary_kernel, "TTTaaFFiTiTTTTTTTiiaaf"),
-    "branch_attention": (branch_attention_kernel, "TTTTITFiiaif"),
-    "attention_merge": (attention_merge_kernel, "FITiia"),
-    "swiglu": (swiglu_kernel, "TTFFiTaa"),
-    "rounded_swiglu": (rounded_swiglu_kernel, "TTFFiUFaaffi"),
+    "split_rotary": (split_rotary_kernel, "TTTaaFFiTiTTTTTTTiiiaaaif"),
+    "branch_attention": (branch_attention_kernel, "TTTTITFiiaaaaif"),
+    "attention_merge": (attention_merge_kernel, "FITiiai"),
+    "swiglu": (swiglu_kernel, "TTFFiTaai"),
+    "rounded_swiglu": (rounded_swiglu_kernel, "TTFFiUFaaffii"),
     "round_rows": (round_rows_kernel, "TUFaffi"),
     "scale_rows": (scale_rows_kernel, "TFFTa"),
     "int4_product": (int4_product_kernel, "TITTFiaaa"),
@@ -38,9 +38,9 @@ KERNELS: Mapping[str, tuple[Any, str]] = {
     "statistics_merge": (statistics_merge_kernel, "FFFIFiLFF"),
     "commit": (commit_kernel, "Liiiiiiii"),
     "expert_tasks": (expert_tasks_kernel, "LIIi"),
-    "expert_gate_up": (expert_gate_up_kernel, "TFTTTTIITiaa"),
-    "expert_gate_up_int4": (expert_gate_up_kernel, "TFUTUTIITiaa"),
-    "expert_gate_up_rounded": (expert_gate_up_kernel, "UFUFUFIIFiaa"),
+    "expert_gate_up": (expert_gate_up_kernel, "TFTTTTIITiaai"),
+    "expert_gate_up_int4": (expert_gate_up_kernel, "TFUTUTIITiaai"),
+    "expert_gate_up_rounded": (expert_gate_up_kernel, "UFUFUFIIFiaai"),
     "expert_down": (expert_down_kernel, "TFFTTIIFaa"),
     "expert_down_int4": (expert_down_kernel, "TFFUTIIFaa"),
     "expert_down_rounded": (expert_down_kernel, "UFFUFIIFaa"),
@@ -53,7 +53,7 @@ ARGUMENT_TYPES = {"F": "*fp32", "I": "*i32", "L": "*i64", "B": "*i1", "U": "*i8"
 """Triton's types of arguments other than T."""
 FLOATS = ("fp32", "fp16", "bf16")
 """Types of rows, caches and weights."""
-HEAD_CHANNELS = (64, 128, 256)
+HEAD_CHANNELS = (64, 128, 256, 512)
 """Channels of a head, rounded up."""
 CANDIDATES = (8, 16, 32, 64)
 """Numbers of candidates of the token statistics."""
@@ -98,6 +98,7 @@ class AttentionTiles:
     pairs: int
     """Pairs of a row and a query head per step."""
     stages: int
+    warps: int = 4
 
 
 def variants(target: int) -> dict[str, KernelVariant]:
@@ -112,18 +113,7 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
                 name = f"rms_norm.{floats}{'.rounded' if rounds else ''}{'.skip' if skip else ''}.{block}"
                 yield name, KernelVariant("rms_norm", floats, {"SKIP": skip, "ROUND": rounds, "BLOCK": block}, warps)
         for channels in HEAD_CHANNELS:
-            for norm, name in ((False, f"split_rotary.{floats}"), (True, f"split_rotary.{floats}.norm")):
-                constants = {"CHANNELS": channels, "NORM": norm}
-                yield f"{name}.{channels}", KernelVariant("split_rotary", floats, constants, 1)
-            tiles = attention_tiles(target, floats, channels)
-            constants = {"CHANNELS": channels, "COLUMNS": tiles.columns, "OWN": tiles.own, "TILE": tiles.pairs}
-            constants |= {"CHUNK_ROWS": CHUNK_ROWS}
-            yield (
-                f"branch_attention.{floats}.{channels}",
-                KernelVariant("branch_attention", floats, constants, 4, tiles.stages),
-            )
-            name = f"attention_merge.{floats}.{channels}"
-            yield name, KernelVariant("attention_merge", floats, {"CHANNELS": channels}, 4, 3)
+            yield from _attention(target, floats, channels)
         for name, block, warps in (("swiglu", 1024, 4), ("scale_rows", 1024, 4), ("product_merge", 1024, 4)):
             yield f"{name}.{floats}", KernelVariant(name, floats, {"BLOCK": block}, warps)
         for name in ("round_rows", "rounded_swiglu"):
@@ -139,6 +129,23 @@ def _variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
     for size, word in ((2, tl.int16), (4, tl.int32), (8, tl.int64)):
         yield f"commit.{size}", KernelVariant("commit", "", {"WORD": word, "WORDS": 256 // size, "ROWS": 8}, 4)
     yield from _expert_variants(target)
+
+
+def _attention(target: int, floats: str, channels: int) -> Iterator[tuple[str, KernelVariant]]:
+    """Yield the kernels for heads of a size. Only models with norms have heads of 512, or a sliding window: those of
+    256 channels have one."""
+    for name, norm in (("", False), (".norm", True))[channels == 512 :]:
+        constants: dict[str, Any] = {"CHANNELS": channels, "NORM": norm}
+        yield f"split_rotary.{floats}{name}.{channels}", KernelVariant("split_rotary", floats, constants, 1)
+    tiles = attention_tiles(target, floats, channels)
+    for name, slides in (("", False), (".sliding", True))[: 1 + (channels == 256)]:
+        constants = {"CHANNELS": channels, "COLUMNS": tiles.columns, "OWN": tiles.own, "TILE": tiles.pairs}
+        constants |= {"CHUNK_ROWS": CHUNK_ROWS, "SLIDING": slides}
+        warps = 8 if slides and floats == "fp32" and target != 90 else tiles.warps  # without spilled registers
+        variant = KernelVariant("branch_attention", floats, constants, warps, tiles.stages)
+        yield f"branch_attention.{floats}{name}.{channels}", variant
+    name = f"attention_merge.{floats}.{channels}"
+    yield name, KernelVariant("attention_merge", floats, {"CHANNELS": channels}, 8 if channels == 512 else 4, 3)
 
 
 def _expert_variants(target: int) -> Iterator[tuple[str, KernelVariant]]:
@@ -175,6 +182,8 @@ def _products(target: int, floats: str, rows: int) -> Iterator[tuple[str, Kernel
 
 def attention_tiles(target: int, floats: str, channels: int) -> AttentionTiles:
     """Return the largest tiles without spilled registers. Those of 9.0 were the fastest on an H100."""
+    if channels == 512:
+        return AttentionTiles(16, 16, 16, 1, 16) if floats == "fp32" else AttentionTiles(32, 16, 32, 1, 8)
     if floats == "fp32":
         return AttentionTiles(32 if channels == 64 else 16, 16, 16, 1)
     if channels == 256:

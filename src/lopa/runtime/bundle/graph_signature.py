@@ -101,11 +101,17 @@ def inputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin | None) 
     if twin is None or twin.provider != "cuda":
         return inputs_of_graph(manifest, part)
     positions = {contract.POSITION_IDS: ValueForm(_IDS, ("N",))}
+    canvas = {
+        contract.IS_CANVAS: ValueForm(_BOOL, ("N",)),
+        contract.SOFT_EMBEDDINGS: ValueForm(manifest.dtype, ("N", manifest.dimensions.hidden_size)),
+        contract.UNIFORM: ValueForm(_FLOAT, ("Q",)),
+    }
     return {
         contract.INPUT_IDS: ValueForm(_IDS, ("N",)),
         **(positions if manifest.rotary is None else _rotary(("N",), manifest.dimensions.rotary_size)),
         contract.SAMPLED_ROWS: ValueForm(_IDS, ("Q",)),
         contract.TEMPERATURE: ValueForm(_FLOAT, ("Q",)),
+        **({} if manifest.dimensions.canvas is None else canvas),
         contract.CACHE: ValueForm(manifest.dtype, ("C",)),
         contract.ATTENTION_WORK: ValueForm("int32", ("A",)),
         contract.ATTENTION_SCRATCH: ValueForm(_FLOAT, ("S",)),
@@ -121,8 +127,13 @@ def outputs_of_twin(manifest: Manifest, part: ModelPart, twin: GraphTwin | None)
     if twin is None or twin.provider != "cuda":
         return outputs_of_graph(manifest, part)
     sizes = manifest.dimensions
-    new_rows = ValueForm(manifest.dtype, ("N", sizes.kv_heads, sizes.head_size))
-    forms = {**_statistics(("Q",), sizes.vocab_size), **dict.fromkeys(part.window_names, new_rows)}
+    new_rows = ValueForm(manifest.dtype, ("N", sizes.cache_heads, sizes.cache_head_size))
+    forms = {
+        **_statistics(("Q",), sizes.vocab_size),
+        contract.DRAWN_IDS: ValueForm(_IDS, ("Q",)),
+        contract.NEXT_SOFT_EMBEDDINGS: ValueForm(manifest.dtype, ("Q", sizes.hidden_size)),
+        **dict.fromkeys(part.window_names, new_rows),
+    }
     return {name: forms[name] for name in part.output_names(with_logits=manifest.with_logits)}
 
 

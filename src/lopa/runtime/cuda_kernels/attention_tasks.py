@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.contract import TILE
+from lopa.runtime.contract import TILE, Bool, Int64
 from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.errors import BadInputError
 
@@ -32,7 +32,7 @@ _CACHED_FORWARDS = 64
 _MAX_MASK = 2**31 - 1
 _ROW, _MASK, _CHUNK, _PART, _NONE = range(5)
 """Columns of the table of first places: packed row, byte of the mask, chunk, part, and zero."""
-_MOVED = ([_ROW, _NONE, _MASK], [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART], [_ROW, _NONE, _PART, _NONE])
+_MOVED = ([_ROW, _NONE, _MASK, _NONE], [_ROW, *[_NONE] * 3, _ROW, _ROW, _CHUNK, _PART], [_ROW, _NONE, _PART, _NONE])
 """Columns that move the entries of a request's rows, tasks and merges."""
 
 Int32 = npt.NDArray[np.int32]
@@ -62,12 +62,13 @@ class AttentionWork:
 
 
 def attention_work(
-    batch: PackedBatch, rows: int, prefixes: Sequence[int], chunks: Sequence[Sequence[int]], heads: AttentionHeads
+    batch: PackedBatch, rows: int, prefixes: Sequence[int], chunks: Sequence[Sequence[int]], *heads: AttentionHeads
 ) -> AttentionWork:
     """Return the lists of a forward of `rows` packed rows, of which those after the batch's are padding.
 
     Request r has `prefixes[r]` cached rows, in chunks of CHUNK_ROWS rows at the offsets `chunks[r]`. Padding rows see
-    nothing, so their results are zeros. Raises BadInputError for masks with too many entries for int32.
+    nothing, so their results are zeros. Layers with a sliding window have other `heads`, and lists behind those of all
+    others. Raises BadInputError for masks with too many entries for int32.
     """
     if batch.mask.size > _MAX_MASK:
         raise BadInputError(
@@ -82,11 +83,40 @@ def attention_work(
         (tuple(lengths[first:end]), prefix, len(own))
         for (first, end), prefix, own in zip(pairwise(ends), prefixes, chunks, strict=True)
     )
-    lists, parts = _lists(requests, rows - len(batch.input_ids), heads)
-    words = np.empty(len(lists) + max(2, -(-batch.mask.size // 4)), np.int32)
+    masks = [batch.mask, *([] if batch.canvas is None else [_sliding_mask(batch, batch.canvas.attention_start)])]
+    works = [
+        _work_of_heads(batch, mask, requests, rows - len(batch.input_ids), chunks, each)
+        for mask, each in zip(masks, heads, strict=True)
+    ]
+    for work in works[:-1]:
+        work.words[7] = len(work.words)
+    return AttentionWork(np.concatenate([work.words for work in works]), max(work.scratch for work in works))
+
+
+def _sliding_mask(batch: PackedBatch, start: Int64) -> Bool:
+    """Return the windows' masks without positions before the `start` [N] of a row."""
+    own = np.split(batch.position_ids, batch.starts[1:])
+    positions = np.concatenate([np.tile(each, len(each)) for each in own])
+    mask: Bool = batch.mask & (positions >= start.repeat(batch.lengths.repeat(batch.lengths)))
+    return mask
+
+
+def _work_of_heads(
+    batch: PackedBatch,
+    window_mask: Bool,
+    requests: tuple[_Request, ...],
+    padding: int,
+    chunks: Sequence[Sequence[int]],
+    heads: AttentionHeads,
+) -> AttentionWork:
+    lists, parts = _lists(requests, padding, heads)
+    # Lists behind these have numbers of 8 bytes.
+    words = np.empty(len(lists) + 2 * max(1, -(-window_mask.size // 8)), np.int32)
     words[: len(lists)] = lists
     words[lists[5] : len(lists)].view(np.int64)[:] = [*chain.from_iterable(chunks)]
-    words[len(lists) :].view(np.bool_)[: batch.mask.size] = batch.mask
+    words[len(lists) :].view(np.bool_)[: window_mask.size] = window_mask
+    if batch.canvas is not None:
+        words[lists[2] :][3 : 4 * len(batch.input_ids) : 4] = batch.canvas.attention_start
     return AttentionWork(words, parts * heads.kv_heads * PAIRS * (heads.size + 2))
 
 
@@ -137,14 +167,14 @@ def _work_of_request(lengths: tuple[int, ...], prefix: int, heads: AttentionHead
         for part in parts:
             count = end - first if len(parts) == 1 else first - end
             tasks.append((first, count, *part, *(own if part is parts[-1] else (0, 0)), 0, len(tasks)))
-    rows = np.stack([starts[window], windows[window], line], axis=1)
+    rows = np.stack([starts[window], windows[window], line, 0 * line], axis=1)
     return rows.astype(np.int32), np.array(tasks, np.int32), np.array(merges, np.int32).reshape(-1, 4)
 
 
 def _padding(rows: int, heads: AttentionHeads) -> _Lists:
     """Return the lists of rows that see nothing."""
     tasks = [(first, end - first, 0, 0, 0, 0, 0, 0) for first, end in _tiles_of_rows(rows, heads)]
-    return np.zeros((rows, 3), np.int32), np.array(tasks, np.int32).reshape(-1, 8), np.zeros((0, 4), np.int32)
+    return np.zeros((rows, 4), np.int32), np.array(tasks, np.int32).reshape(-1, 8), np.zeros((0, 4), np.int32)
 
 
 def _tiles_of_rows(rows: int, heads: AttentionHeads) -> list[tuple[int, int]]:

@@ -10,11 +10,15 @@
 // lopa.cuda::RoundedRmsNorm, RoundedSkipRmsNorm: normed becomes rounded rows and their scales.
 // lopa.cuda::SplitRotary(query T [.., (Hq + 2 Hkv) D] without key and value, or query T [.., Hq D], cos, sin T [N, rotated / 2],
 //     key, value T [.., Hkv D], bias T [(Hq + 2 Hkv) D], query_norm, key_norm T [D], row_scales, column_scales)
-//     -> query T [.., Hq D], key, value T [N, Hkv, D]. Inputs behind `sin` are optional.
+//     -> query T [.., Hq D], key, value T [N, Hkv, D]. Inputs behind `sin` are optional. Canvases: with `value_norm` the heads
+//     of values have a norm without a weight, with `shared_value` values are made of the product of keys, which have Hkv heads
+//     then, and `width` makes keys and values T [N, 1, width], with zeros behind the heads.
 // lopa.cuda::BranchAttention(query T [.., Hq D], key, value T [N, Hkv, D], cache T [C], work int32 [A], scratch float [S])
-//     -> T [.., Hq D]. attention_tasks.py makes the lists in `work`, which lie in device memory: their counts are not known
+//     -> T [.., Hq D]. Scores have the factor `scale`, D^-0.5 without it. Canvases: `width` as above, and with `sliding` rows
+//     have a start, in the second lists. attention_tasks.py makes the lists in `work`, which lie in device memory: their counts are not known
 //     here, so the grid has as many programs as the device runs at once. `scratch` is overwritten.
 // lopa.cuda::SwiGlu(gate T [.., 2 I] without up, or gate T [.., I], up T [.., I], row_scales, column_scales) -> T [.., I]
+//     With `gelu` it is gelu(gate) * up, also in RoundedSwiGlu and Experts.
 // lopa.cuda::RoundedSwiGlu: the result becomes rounded rows and their scales.
 // lopa.cuda::RoundRows(x T [.., K]) -> rounded rows and their scales
 // lopa.cuda::ScaleRows(product T [.., O], row_scales, column_scales) -> T [.., O]
@@ -58,7 +62,9 @@ constexpr int64_t kStepInputs = 64;
 constexpr int64_t kRowsOfParts = 256;        // of a launch with several parts, for which there is scratch memory
 constexpr int64_t kInputsOfScale = 32;       // of an int4 matrix
 constexpr int64_t kNormBlocks[] = {1024, 4096};
-constexpr int64_t kChannels[] = {64, 128, 256};
+constexpr int64_t kChannels[] = {64, 128, 256, 512};
+constexpr int64_t kSlidingChannels[] = {256};
+constexpr int64_t kChunkRows = 64;           // of a cache
 constexpr int64_t kMaxSplits = 32;           // of a row of logits
 constexpr int64_t kSplitColumns = 4096;      // least columns of a split
 constexpr int64_t kMaxExperts = 512;
@@ -73,12 +79,11 @@ class Call;
 // A node of a graph. Attributes that its operator does not have are 0.
 struct Operator {
     Operator(const OrtApi* table, void (*run)(Call&), const char* type, const OrtKernelInfo* info) : api(table), run(run), type(type) {
-        api.release_status(api.int_attribute(info, "heads", &heads));
-        api.release_status(api.int_attribute(info, "kv_heads", &kv_heads));
-        api.release_status(api.int_attribute(info, "head_size", &size));
-        api.release_status(api.int_attribute(info, "layer", &layer));
-        api.release_status(api.int_attribute(info, "candidates", &candidates));
-        api.release_status(api.int_attribute(info, "e4m3", &is_e4m3));
+        const std::pair<const char*, int64_t*> numbers[] = {
+            {"heads", &heads}, {"kv_heads", &kv_heads}, {"head_size", &size}, {"layer", &layer}, {"candidates", &candidates}, {"e4m3", &is_e4m3},
+            {"width", &width}, {"sliding", &is_sliding}, {"value_norm", &value_norm}, {"shared_value", &shared_value}, {"gelu", &is_gelu}};
+        for (const auto& [name, number] : numbers) api.release_status(api.int_attribute(info, name, number));
+        api.release_status(api.float_attribute(info, "scale", &scale));
         api.release_status(api.float_attribute(info, "epsilon", &epsilon));
     }
 
@@ -90,7 +95,8 @@ struct Operator {
     void (*const run)(Call&);
     const std::string type;  // as in the names of kernels
     int64_t heads = 0, kv_heads = 0, size = 0, layer = 0, candidates = 0, is_e4m3 = 0;
-    float epsilon = 0;
+    int64_t width = 0, is_sliding = 0, value_norm = 0, shared_value = 0, is_gelu = 0;
+    float epsilon = 0, scale = 0;
 };
 
 // One call of an operator. After the first error, nothing more is done, and `status` has it.
@@ -295,18 +301,28 @@ void multiply_rounded(Call& call) {
     call.multiply(*plan, x.data, weight.data, output, factor, reinterpret_cast<void*>(aligned));
 }
 
+// Numbers of a row of keys or values, and the shape of `rows` of them.
+int64_t row_width(const Call& call) { return std::max(call.op.width, call.op.kv_heads * call.op.size); }
+
+Shape row_shape(const Call& call, int64_t rows) {
+    const bool wide = call.op.width != 0;
+    return {{rows, wide ? 1 : call.op.kv_heads, wide ? row_width(call) : call.op.size}, 3};
+}
+
 void split_rotary(Call& call) {
     const Input query = call.input(0), cos = call.input(1), sin = call.input(2), key = call.input(3), value = call.input(4), bias = call.input(5),
                 query_norm = call.input(6), key_norm = call.input(7);
-    const int64_t heads = call.op.heads, kv_heads = call.op.kv_heads, size = call.op.size, all = (heads + 2 * kv_heads) * size;
+    const int64_t heads = call.op.heads, kv_heads = call.op.kv_heads, size = call.op.size, width = row_width(call);
+    const int64_t value_head = call.op.shared_value != 0 ? heads : heads + kv_heads, all = (value_head + kv_heads) * size;
     if (call.status != nullptr) return;
     const bool fused = key.data == nullptr;
     const int64_t stride = fused ? all : heads * size, kv_stride = fused ? all : kv_heads * size;
     call.require(query.shape.count > 0 && query.shape.last() == stride, "a query of all heads");
     if (call.status != nullptr) return;
     const int64_t rows = query.shape.rows();
-    call.require((value.data == nullptr) == fused && (fused || (key.shape.last() == kv_stride && key.shape.rows() == rows && value.shape.last() == kv_stride &&
-                                                               value.shape.rows() == rows)),
+    const Input& values = call.op.shared_value != 0 ? key : value;
+    call.require((values.data == nullptr) == fused && (fused || (key.shape.last() == kv_stride && key.shape.rows() == rows && values.shape.last() == kv_stride &&
+                                                                values.shape.rows() == rows)),
                  "keys and values of all rows and heads");
     call.require(bias.data == nullptr || bias.shape.last() == all, "a bias of all heads");
     call.require((query_norm.data == nullptr) == (key_norm.data == nullptr) &&
@@ -318,17 +334,18 @@ void split_rotary(Call& call) {
     if (call.status != nullptr) return;
     const auto behind = [&](int64_t count) { return static_cast<const void*>(static_cast<const char*>(query.data) + count * call.op.element_size()); };
     const void* key_rows = fused ? behind(heads * size) : key.data;
-    const void* value_rows = fused ? behind((heads + kv_heads) * size) : value.data;
+    const void* value_rows = fused ? behind(value_head * size) : values.data;
     const Scales scales(call, 8, rows, all);
     const bool norm = query_norm.data != nullptr;
     Shape shape = query.shape;
     shape.dimensions[shape.count - 1] = heads * size;
     void* rotated = call.output(0, shape);
-    void* new_key = call.output(1, {rows, kv_heads, size});
-    void* new_value = call.output(2, {rows, kv_heads, size});
+    void* new_key = call.output(1, row_shape(call, rows));
+    void* new_value = call.output(2, row_shape(call, rows));
     call.launch("split_rotary." + call.op.type + (norm ? ".norm." : ".") + fitting(kChannels, size), {rows, heads + 2 * kv_heads}, query.data, key_rows,
                 value_rows, narrow(stride), narrow(kv_stride), scales.row.data, scales.column.data, scales.are_there(), bias.data, bias.data == nullptr ? 0 : 1, query_norm.data, key_norm.data, cos.data, sin.data,
-                rotated, new_key, new_value, narrow(heads), narrow(kv_heads), narrow(size), narrow(2 * cos.shape.last()), call.op.epsilon);
+                rotated, new_key, new_value, narrow(heads), narrow(kv_heads), narrow(value_head), narrow(size), narrow(width), narrow(2 * cos.shape.last()),
+                narrow(call.op.value_norm), call.op.epsilon);
 }
 
 void attend(Call& call) {
@@ -338,17 +355,21 @@ void attend(Call& call) {
     call.require(query.shape.count > 0 && query.shape.last() == heads * size, "a query of all heads");
     if (call.status != nullptr) return;
     const int64_t rows = query.shape.rows();
-    call.require(has(key, {rows, kv_heads, size}) && has(value, {rows, kv_heads, size}), "keys and values of all rows and heads");
+    const Shape of_rows = row_shape(call, rows);
+    const int64_t* sizes = of_rows.dimensions;
+    call.require(has(key, {rows, sizes[1], sizes[2]}) && has(value, {rows, sizes[1], sizes[2]}), "keys and values of all rows and heads");
     call.require(cache.shape.count == 1 && scratch.shape.count == 1 && work.shape.count == 1 && work.shape.last() >= kHeaderWords,
                  "a cache, the attention's work and its scratch memory");
     if (call.status != nullptr) return;
     void* attended = call.output(0, query.shape);
     const int64_t programs = rows == 0 ? 0 : std::max<int64_t>(1, kProgramsOfProcessor * multiprocessors() / kv_heads);
-    const std::string name = "." + call.op.type + "." + fitting(kChannels, size);
-    call.launch("branch_attention" + name, {programs, kv_heads}, query.data, key.data, value.data, cache.data, work.data, attended, scratch.data,
-                narrow(heads), narrow(kv_heads), narrow(size), narrow(call.op.layer), 1.0f / std::sqrt(static_cast<float>(size)));
-    call.launch("attention_merge" + name, {programs, kv_heads, kMergePrograms}, scratch.data, work.data, attended, narrow(heads), narrow(kv_heads),
-                narrow(size));
+    const std::string name = "." + call.op.type, channels = "." + fitting(kChannels, size);
+    const bool wide = call.op.width != 0, slides = call.op.is_sliding != 0;
+    call.launch("branch_attention" + name + (slides ? ".sliding." + fitting(kSlidingChannels, size) : channels), {programs, kv_heads}, query.data, key.data, value.data, cache.data, work.data, attended, scratch.data,
+                narrow(heads), narrow(kv_heads), narrow(size), narrow(row_width(call)), narrow(sizes[2]), narrow(wide ? size : kChunkRows * size),
+                narrow(call.op.layer), call.op.scale != 0 ? call.op.scale : 1.0f / std::sqrt(static_cast<float>(size)));
+    call.launch("attention_merge" + name + channels, {programs, kv_heads, kMergePrograms}, scratch.data, work.data, attended, narrow(heads), narrow(kv_heads),
+                narrow(size), narrow(call.op.is_sliding));
 }
 
 void multiply_gate(Call& call, bool rounds) {
@@ -366,11 +387,11 @@ void multiply_gate(Call& call, bool rounds) {
     if (rounds) {
         const RoundedRows rounded(call, shape);
         call.launch("rounded_swiglu." + call.op.type, {rows}, gate.data, factor, scales.row.data, scales.column.data, scales.are_there(), rounded.data,
-                    rounded.scales, narrow(stride), narrow(size), rounded.step, rounded.factor, rounded.is_e4m3);
+                    rounded.scales, narrow(stride), narrow(size), rounded.step, rounded.factor, rounded.is_e4m3, narrow(call.op.is_gelu));
     } else {
         void* product = call.output(0, shape);
         call.launch("swiglu." + call.op.type, {rows, rounded_up(size, kSwiGluColumns) / kSwiGluColumns}, gate.data, factor, scales.row.data,
-                    scales.column.data, scales.are_there(), product, narrow(stride), narrow(size));
+                    scales.column.data, scales.are_there(), product, narrow(stride), narrow(size), narrow(call.op.is_gelu));
     }
 }
 
@@ -440,7 +461,7 @@ void mix_experts(Call& call, int element) {
     };
     if (is_rounded) x = round_rows(call.op.type, count, x, hidden, rounded_rows, row_scales);
     call.launch("expert_gate_up" + product, {programs}, x, space + row_scales, stored[0].data, scales[0].data, stored[1].data, scales[1].data, space + tasks,
-                space + order, space + inner, narrow(each), narrow(hidden), narrow(size));
+                space + order, space + inner, narrow(each), narrow(hidden), narrow(size), narrow(call.op.is_gelu));
     if (is_rounded) y = round_rows("fp32", pairs, y, size, rounded_inner, inner_scales);
     call.launch("expert_down" + product, {programs}, y, space + inner_scales, weights.data, stored[2].data, scales[2].data, space + tasks, space + order,
                 space + outputs, narrow(size), narrow(hidden));
