@@ -105,7 +105,7 @@ in_bounds = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_LOWEST_EXTRAS="$(BOUND
 cuda-decodes: $(VENV)/test-ready ## all recordings through the operators for CUDA, on a stand-in driver
 	LOPA_TEST_DEVICE=cuda:{} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 \
 		-p tests.runtime.cuda_kernels.stand_in_plugin tests/conformance --ignore tests/conformance/test_plain_lopa.py \
-		tests/runtime/cuda/packed_quantized_checks.py
+		tests/runtime/cuda/packed_quantized_checks.py tests/runtime/cuda/packed_canvas_checks.py
 
 # WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).
 test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment ## WebGPU on a software driver

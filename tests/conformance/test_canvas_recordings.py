@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.canvas_checkpoints import CHECKPOINTS, FOLDER, canvas_model, numpy_session, with_stops
 
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.decoding.canvas_loop import CanvasLoop
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.running_loop import RequestCache, RunningLoop
@@ -31,14 +32,7 @@ def test_every_step_equals_the_published_one(path: Path) -> None:
     manifest = with_stops(canvas_model(path.parts[0])[0], config["stops"])
     session = numpy_session(path.parts[0], manifest)
     for trace in traces:
-        options = GenerationConfig(
-            max_new_tokens=config["canvases"] * manifest.decoding.block_size,
-            seed=trace["seed"],
-            reference=True,
-            stop_at_eos=bool(config["stops"]),
-            **{name: config[name] for name in OWN},
-        )
-        loop = CanvasLoop(resolve(options, own=manifest.decoding.options()), manifest, np.array(trace["prompt"]))
+        loop = loop_of(config, trace, manifest)
         running = RunningLoop(loop, RequestCache(session))
         found = replayed(running, trace)
         running.cache.release()
@@ -49,6 +43,18 @@ def test_every_step_equals_the_published_one(path: Path) -> None:
         assert answer.stop_reason is not None
         assert answer.generated.tolist() == trace["generated"]
         assert (answer.final - answer.pads) / loop.steps == pytest.approx(trace["tokens_per_forward"], abs=1e-5)
+
+
+def loop_of(config: dict[str, Any], trace: dict[str, Any], manifest: Manifest) -> CanvasLoop:
+    """Return the loop of a recorded decode."""
+    options = GenerationConfig(
+        max_new_tokens=config["canvases"] * manifest.decoding.block_size,
+        seed=trace["seed"],
+        reference=True,
+        stop_at_eos=bool(config["stops"]),
+        **{name: config[name] for name in OWN},
+    )
+    return CanvasLoop(resolve(options, own=manifest.decoding.options()), manifest, np.array(trace["prompt"]))
 
 
 def recorded(path: Path) -> list[Any]:

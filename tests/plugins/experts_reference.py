@@ -52,7 +52,14 @@ def rounded_rows(rows: Array, kind: str) -> tuple[Array, Array]:
 
 
 def experts_reference(
-    rows: Array, ids: Array, weights: Array, gate: StackedMatrix, up: StackedMatrix, down: StackedMatrix, *, gelu: bool = False
+    rows: Array,
+    ids: Array,
+    weights: Array,
+    gate: StackedMatrix,
+    up: StackedMatrix,
+    down: StackedMatrix,
+    *,
+    gelu: bool = False,
 ) -> Array:
     """Return the weighted sum of the outputs of the chosen experts, rounded in the places of the standard graph."""
     is_rounded = gate.kind in LARGEST

@@ -8,7 +8,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def swiglu_reference(gate: Array, up: Array, *, gelu: bool = False) -> Array:
-    """Return silu(gate) * up for arrays of one shape, or gelu(gate) * up. The first factor is rounded to their type first."""
+    """Return silu(gate) * up, or gelu(gate) * up, for arrays of one shape. The first factor is rounded."""
     wide = gate.astype(np.float64)
     with np.errstate(over="ignore"):
         active = wide / (1.0 + np.exp(-wide))

@@ -13,7 +13,9 @@ from tests.plugins.split_rotary_reference import split_rotary_reference
 
 CASES = (
     st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4, 7, 8]), st.integers(1, 3)),
-    st.sampled_from([(16, 16), (32, 32), (48, 48), (64, 64), (64, 16), (96, 96), (96, 48), (128, 128), (256, 64), (512, 512)]),
+    st.sampled_from(
+        [(16, 16), (32, 32), (48, 48), (64, 64), (64, 16), (96, 96), (96, 48), (128, 128), (256, 64), (512, 512)]
+    ),
     st.booleans(),
     st.booleans(),
     st.booleans(),

@@ -11,7 +11,7 @@ VARIANTS = (
     *("round_rows.fp32", "scale_rows.fp32", "product_merge.fp32"),
     *(f"int4_product.fp32.{rows}" for rows in (32, 64, 128)),
     *(f"rounded_product.fp32.{kind}.{rows}" for kind in ("int8", "e4m3") for rows in (32, 64, 128)),
-    *("branch_attention.fp32.64", "attention_merge.fp32.64", "swiglu.fp32"),
+    *("branch_attention.fp32.sliding.256", "branch_attention.fp32.64", "attention_merge.fp32.64", "swiglu.fp32"),
     *("statistics_partials.fp32.8", "statistics_merge.8", "commit.8"),
     *("expert_tasks", "expert_sum.fp32"),
     *(

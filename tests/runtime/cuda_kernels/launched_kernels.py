@@ -161,9 +161,9 @@ def product_merge(launch: Launch) -> None:
 def split_rotary(launch: Launch) -> None:
     query_in, key_in, value_in, query_stride, key_stride, row_scales, column_scales, has_scales = launch.arguments[:8]
     bias, has_bias, query_norm, key_norm, cos, sin = launch.arguments[8:14]
-    query, key, value, heads, kv_heads, value_head, size, width, rotated, normalizes_values, epsilon = (
-        launch.arguments[14:]
-    )
+    query, key, value, heads, kv_heads, value_head, size, width, rotated, normalizes_values, epsilon = launch.arguments[
+        14:
+    ]
     dtype, rows = FLOATS[launch.constants[0]], launch.x
     assert launch.y == heads + 2 * kv_heads
     assert rotated % 2 == 0
@@ -294,7 +294,9 @@ def attention_merge(launch: Launch) -> None:
         answers[first : first + tile] = mixed.reshape(kv_heads, tile, group, size).swapaxes(0, 1)
 
 
-def gated(rows: int, dtype: Any, gate: int, up: int, scales: tuple[int, ...], stride: int, size: int, is_gelu: int) -> Any:
+def gated(
+    rows: int, dtype: Any, gate: int, up: int, scales: tuple[int, ...], stride: int, size: int, is_gelu: int
+) -> Any:
     """Return activated(gate) * up."""
     assert size <= stride
     assert stride % 16 == size % 16 == 0

@@ -21,7 +21,7 @@ from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda_kernels.compiled_sample import compiled_sample
 from tests.runtime.cuda_kernels.stand_in_driver import StandInDriver
 
-from lopa.runtime.contract.packed_batch import PackedBatch
+from lopa.runtime.contract.packed_batch import CanvasRows, PackedBatch
 from lopa.runtime.cuda_kernels.attention_tasks import AttentionHeads, attention_work
 from lopa.runtime.cuda_kernels.kernel_archive import archive_of_file
 
@@ -72,6 +72,11 @@ BATCH = PackedBatch(
     mask=RNG.random(LENGTHS @ LENGTHS) < 0.6,
     sampled_rows=np.zeros(1, np.int64),
 )
+PLACES = np.concatenate([np.arange(length) for length in LENGTHS])
+POSITIONS = np.array(PREFIXES)[BATCH.slots].repeat(LENGTHS) + PLACES
+STARTS = POSITIONS - RNG.integers(0, 300, len(POSITIONS))
+"""Rows of a canvas see only some of the cached rows, and of their windows."""
+CANVAS = CanvasRows(np.ones(22, np.bool_), STARTS, np.full(22, -1), np.zeros(1, np.float32))
 PADDED, LAYERS, SLABS = 26, 3, 3
 """Rows with padding, layers, and allocations with chunks."""
 CHUNKS = normal(12, 2 * LAYERS, 2, 64, 16)
@@ -97,6 +102,26 @@ RIGHT: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
         [normal(1, PADDED, 64), normal(PADDED, 2, 16), normal(PADDED, 2, 16)],  # with_cache adds the others
         1,
     ),
+    "sliding attention": (
+        "BranchAttention",
+        HEADS | {"layer": 1, "width": 48, "scale": 0.5, "sliding": 1},
+        [normal(1, PADDED, 64), normal(PADDED, 1, 48), normal(PADDED, 1, 48)],
+        1,
+    ),
+    "rotary of wide rows": (
+        "SplitRotary",
+        HEADS | {"epsilon": 0.5, "width": 48, "value_norm": 1, "shared_value": 1},
+        [normal(1, 20, 96), *TURNED, None, None, None, normal(16), normal(16), scales(20), scales(96)],
+        3,
+    ),
+    "wide rotary of two products": (
+        "SplitRotary",
+        HEADS | {"epsilon": 0.5, "width": 32, "value_norm": 1, "shared_value": 1},
+        [normal(1, 20, 64), *TURNED, normal(20, 32), None, None, normal(16), normal(16)],
+        3,
+    ),
+    "gelu": ("SwiGlu", {"gelu": 1}, [normal(2, 3, 96)], 1),
+    "rounded gelu": ("RoundedSwiGlu", {"gelu": 1}, [normal(6, 80), normal(6, 80)], 2),
     "fused product": ("SwiGlu", {}, [normal(2, 3, 4096)], 1),
     "product": ("SwiGlu", {}, [normal(6, 1040), normal(6, 1040)], 1),
     "scaled sum and norm": (
@@ -162,6 +187,7 @@ RIGHT |= {
     f"experts in {kind}": (_EXPERTS[kind], {}, [*ROUTED, *stored_tensors(matrices)], 1)
     for kind, matrices in MATRICES.items()
 }
+RIGHT["experts with gelu"] = ("Experts", {"gelu": 1}, RIGHT["experts in float"][2], 1)
 RIGHT["experts of one row"] = ("Experts", {}, [each[0, :1] for each in ROUTED] + stored_tensors(MATRICES["float"]), 1)
 """Operator, attributes, inputs and number of compared outputs by name."""
 
@@ -180,6 +206,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], list[Any], int]] = {
     "rotary without an angle": ("SplitRotary", HEADS, [FUSED, ANGLES[:1], ANGLES[:1]], 3),
     "rotary with one norm": ("SplitRotary", HEADS, [FUSED, ANGLES, ANGLES, None, None, None, ONE[0, :16]], 3),
     "rotary with a short bias": ("SplitRotary", HEADS, [FUSED, ANGLES, ANGLES, None, None, ONE[0]], 3),
+    "rotary of shared values of all heads": ("SplitRotary", HEADS | {"shared_value": 1}, [FUSED, ANGLES, ANGLES], 3),
+    "attention of narrow rows": ("BranchAttention", HEADS | {"width": 48}, ATTENTION, 1),
     "rotary with keys alone": ("SplitRotary", HEADS, [QUERY, ANGLES, ANGLES, ONE], 3),
     "attention": ("BranchAttention", HEADS, ATTENTION, 1),
     "attention to other heads": ("BranchAttention", HEADS, changed(ATTENTION, 1, ROWS[:, :1]), 1),
@@ -226,22 +254,27 @@ _OUTPUTS = {
 }
 
 
-def with_cache(cudart: StandInCudart) -> list[Any]:
+def with_cache(cudart: StandInCudart, attributes: dict[str, Any]) -> list[Any]:
     """Return the attention's last inputs: the middle one of several slabs, the lists and scratch memory.
 
     The chunks are spread over the slabs, which hold NaN elsewhere.
     """
     cudart.cudaSetDevice(0)
-    slabs = sorted(cudart.cudaMalloc(len(CHUNKS) * CHUNKS[0].nbytes)[1] for _ in range(SLABS))
+    all_chunks, batch, heads = CHUNKS, BATCH, [AttentionHeads(4, 2, 16)]
+    if "sliding" in attributes:
+        all_chunks = np.full((len(CHUNKS), 2 * LAYERS, 64, 48), np.nan, np.float32)
+        all_chunks[..., :32] = CHUNKS.swapaxes(2, 3).reshape(*all_chunks.shape[:3], 32)
+        batch, heads = replace(BATCH, position_ids=POSITIONS, canvas=CANVAS), [AttentionHeads(4, 1, 32), *heads]
+    slabs = sorted(cudart.cudaMalloc(all_chunks.nbytes)[1] for _ in range(SLABS))
     offsets = []
-    for chunk, place in zip(CHUNKS, RNG.permutation(SLABS * len(CHUNKS)).tolist(), strict=False):
+    for chunk, place in zip(all_chunks, RNG.permutation(SLABS * len(all_chunks)).tolist(), strict=False):
         address = slabs[place % SLABS] + place // SLABS * chunk.nbytes
         cudart.view(address, chunk.nbytes)[:] = np.frombuffer(chunk.tobytes(), np.uint8)
         offsets.append((address - slabs[1]) // chunk.itemsize)
     first = [0, *np.cumsum([-(-prefix // 64) for prefix in PREFIXES]).tolist()]
     chunks = [offsets[begin:end] for begin, end in pairwise(first)]
-    work = attention_work(BATCH, PADDED, PREFIXES, chunks, AttentionHeads(4, 2, 16))
-    cache = cudart.view(slabs[1], CHUNKS.nbytes).view(np.float32)
+    work = attention_work(batch, PADDED, PREFIXES, chunks, *heads)
+    cache = cudart.view(slabs[1], all_chunks.nbytes).view(np.float32)
     return [cache, work.words, np.full(work.scratch, np.nan, np.float32)]
 
 
@@ -337,7 +370,7 @@ def main() -> None:
         found |= {name: error_of(driver, *call) for name, call in CALLS.items()}
         arrays = {}
         for name, (operator, attributes, inputs, count) in RIGHT.items():
-            given = inputs + with_cache(cudart) if operator == "BranchAttention" else inputs
+            given = inputs + with_cache(cudart, attributes) if operator == "BranchAttention" else inputs
             outputs = results(driver, operator, attributes, given, _COUNTS.get(operator, count))
             arrays |= {f"{name} {index}": array for index, array in enumerate(outputs[:count])}
         assert driver.cublaslt.stand_in_lt_products() == 2

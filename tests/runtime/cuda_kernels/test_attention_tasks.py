@@ -1,13 +1,13 @@
 """The lists of the attention's work cover every pair of a row and a key once, whatever runs beside a request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from lopa.runtime.contract.packed_batch import PackedBatch
+from lopa.runtime.contract.packed_batch import CanvasRows, PackedBatch
 from lopa.runtime.cuda_kernels.attention_tasks import PAIRS, AttentionHeads, AttentionWork, attention_work
 from lopa.runtime.errors import BadInputError
 
@@ -54,7 +54,7 @@ class Lists:
         assert places[3] % 2 == 0
         self.tasks = words[places[1] :][: 8 * counts[0]].reshape(-1, 8)
         self.merges = words[places[2] :][: 4 * counts[1]].reshape(-1, 4)
-        self.rows = words[places[0] : places[1]][: 3 * int(abs(self.tasks[:, :2]).sum(1).max())].reshape(-1, 3)
+        self.rows = words[places[0] : places[1]][: 4 * int(abs(self.tasks[:, :2]).sum(1).max())].reshape(-1, 4)
         assert words[places[3] : places[4]].view(np.int64).tolist() == self.given_chunks
         assert (words[places[4] :].view(np.bool_)[: self.batch.mask.size] == self.batch.mask).all()
         assert len(words) - places[4] >= 2, "kernels read one chunk more than there are"
@@ -96,7 +96,7 @@ def _check(lists: Lists, windows: Windows, prefixes: Sequence[int], heads: Atten
     line = start = 0
     for request, length in ((request, length) for request, lengths in enumerate(windows) for length in lengths):
         for row in range(start, start + length):
-            assert lists.rows[row].tolist() == [start, length, line]
+            assert lists.rows[row].tolist() == [start, length, line, 0]
             assert own[row, start : start + length].tolist() == [1] * length
             assert past[row].tolist() == [int(column < prefixes[request]) for column in range(len(past[row]))]
             line += length
@@ -106,6 +106,32 @@ def _check(lists: Lists, windows: Windows, prefixes: Sequence[int], heads: Atten
     assert not own[real:].any()
     assert sum(abs(lists.tasks[lists.tasks[:, 0] >= real, 1])) == padding
     assert not lists.rows[real:, 1].any()
+
+
+def test_layers_with_a_sliding_window_have_lists_of_their_own() -> None:
+    """The mask of these has what a row sees of its window. Rows say which cached row they see first."""
+    rng, prefixes, plain = np.random.default_rng(3), [70, 200], batch_of([[5], [9, 9]])
+    positions = np.concatenate([70 + np.arange(5), *[200 + np.arange(9)] * 2])
+    starts = positions - rng.integers(0, 40, 23)
+    canvas = CanvasRows(np.ones(23, np.bool_), starts, np.full(23, -1), np.ones(1, np.float32))
+    batch = replace(plain, position_ids=positions, canvas=canvas)
+    chunks = [[1, 2], [3, 4, 5, 6]]
+    work = attention_work(batch, 32, prefixes, chunks, *HEADS[:2])
+    words, place = work.words, int(work.words[7])
+    assert place % 2 == 0
+    near, line = [], 0
+    for start, length in ((0, 5), (5, 9), (14, 9)):
+        for row in range(start, start + length):
+            own = positions[start : start + length] >= starts[row]
+            near += (plain.mask[line : line + length] & own).tolist()
+            line += length
+    for part, mask, heads in ((words[:place], plain.mask, HEADS[0]), (words[place:], np.array(near), HEADS[1])):
+        lists = Lists(AttentionWork(part, work.scratch), replace(plain, mask=mask), [1, 2, 3, 4, 5, 6])
+        alone = work_of([[5], [9, 9]], prefixes, heads, 9)
+        assert lists.tasks[:, :6].tolist() == alone.tasks[:, :6].tolist()
+        assert lists.rows[:23, 3].tolist() == starts.tolist()
+        assert work.scratch >= alone.work.scratch
+    assert sum(near) < plain.mask.sum()
 
 
 def test_a_request_is_split_in_the_same_way_beside_others() -> None:

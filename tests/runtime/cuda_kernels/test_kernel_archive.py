@@ -120,7 +120,7 @@ def test_compiled_kernels_are_kept(folder: Path) -> None:
         os.utime(kept / f"old{number}.zip", (number, number))
     first = kernels_for_target("sm90")
     assert isinstance(first, KernelArchive)
-    assert len(first.kernels) == 141
+    assert len(first.kernels) == 153
     (path,) = kept.glob("*sm_90.zip")
     made = path.stat().st_mtime_ns
     kernels_for_target.cache_clear()

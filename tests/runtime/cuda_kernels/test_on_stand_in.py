@@ -49,6 +49,14 @@ def test_experts() -> None:
         assert sum(launches[name + end] for end in ends) == launches["expert_tasks"] == launches["expert_sum.fp32"] > 0
 
 
+def test_canvases() -> None:
+    """Layers with a sliding window have a kernel of their own. `make cuda-decodes` runs all recordings' networks."""
+    launches = launches_of("tests/runtime/cuda/packed_canvas_checks.py", "-k", "canvas16")
+    sliding = launches["branch_attention.fp32.sliding.256"]
+    assert sliding == 2 * launches["branch_attention.fp32.64"] > 0  # 2 of 3 layers
+    assert launches["expert_tasks"] == launches["split_rotary.fp32.norm.64"] == sliding * 3 // 2
+
+
 def test_quantized_bundles() -> None:
     """The checks count the launches themselves. `make cuda-decodes` runs them for all families."""
     assert launches_of("tests/runtime/cuda/packed_quantized_checks.py", "-k", "llada2 or sdar or mixed")

@@ -15,7 +15,18 @@ from tests.plugins.rounding_reference import E4M3
 from tests.plugins.split_rotary_reference import split_rotary_reference
 from tests.plugins.swiglu_reference import swiglu_reference
 from tests.plugins.token_statistics_reference import token_statistics_reference
-from tests.runtime.cuda_kernels.operator_calls import BATCH, CALLS, CHUNKS, LENGTHS, MATRICES, PADDED, PREFIXES, RIGHT
+from tests.runtime.cuda_kernels.operator_calls import (
+    BATCH,
+    CALLS,
+    CHUNKS,
+    LENGTHS,
+    MATRICES,
+    PADDED,
+    POSITIONS,
+    PREFIXES,
+    RIGHT,
+    STARTS,
+)
 
 pytest.importorskip("triton", reason="needs Triton to compile the kernels that the stand-in loads")
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,12 +67,13 @@ def expected(name: str) -> tuple[Any, ...]:
         return rms_norm_reference(inputs[0], delta, inputs[2], attributes["epsilon"])
     if operator == "SwiGlu":
         fused = len(inputs) == 1 or inputs[1] is None
-        return (swiglu_reference(*(np.split(scaled(inputs[0], *inputs[2:]), 2, -1) if fused else inputs)),)
+        factors = np.split(scaled(inputs[0], *inputs[2:]), 2, -1) if fused else inputs
+        return (swiglu_reference(*factors, gelu="gelu" in attributes),)
     if operator == "SplitRotary":
         product = scaled(inputs[0], *inputs[8:])
-        return rotated(product, *inputs[1:8], *[None] * (8 - len(inputs)), epsilon=attributes.get("epsilon", 0.0))
+        return rotated(product, *inputs[1:8], *[None] * (8 - len(inputs)), attributes=attributes)
     if operator == "BranchAttention":
-        return (attended(*inputs, attributes["layer"]),)
+        return (attended(*inputs, attributes),)
     if operator == "RoundRows":
         return (inputs[0],)
     if operator == "ScaleRows":
@@ -77,7 +89,7 @@ def expected(name: str) -> tuple[Any, ...]:
     if operator.startswith("Experts"):
         rows, *routed = (each.reshape(-1, each.shape[-1]) for each in inputs[:3])
         matrices = MATRICES[name.removeprefix("experts in ") if " in " in name else "float"]
-        return (experts_reference(rows, *routed, *matrices).reshape(inputs[0].shape),)
+        return (experts_reference(rows, *routed, *matrices, gelu="gelu" in attributes).reshape(inputs[0].shape),)
     return token_statistics_reference(*inputs, 8)
 
 
@@ -90,17 +102,24 @@ def scaled(product: Any, rows: Any = None, columns: Any = None) -> Any:
     return product if rows is None else product * columns * rows.reshape(*product.shape[:-1], 1)
 
 
-def rotated(query: Any, cos: Any, sin: Any, key: Any, value: Any, bias: Any, *norms: Any, epsilon: float) -> Any:
+def rotated(query: Any, cos: Any, sin: Any, key: Any, value: Any, bias: Any, *norms: Any, attributes: Any) -> Any:
     if key is None:
         query, key, value = np.split(query, [64, 96], -1)
+    if "width" in attributes:  # values are keys
+        value, norms = key, (*norms, np.ones(16))
     heads = [each.reshape(20, -1, 16) for each in (query, key, value)]
     bias, norms = None if bias is None else bias.reshape(8, 16), None if norms[0] is None else norms
-    queries, *others = split_rotary_reference(*heads, bias, norms, cos, sin, epsilon=epsilon)
+    queries, *others = split_rotary_reference(*heads, bias, norms, cos, sin, epsilon=attributes.get("epsilon", 0.0))
+    if "width" in attributes:
+        others = [np.pad(each.reshape(20, 1, 32), [(0, 0), (0, 0), (0, attributes["width"] - 32)]) for each in others]
     return queries.reshape(1, 20, 64), *others
 
 
-def attended(query: Any, key: Any, value: Any, layer: int) -> Any:
+def attended(query: Any, key: Any, value: Any, attributes: Any) -> Any:
     """Return dense attention, one row and head after another. A row that sees nothing gives zeros."""
+    key, value = (each.reshape(PADDED, -1)[:, :32].reshape(PADDED, 2, 16) for each in (key, value))
+    starts = STARTS if "sliding" in attributes else np.zeros_like(STARTS)
+    layer, scale = attributes["layer"], attributes.get("scale", 0.25)
     wanted = np.zeros((1, PADDED, 4, 16))
     rows = query.reshape(PADDED, 4, 16).astype(np.float64)
     first_chunk = [0, *np.cumsum([-(-prefix // 64) for prefix in PREFIXES])]
@@ -110,9 +129,11 @@ def attended(query: Any, key: Any, value: Any, layer: int) -> Any:
         keys, values = past.reshape(2, 2, -1, 16)[:, :, : PREFIXES[slot]]
         for row, head in np.ndindex(length, 4):
             own = start + np.flatnonzero(masks[window].reshape(length, length)[row])
-            seen = np.concatenate([keys[head // 2], key[own, head // 2]])
-            weights = np.exp(seen @ rows[start + row, head] / 4.0)
-            mixed = weights @ np.concatenate([values[head // 2], value[own, head // 2]])
+            first = starts[start + row]
+            own, begin = own[POSITIONS[own] >= first], max(0, first)
+            seen = np.concatenate([keys[head // 2, begin:], key[own, head // 2]])
+            weights = np.exp(seen @ rows[start + row, head] * scale)
+            mixed = weights @ np.concatenate([values[head // 2, begin:], value[own, head // 2]])
             wanted[0, start + row, head] = mixed / (weights.sum() or 1.0)
     return wanted.reshape(query.shape)
 

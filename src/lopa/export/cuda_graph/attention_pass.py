@@ -74,7 +74,10 @@ class BranchAttentionPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes, and add the inputs of the attention. Raises OtherFormError."""
         inputs = {value.name: value for value in model.graph.inputs}
-        names, attentions = past_names(self._sizes.layers), [node for node in model.graph if node.op_type == "Attention"]
+        names, attentions = (
+            past_names(self._sizes.layers),
+            [node for node in model.graph if node.op_type == "Attention"],
+        )
         forms = [(node, self._form(node, layer, inputs)) for layer, node in enumerate(attentions)]
         expect([value.name for _, form in forms for value in form.past] == names)
         expect([value.name for _, form in forms for value in form.new] == window_names(self._sizes.layers))
@@ -113,7 +116,7 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         counts = (sizes.heads, kv_heads, kv_heads)
         q, k, v = (self._heads(value, (count, size)) for value, count in zip((query, *new), counts, strict=True))
         expect(len(q.angles) == 2 and k.angles == q.angles and not v.angles)
-        expect((v.norm is None) if canvas is None else _is_plain(v.norm))
+        expect(v.norm is None if canvas is None else _is_plain(v.norm) and _epsilon(v) == _epsilon(k))
         expect((q.norm is None) == (k.norm is None) and _epsilon(q) == _epsilon(k))
         turned = only_use(attention.outputs[0], "Transpose")
         expect(tuple(turned.attributes["perm"].as_ints()) == _SWAPPED)
@@ -150,13 +153,14 @@ class BranchAttentionPass(ir.passes.InPlacePass):
             attributes["width"] = sizes.cache_head_size
             of_values = {"value_norm": 1, "shared_value": int(heads[1].rows is heads[2].rows)}
             of_scores = {"scale": 1.0, "sliding": int(is_sliding(sizes, layer))}
-        rows: list[ir.Value | None] = [each.rows for each in heads[: 2 if of_values.get("shared_value") else 3]]
+        label = "qk" if of_values.get("shared_value") else "qkv"
+        rows: list[ir.Value | None] = [each.rows for each in heads[: len(label)]]
         biased = [node for each in rows if (node := producer(each, "Add")) is not None]
-        biases = self._fused.join([[node.inputs[1] for node in biased]], "qkv") if len(biased) == len(rows) else None
+        biases = self._fused.join([[node.inputs[1] for node in biased]], label) if len(biased) == len(rows) else None
         bias = None if biases is None else biases[0]
         if bias is not None:
             rows = [node.inputs[0] for node in biased]
-        fused = self._fused.product(rows, "qkv")
+        fused = self._fused.product(rows, label)
         query, key, value = [*(rows if fused is None else [fused]), None, None][:3]
         norms = [None if each.norm is None else each.norm.inputs[1] for each in heads[:2]]
         arguments = [query, *heads[0].angles, key, value, bias, *norms]

@@ -116,7 +116,8 @@ class NormsPass(ir.passes.InPlacePass):
 
 
 class SwiGluPass(ir.passes.InPlacePass):
-    """Pass that replaces silu(gate) * up and gelu(gate) * up by SwiGlu. The products of gate and up become one if they have one type."""
+    """Pass that replaces silu(gate) * up and gelu(gate) * up by SwiGlu. The products of gate and up become one if they
+    have one type."""
 
     def __init__(self, fused: FusedInputs) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Gated products (SwiGLU, and GELU by tanh) as two Triton kernels: with the numbers of the result, and with its rows rounded to 8 bits."""
+"""SwiGLU, or the same with gelu, as two Triton kernels. The second rounds the rows of the result to 8 bits."""
 
 import triton
 import triton.language as tl

@@ -833,7 +833,7 @@ def _find_twin_errors(manifest: Manifest) -> Reasons:
             yield from _find_fused_errors(manifest, twin)
 
 
-_PARTS_OF_FUSED = {"qkv": ["query", "key", "value"], "gate_up": ["gate", "up"]}
+_PARTS_OF_FUSED = {"qkv": ["query", "key", "value"], "qk": ["query", "key"], "gate_up": ["gate", "up"]}
 """Parts by the last name of a module. In another order, a graph would compute something else without an error."""
 
 

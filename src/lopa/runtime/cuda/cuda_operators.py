@@ -19,6 +19,7 @@ VARIABLE = "LOPA_CUDA_KERNELS"
 """Environment variable: "off" runs the plain graph, "auto" the operators where they can run."""
 _log = logging.getLogger(__name__)
 _MAX_HEAD_SIZE = 256
+_MAX_FULL_HEAD_SIZE = 512
 _MAX_EXPERTS = 512
 _MULTIPLE = 16
 """Sizes of rows are multiples, as the kernels load 16 numbers at once."""
@@ -129,14 +130,18 @@ def _cuda(version: int) -> str:
 
 def unsupported_size(dimensions: ModelDimensions) -> str | None:
     """Return the size of the model for which there is no kernel, e.g. "heads of 512, only up to 256", or None."""
-    if dimensions.head_size > _MAX_HEAD_SIZE:
-        return f"heads of {dimensions.head_size}, only up to {_MAX_HEAD_SIZE}"
-    if dimensions.heads // dimensions.kv_heads > PAIRS:
-        return f"{dimensions.heads // dimensions.kv_heads} query heads per key-value head, only up to {PAIRS}"
+    canvas, layers = dimensions.canvas, [(dimensions.kv_heads, dimensions.head_size, _MAX_HEAD_SIZE)]
+    if canvas is not None:
+        layers.append((canvas.full_kv_heads, canvas.full_head_size, _MAX_FULL_HEAD_SIZE))
+    for kv_heads, size, largest in layers:
+        if size > largest:
+            return f"heads of {size}, only up to {largest}"
+        if dimensions.heads // kv_heads > PAIRS:
+            return f"{dimensions.heads // kv_heads} query heads per key-value head, only up to {PAIRS}"
     moe = dimensions.moe
     if moe is not None and moe.experts > _MAX_EXPERTS:
         return f"{moe.experts} experts, only up to {_MAX_EXPERTS}"
     of_experts = () if moe is None else (moe.shared_size, moe.expert_size)
-    sizes = (dimensions.head_size, dimensions.hidden_size, dimensions.intermediate_size, *of_experts)
+    sizes = (*(size for _, size, _ in layers), dimensions.hidden_size, dimensions.intermediate_size, *of_experts)
     odd = next((size for size in sizes if size % _MULTIPLE), None)
     return None if odd is None else f"rows of {odd} numbers, only multiples of {_MULTIPLE}"

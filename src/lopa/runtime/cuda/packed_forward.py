@@ -22,8 +22,15 @@ from lopa.runtime.bundle.graph_signature import (
     inputs_of_twin,
     outputs_of_twin,
 )
-from lopa.runtime.contract import ATTENTION_SCRATCH, ATTENTION_WORK, CACHE, stored_dtype, window_names
-from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.contract import (
+    ATTENTION_SCRATCH,
+    ATTENTION_WORK,
+    CACHE,
+    NEXT_SOFT_EMBEDDINGS,
+    SOFT_EMBEDDINGS,
+    stored_dtype,
+    window_names,
+)
 from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.cuda_operators import CudaOperators
 from lopa.runtime.cuda.fused_weights import fused_weights
@@ -144,13 +151,16 @@ class PackedForward:
         """Open the twin. Raises BadInputError and MissingBackendError like ProviderSession."""
         self.memory, self._kernel = memory, RowKernel(operators.library, shape)
         manifest, twin = bundle.manifest, operators.twin
-        whole = whole_model(manifest.dimensions.layers)
+        whole = manifest.dimensions.whole_model
         fused = {each.name for each in twin.fused}
         forms = {name: form for name, form in inputs_of_twin(manifest, whole, twin).items() if name not in fused}
         self._types = {name: stored_dtype(forms.pop(name).type) for name in (ATTENTION_WORK, ATTENTION_SCRATCH, CACHE)}
         self._inputs = forms
         self._outputs = outputs_of_twin(manifest, whole, twin)
         self._new_rows = {name: self._outputs.pop(name) for name in window_names(manifest.dimensions.layers)}
+        if SOFT_EMBEDDINGS in forms:  # they stay on the device too
+            self._new_rows[NEXT_SOFT_EMBEDDINGS] = self._outputs.pop(NEXT_SOFT_EMBEDDINGS)
+            self._new_rows[SOFT_EMBEDDINGS] = forms.pop(SOFT_EMBEDDINGS)
         self.chunk = RowStrides(array=shape.kv_heads * CHUNK_ROWS, head=CHUNK_ROWS, row=1)
         self._session, self._with_graphs = opened_for_graphs(bundle, device, memory, operators)
         self._weights = fused_weights(bundle, twin, memory)
@@ -170,15 +180,27 @@ class PackedForward:
         inputs, outputs, rows = (size.arrays(forms) for forms in (self._inputs, self._outputs, self._new_rows))
         return _placed(inputs), _placed(outputs), _placed(rows, 1)
 
-    def run(self, slot: Slot, size: ForwardSize, uploaded: int, cache: int, copies: Sequence[RowCopies]) -> None:
+    def run(
+        self,
+        slot: Slot,
+        size: ForwardSize,
+        uploaded: int,
+        cache: int,
+        copies: Sequence[RowCopies],
+        soft: Sequence[tuple[int, int, int]],
+    ) -> None:
         """Enqueue a forward: the upload, `copies`, the graph and the download.
 
         The upload has the inputs, the attention's lists and the table of the copies. `cache` is the address of the
-        first slab of chunks.
+        first slab of chunks. `soft` has offsets in the soft embeddings, addresses of their sources, and bytes.
         """
         memory, (inputs, outputs, rows) = self.memory, self.places(size)
         memory.copy(slot.inputs, slot.upload.ctypes.data, uploaded)
         self._launch(copies, slot.inputs + uploaded - table_bytes(copies))
+        if SOFT_EMBEDDINGS in rows.forms:
+            memory.fill_zero(slot.rows + rows.starts[SOFT_EMBEDDINGS], rows.forms[SOFT_EMBEDDINGS].size)
+        for offset, source, count in soft:
+            memory.copy(slot.rows + rows.starts[SOFT_EMBEDDINGS] + offset, source, count)
         key = (slot, size.rows, size.sampled)
         bound, captures = self._captured.get(key), False
         if bound is None:
@@ -189,8 +211,9 @@ class PackedForward:
                 CACHE: (1, cache),
             }
             lists = {name: (ArrayForm((count,), self._types[name]), at) for name, (count, at) in others.items()}
-            taken = inputs.at(slot.inputs) | lists | self._weights
             given = outputs.at(slot.outputs) | rows.at(slot.rows)
+            soft_inputs = {name: given.pop(name) for name in {SOFT_EMBEDDINGS} & given.keys()}
+            taken = inputs.at(slot.inputs) | soft_inputs | lists | self._weights
             bound = self._session.bound(taken, given, captures=captures)
         self._session.run(bound, captures=captures)
         if captures:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeVar, cast
 
 import numpy as np
@@ -16,8 +16,11 @@ import numpy as np
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import (
     INPUT_IDS,
+    IS_CANVAS,
+    NEXT_SOFT_EMBEDDINGS,
     SAMPLED_ROWS,
     TEMPERATURE,
+    UNIFORM,
     CacheRows,
     Rows,
     Statistics,
@@ -76,7 +79,14 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         super().__init__(forward, device, lambda request: ChunkedCache(request, self._chunks))
         self._rotary = bundle.manifest.rotary
         self._shape = cache_shape_from_manifest(bundle.manifest)
-        self._heads = AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)
+        self._heads = [AttentionHeads(dimensions.heads, dimensions.kv_heads, dimensions.head_size)]
+        if dimensions.canvas is not None:
+            own = dimensions.canvas
+            self._heads.insert(0, AttentionHeads(dimensions.heads, own.full_kv_heads, own.full_head_size))
+        self._soft: dict[int, tuple[_Flight, int]] = {}
+        """The last forward of each request, and the first of its sampled rows there, in contract 2."""
+        self._soft_row = dimensions.hidden_size * self._shape.dtype.itemsize
+        """Bytes of a row's soft embedding."""
         self._row = self._shape.head_size * self._shape.dtype.itemsize
         self._in_chunk = forward.chunk
         self._copies: list[RowCopies] = []
@@ -133,6 +143,10 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
             del flight  # the error's traceback would keep its slot
             raise
         flight.slot.is_idle = True
+        if batch.canvas is not None:
+            slots = batch.slots[batch.starts.searchsorted(batch.sampled_rows, "right") - 1]
+            firsts = slots.searchsorted(np.arange(len(batch.requests))).tolist()
+            self._soft |= {request: (flight, first) for request, first in zip(batch.requests, firsts, strict=True)}
         arrays = forward.places(flight.size)[1].views(flight.slot.download)
         self._tickets.keep(ticket, flight)
         return statistics_of_arrays(arrays).mapped(lambda array: array[: len(batch.sampled_rows)].copy())
@@ -211,6 +225,7 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
     def free(self, request: int) -> None:
         """Free the request's cache. An unknown request is ignored."""
         self._tickets.free(request)
+        self._soft.pop(request, None)
         if self._caches.pop(request, None) is None:
             return
         self._are_apart = True
@@ -224,6 +239,7 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         if forward is None:
             return
         self._tickets.clear()
+        self._soft.clear()
         self._caches.clear()
         closing = self._worker.submit(partial(_closed, forward))
         self._worker.stop()
@@ -241,7 +257,7 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
         forward, item, base = self._open_forward(), self._shape.dtype.itemsize, self._chunks.base
         rows, wanted = padded_count(batch.input_ids.size), len(batch.sampled_rows)
         chunks = [[(chunk.address - base) // item for chunk in cache.chunks] for cache in caches]
-        work = attention_work(batch, rows, [cache.length for cache in caches], chunks, self._heads)
+        work = attention_work(batch, rows, [cache.length for cache in caches], chunks, *self._heads)
         size = ForwardSize(rows, padded_count(wanted))
         if work.scratch > forward.scratch_floats:
             self._make_room(partial(forward.grow_scratch, work.scratch), batch.requests[-1], rows)
@@ -256,6 +272,8 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
             SAMPLED_ROWS: batch.sampled_rows,
             TEMPERATURE: batch.temperature[batch.slots[windows]],
         }
+        if batch.canvas is not None:
+            inputs |= {IS_CANVAS: batch.canvas.is_canvas, UNIFORM: batch.canvas.uniform}
         for name, array in places.views(slot.upload).items():
             array[: len(inputs[name])] = inputs[name]
             array[len(inputs[name]) :] = name == TEMPERATURE  # 1 as temperature of padding, otherwise 0
@@ -265,8 +283,32 @@ class PackedSession(CachingSession[PackedForward, ChunkedCache, "_Flight"]):
             uploaded = begin + array.nbytes
             slot.upload[begin:uploaded] = array.ravel().view(np.uint8)
         slot.is_idle = False
-        flight.enqueued = self._worker.submit(partial(forward.run, slot, size, uploaded, base, copies))
+        flight.enqueued = self._worker.submit(
+            partial(forward.run, slot, size, uploaded, base, copies, self._soft_copies(batch))
+        )
         return flight
+
+    def _soft_copies(self, batch: PackedBatch) -> list[tuple[int, int, int]]:
+        """Return the soft embeddings that rows of a forward take: offset, address of the source, and bytes of each run
+        of rows."""
+        if batch.canvas is None:
+            return []
+        rows, slots = np.flatnonzero(batch.canvas.soft_rows >= 0), batch.slots.repeat(batch.lengths)
+        begins = {
+            slot: flight.slot.rows
+            + self._open_forward().places(flight.size)[2].starts[NEXT_SOFT_EMBEDDINGS]
+            + first * self._soft_row
+            for slot in np.unique(slots[rows]).tolist()
+            for flight, first in [self._soft[batch.requests[slot]]]
+        }
+        sources = np.array([begins[slot] for slot in slots[rows].tolist()], np.int64)
+        sources += batch.canvas.soft_rows[rows] * self._soft_row
+        ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(sources) != self._soft_row)) + 1
+        runs = pairwise([0, *ends.tolist(), len(rows)]) if len(rows) else ()
+        return [
+            (int(rows[begin]) * self._soft_row, int(sources[begin]), (end - begin) * self._soft_row)
+            for begin, end in runs
+        ]
 
     def _slot(self, size: ForwardSize, lists: int, request: int) -> Slot:
         """Return a slot for a forward with bytes for its lists: one that was returned, or a new one.
