@@ -195,7 +195,8 @@ def _from_start(
 
 def _is_plain(norm: ir.Node | None) -> bool:
     """Return True for a norm without a weight."""
-    weight = None if norm is None else ir.convenience.get_const_tensor(norm.inputs[1])
+    value = None if norm is None else norm.inputs[1]
+    weight = None if value is None else ir.convenience.get_const_tensor(value)
     return weight is not None and bool((weight.numpy() == 1).all())
 
 

@@ -110,8 +110,8 @@ def _work_of_heads(
     heads: AttentionHeads,
 ) -> AttentionWork:
     lists, parts = _lists(requests, padding, heads)
-    # Lists behind these have numbers of 8 bytes.
-    words = np.empty(len(lists) + 2 * max(1, -(-window_mask.size // 8)), np.int32)
+    size = len(lists) + max(2, -(-window_mask.size // 4))
+    words = np.empty(-(-size // 4) * 4, np.int32)  # lists may follow, which begin at a multiple of 16 bytes
     words[: len(lists)] = lists
     words[lists[5] : len(lists)].view(np.int64)[:] = [*chain.from_iterable(chunks)]
     words[len(lists) :].view(np.bool_)[: window_mask.size] = window_mask
