@@ -99,7 +99,7 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         query, keys, values, mask = attention.inputs
         of_row = producer(source(mask, "Unsqueeze", "Reshape"), "Concat")
         prefix, window = (None, None) if of_row is None else of_row.inputs
-        if is_sliding(sizes, layer):
+        if _slides(sizes, layer):
             prefix = _from_start(prefix, None, inputs)
             window = _from_start(window, inputs[POSITION_IDS], inputs)
         expect(window is inputs[WINDOW_MASK])
@@ -152,7 +152,7 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         if sizes.canvas is not None:
             attributes["width"] = sizes.cache_head_size
             of_values = {"value_norm": 1, "shared_value": int(heads[1].rows is heads[2].rows)}
-            of_scores = {"scale": 1.0, "sliding": int(is_sliding(sizes, layer))}
+            of_scores = {"scale": 1.0, "sliding": int(_slides(sizes, layer))}
         label = "qk" if of_values.get("shared_value") else "qkv"
         rows: list[ir.Value | None] = [each.rows for each in heads[: len(label)]]
         biased = [node for each in rows if (node := producer(each, "Add")) is not None]
@@ -171,7 +171,7 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         insert(attention, "BranchAttention", [rotated, *new, *added], [form.attended], of_scores)
 
 
-def is_sliding(sizes: ModelDimensions, layer: int) -> bool:
+def _slides(sizes: ModelDimensions, layer: int) -> bool:
     """Return True for a layer whose rows see cached rows from a start on."""
     return sizes.canvas is not None and layer not in sizes.canvas.full_layers
 
