@@ -105,14 +105,18 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         expect(window is inputs[WINDOW_MASK])
         expect(source(prefix, "Expand", "Unsqueeze", "Unsqueeze") is inputs[PREFIX_MASK])
         heads_of_cache = () if canvas is None else ("Transpose", "Reshape", "Squeeze")
+        kv_heads, size = sizes.attention_heads(layer)
         past, new = [], []
         for rows in (keys, values):
             joined = producer(rows, "Concat")
             if joined is None or len(joined.inputs) != 2:
                 raise OtherFormError
-            past.append(source(joined.inputs[0], "Reshape", "Expand", "Unsqueeze", *heads_of_cache))
+            cached = source(joined.inputs[0], "Reshape", "Expand", "Unsqueeze", *heads_of_cache)
+            narrow = producer(cached, "Slice")
+            if narrow is not None:  # a layer with fewer channels than the widest
+                expect([constant_ints(each) for each in narrow.inputs[1:]] == [[0], [kv_heads * size], [3], [1]])
+            past.append(cached if narrow is None else source(cached, "Slice"))
             new.append(joined.inputs[1])
-        kv_heads, size = sizes.attention_heads(layer)
         counts = (sizes.heads, kv_heads, kv_heads)
         q, k, v = (self._heads(value, (count, size)) for value, count in zip((query, *new), counts, strict=True))
         expect(len(q.angles) == 2 and k.angles == q.angles and not v.angles)
