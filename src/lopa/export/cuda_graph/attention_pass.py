@@ -1,5 +1,6 @@
 """Pass that replaces attention, and what makes its queries, keys and values, by SplitRotary and BranchAttention."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -11,7 +12,6 @@ from lopa.export.cuda_graph.nodes import (
     expect,
     has,
     insert,
-    only_consumer,
     only_use,
     producer,
     source,
@@ -74,13 +74,15 @@ class BranchAttentionPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes, and add the inputs of the attention. Raises OtherFormError."""
         inputs = {value.name: value for value in model.graph.inputs}
-        names, attentions = (
-            past_names(self._sizes.layers),
-            [node for node in model.graph if node.op_type == "Attention"],
-        )
-        forms = [(node, self._form(node, layer, inputs)) for layer, node in enumerate(attentions)]
+        outputs = {value.name: value for value in model.graph.outputs}
+        names, new = past_names(self._sizes.layers), [outputs.get(name) for name in window_names(self._sizes.layers)]
+        attentions = [node for node in model.graph if node.op_type == "Attention"]
+        expect(len(attentions) == self._sizes.layers)
+        forms = [
+            (node, self._form(node, layer, inputs, new[2 * layer : 2 * layer + 2]))
+            for layer, node in enumerate(attentions)
+        ]
         expect([value.name for _, form in forms for value in form.past] == names)
-        expect([value.name for _, form in forms for value in form.new] == window_names(self._sizes.layers))
         types = {
             CACHE: inputs[names[0]].type,
             ATTENTION_WORK: ir.TensorType(ir.DataType.INT32),
@@ -92,7 +94,9 @@ class BranchAttentionPass(ir.passes.InPlacePass):
             self._replace(node, form, layer, added)
         return ir.passes.PassResult(model, modified=True)
 
-    def _form(self, attention: ir.Node, layer: int, inputs: dict[str | None, ir.Value]) -> _Form:
+    def _form(
+        self, attention: ir.Node, layer: int, inputs: dict[str | None, ir.Value], outputs: Sequence[ir.Value | None]
+    ) -> _Form:
         """Return the parts of an attention. Raises OtherFormError."""
         sizes, canvas = self._sizes, self._sizes.canvas
         expect(has(attention, is_causal=0, softcap=0, scale=0 if canvas is None else 1))
@@ -125,7 +129,8 @@ class BranchAttentionPass(ir.passes.InPlacePass):
         turned = only_use(attention.outputs[0], "Transpose")
         expect(tuple(turned.attributes["perm"].as_ints()) == _SWAPPED)
         attended = only_use(turned.outputs[0], "Reshape").outputs[0]
-        return _Form((q, k, v), past, [_window_output(value, canvas is not None) for value in new], attended)
+        pairs = zip(new, outputs, strict=True)
+        return _Form((q, k, v), past, [_window_output(*pair, canvas is not None) for pair in pairs], attended)
 
     def _heads(self, value: ir.Value | None, expected: tuple[int, int]) -> _Heads:
         """Return what heads [N, heads, W, D] of the expected number and size are made of. Raises OtherFormError."""
@@ -222,14 +227,13 @@ def _source_of_channels(rotated: ir.Value | None, rest: ir.Value | None, angles:
     return whole
 
 
-def _window_output(heads: ir.Value | None, is_wide: bool) -> ir.Value:
-    """Return the graph's output with these keys or values, as rows of all heads if `is_wide`."""
-    if is_wide and heads is not None:
-        flat = [use.node.outputs[0] for use in heads.uses() if use.node.op_type == "Transpose"]
-        expect(len(flat) == 1)
-        heads = only_use(flat[0], "Reshape").outputs[0]
-        padded = only_consumer(heads, "Pad")
-        heads = only_use(heads if padded is None else padded.outputs[0], "Unsqueeze").outputs[0]
-    outputs = [] if heads is None else [use.node.outputs[0] for use in heads.uses() if use.node.op_type == "Reshape"]
-    expect(len(outputs) == 1 and outputs[0].is_graph_output())
-    return outputs[0]
+def _window_output(heads: ir.Value | None, output: ir.Value | None, is_wide: bool) -> ir.Value:
+    """Return the graph's output if it has these keys or values, as rows of all heads if `is_wide`."""
+    rows = source(output, "Reshape")
+    if is_wide:
+        rows = source(rows, "Unsqueeze")
+        while (node := rows.producer()) is not None and node.op_type in ("Cast", "Concat", "Pad"):  # zeros behind them
+            rows = source(rows, node.op_type)
+        rows = source(rows, "Reshape", "Transpose")
+    expect(output is not None and rows is heads)
+    return rows if output is None else output

@@ -25,6 +25,7 @@ from lopa.runtime.contract import (
     TOP_K,
     TOPK_IDS,
     TOPK_LOGPROBS,
+    UNIFORM,
 )
 from lopa.runtime.contract.rotary import ROTARY_INPUTS
 
@@ -68,28 +69,46 @@ def _users(value: ir.Value, operator: str) -> list[ir.Node]:
 
 
 class DrawsPass(ir.passes.InPlacePass):
-    """Pass that draws tokens of a list of sampled rows, whose probabilities are [Q, V]. The traced nodes take
-    [R, B, Q, V]."""
+    """Pass that lets the nodes that draw tokens have [1, 1, Q, V] and [1, 1, Q] of a list of sampled rows. They are
+    traced for [R, B, Q, V]. The statistics and the soft embeddings are computed of a list."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the nodes. Raises OtherFormError."""
+        uniform = {value.name: value for value in model.graph.inputs}[UNIFORM]
         drawn = {value.name: value for value in model.graph.outputs}[DRAWN_IDS]
         softmax = next(node for node in reversed(model.graph) if node.op_type == "Softmax")
-        tempered = producer(softmax.inputs[0], "Div")
+        tempered, last = producer(softmax.inputs[0], "Div"), drawn.producer()
         divisor = producer(None if tempered is None else tempered.inputs[1], "Reshape")
-        squeeze = producer(source(drawn, "Clip"), "Squeeze")
-        firsts = [use.node for use in softmax.outputs[0].uses() if use.node.op_type in ("Pad", "Reshape")]
-        if divisor is None or squeeze is None or len(firsts) != 1:
+        if divisor is None or last is None:
             raise OtherFormError
         divisor.replace_input_with(1, _ints(model, -1, 1))
-        squeeze.replace_input_with(1, _ints(model, 0, 1, 3))
-        windows = insert(firsts[0], "Unsqueeze", [softmax.outputs[0], _ints(model, 0, 1)], [None], domain="")
-        firsts[0].replace_input_with(0, windows[0])
-        for expand in [node for node in model.graph if node.op_type == "Expand" and node.inputs[0] is not None]:
-            size = None if expand.outputs[0].shape is None else expand.outputs[0].shape[-1]
-            if isinstance(size, int) and any(use.node.op_type == "GatherElements" for use in expand.outputs[0].uses()):
-                expand.replace_input_with(1, _ints(model, 1, size))
+        nodes = _nodes_before(last, softmax)
+        for rows in (softmax.outputs[0], uniform):
+            users = [use for use in rows.uses() if use.node in nodes]
+            (windows,) = insert(users[0].node, "Unsqueeze", [rows, _ints(model, 0, 1)], [None], domain="")
+            for node, place in users:
+                node.replace_input_with(place, windows)
+        for node in nodes:
+            shape = node.outputs[0].shape
+            if node.op_type == "Expand" and shape is not None and isinstance(shape[-1], int):  # along the last axis
+                node.replace_input_with(1, _ints(model, 1, shape[-1]))
+        squeezed = ir.node("Squeeze", [drawn, _ints(model, 0, 1)])
+        model.graph.append(squeezed)
+        name, drawn.name = drawn.name, f"{drawn.name}.windows"
+        squeezed.outputs[0].name, squeezed.outputs[0].type, squeezed.outputs[0].shape = name, drawn.type, drawn.shape
+        model.graph.outputs[list(model.graph.outputs).index(drawn)] = squeezed.outputs[0]
         return ir.passes.PassResult(model, modified=True)
+
+
+def _nodes_before(last: ir.Node, first: ir.Node) -> list[ir.Node]:
+    """Return the nodes from which `last` is computed, and itself, in order, without `first` and what is before it."""
+    found, waiting = {last}, [last]
+    while waiting:
+        for node in {value.producer() for value in waiting.pop().inputs if value is not None} - {None, first} - found:
+            assert node is not None
+            found.add(node)
+            waiting.append(node)
+    return sorted(found, key=list(first.graph or ()).index)
 
 
 def _ints(model: ir.Model, *numbers: int) -> ir.Value:
