@@ -232,8 +232,7 @@ def _window_output(heads: ir.Value | None, output: ir.Value | None, is_wide: boo
     rows = source(output, "Reshape")
     if is_wide:
         rows = source(rows, "Unsqueeze")
-        while (node := rows.producer()) is not None and node.op_type in ("Cast", "Concat", "Pad"):  # zeros behind them
-            rows = source(rows, node.op_type)
+        rows = rows if producer(rows, "Concat") is None else source(rows, "Concat")  # zeros follow the channels
         rows = source(rows, "Reshape", "Transpose")
     expect(output is not None and rows is heads)
     return rows if output is None else output

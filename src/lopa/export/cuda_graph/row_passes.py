@@ -85,13 +85,10 @@ class DrawsPass(ir.passes.InPlacePass):
         nodes = _nodes_before(last, softmax)
         for rows in (softmax.outputs[0], uniform):
             users = [use for use in rows.uses() if use.node in nodes]
+            expect(bool(users))
             (windows,) = insert(users[0].node, "Unsqueeze", [rows, _ints(model, 0, 1)], [None], domain="")
             for node, place in users:
                 node.replace_input_with(place, windows)
-        for node in nodes:
-            shape = node.outputs[0].shape
-            if node.op_type == "Expand" and shape is not None and isinstance(shape[-1], int):  # along the last axis
-                node.replace_input_with(1, _ints(model, 1, shape[-1]))
         squeezed = ir.node("Squeeze", [drawn, _ints(model, 0, 1)])
         model.graph.append(squeezed)
         name, drawn.name = drawn.name, f"{drawn.name}.windows"
@@ -100,15 +97,15 @@ class DrawsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
 
-def _nodes_before(last: ir.Node, first: ir.Node) -> list[ir.Node]:
-    """Return the nodes from which `last` is computed, and itself, in order, without `first` and what is before it."""
+def _nodes_before(last: ir.Node, first: ir.Node) -> set[ir.Node]:
+    """Return the nodes from which `last` is computed, and itself, without `first` and what is before it."""
     found, waiting = {last}, [last]
     while waiting:
         for node in {value.producer() for value in waiting.pop().inputs if value is not None} - {None, first} - found:
             assert node is not None
             found.add(node)
             waiting.append(node)
-    return sorted(found, key=list(first.graph or ()).index)
+    return found
 
 
 def _ints(model: ir.Model, *numbers: int) -> ir.Value:
