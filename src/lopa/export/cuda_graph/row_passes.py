@@ -43,7 +43,7 @@ class FlatRowsPass(ir.passes.InPlacePass):
             for reshape in _users(inputs[name], "Reshape"):  # each row has an angle
                 reshape.outputs[0].replace_all_uses_with(inputs[name])
         for reshape in _users(inputs[INPUT_IDS], "Reshape"):
-            reshape.replace_input_with(1, _ints(model, 1, -1))
+            reshape.replace_input_with(1, shared_constant(model, "rows.one_list", np.array([1, -1])))
         for concat in [node for node in model.graph if node.op_type == "Concat" and len(node.inputs) > 1]:
             first, window, *others = concat.inputs  # [R x B, W, ..]
             of_window = producer(window, "Shape")
