@@ -12,8 +12,11 @@ from tests.canvas_checkpoints import FOLDER, canvas_model
 from tests.runtime.canvas_decodes import QUESTIONS, CanvasDecodes, chat
 
 from lopa import BadInputError, Decoder, Engine
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify.report import report_from_bundle
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.sessions.onnxruntime_graph import open_part_graph
 from lopa.runtime.sessions.session import open_session
 
@@ -87,6 +90,30 @@ def test_a_temperature_multiplies_those_of_the_steps(decoder: Decoder) -> None:
     assert steps[0.5][0] == pytest.approx(0.4)
 
 
+def test_options_of_draws_from_all_tokens_change_nothing(decoder: Decoder) -> None:
+    usual = decoder.generate(chat(QUESTIONS[0]), seed=3)
+    assert decoder.generate(chat(QUESTIONS[0]), seed=3, top_p=1.0, top_k=0).token_ids == usual.token_ids
+
+
+def test_branches_are_refused_in_reference_mode(decoder: Decoder) -> None:
+    with pytest.raises(BadInputError, match="2 branches in reference mode"):
+        decoder.generate("3", branches=2, reference=True)
+
+
+def test_int8_opens_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"quantization": QuantizationChoice("int8"), "with_logits": True}
+    bundle = bundle_from_checkpoint(FOLDER / "canvas16", tmp_path / "int8", **plan)
+    for form in ("packed", "mapped"):
+        monkeypatch.setenv("LOPA_WEIGHTS", form)
+        assert [error for error in report_from_bundle(bundle).errors if not error.ok] == []
+
+
+@pytest.mark.parametrize("defaults", [{"strategy": "eb"}, {"block_size": 8}])
+def test_defaults_that_no_request_could_use_are_refused(canvas_bundle: Path, defaults: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError, match=rf"{next(iter(defaults))} .* by default"):
+        edit_bundle(Bundle.open(canvas_bundle), defaults=defaults)
+
+
 def test_limits(decoder: Decoder) -> None:
     whole = decoder.generate(chat(QUESTIONS[0]), seed=3)
     assert whole.stop_reason == "eos"
@@ -113,7 +140,8 @@ def test_prompts_share_causal_rows(canvas_bundle: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"temperature": 0}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logprobs": True}, {"regex": "[0-9]+"},
+        {"temperature": 0}, {"t_max": 1e-44}, {"entropy_bound": 1e308},
+        {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"logprobs": True}, {"regex": "[0-9]+"},
         {"json_schema": {"type": "object"}}, {"choices": ["a", "b"]}, {"branches": "auto"}, {"speculative": True},
         {"presence_penalty": 1.0}, {"logit_bias": {5: 1.0}}, {"remask_threshold": 0.5}, {"t_max": 0.3},
         {"alignment": "absolute"}, {"attention": "block_causal"}, {"cache": "none"}, {"block_size": 8},

@@ -40,7 +40,7 @@ def _answer(server: Server, **fields: Any) -> Any:
 def test_a_stream_has_drafts_and_text_by_canvas(server: Server) -> None:
     whole = _answer(server, seed=5)
     (choice,) = whole["choices"]
-    assert choice["lopa"]["seed"] == 5
+    assert (choice["lopa"]["seed"], choice["lopa"]["top_k"]) == (5, 0)
     assert whole["usage"]["completion_tokens"] == choice["lopa"]["tokens"]
     body = {"model": "tiny", "messages": _CHAT, "seed": 5, "stream": True, "stream_options": {"include_drafts": True}}
     texts, drafts = list[str](), list[tuple[int, str]]()
@@ -82,6 +82,14 @@ def test_tools_and_reasoning_are_those_of_the_template(server: Server) -> None:
     closed = _answer(server, max_tokens=16, chat_template_kwargs={"enable_thinking": False})
     assert closed["usage"]["prompt_tokens"] > plain
     assert "strategy 'canvas'" in _answer(server, response_format={"type": "json_object"})["message"]
+
+
+def test_the_usual_length_is_whole_canvases_that_fit(server: Server) -> None:
+    for prompt, code in ((2020, 200), (2033, 400)):  # of 2048 positions, in canvases of 16
+        answer = server.http.post("/v1/completions", json={"model": "tiny", "prompt": [7] * prompt, "seed": 1})
+        assert answer.status_code == code, answer.text
+    too_long = _answer(server, max_tokens=2040)
+    assert "at most 2016 with this prompt" in too_long["message"]
 
 
 def test_images_are_refused_by_name(server: Server) -> None:

@@ -127,9 +127,8 @@ def plan_from_checkpoint(
     check_default_options(
         choices.defaults,
         decoding,
-        positions=source.config.dimensions.max_positions,
+        source.config.dimensions,
         with_logits=choices.with_logits,
-        vocab_size=source.config.dimensions.vocab_size,
         prediction_shift=source.config.architecture.prediction_shift,
     )
     return BundlePlan(destination, overwrite, choices, source, weights, records, graphs, decoding)

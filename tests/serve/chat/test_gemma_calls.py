@@ -93,6 +93,8 @@ def test_random_calls_are_read_as_transformers_reads_them() -> None:
         ("<|channel>thought\nHm <|tool_call>call:add{}<tool_call|>", (ReasoningText("Hm"), ToolCall("add", "{}"))),
         ("<|channel>thought\n<channel|>Yes", ("Yes",)),
         ("<|channel>other\n", ("<|channel>other\n",)),
+        ('<|tool_call>call:add{"a":1,b:"x, y: z", "c" : 2}<tool_call|>',
+         (ToolCall("add", '{"a":1,"b":"x, y: z", "c" : 2}'),)),
         *((f"<|tool_call>{wrong}<tool_call|>", (f"<|tool_call>{wrong}<tool_call|>",)) for wrong in
           ("call:other{}", "add{}", "call:add", "call:add{a:1", "call:add{a:b}", "call:add{}{}", "call:add{},b:2",
            '{"name": "add", "arguments": {}}', "call:add{a:{b:1}}}", "call:add[1]", f"call:add{{a:{QUOTE}x}}")),

@@ -65,6 +65,9 @@ class SampledRowsPass(ir.passes.InPlacePass):
         try:
             sampled = copies.of(flat.inputs[0])
         except _UnexpectedFormError:
+            for node in copies.nodes:  # as users, they would keep what they read
+                for place in range(len(node.inputs)):
+                    node.replace_input_with(place, None)
             return ir.passes.PassResult(model, modified=False)
         result = gather.outputs[0]
         shaped = copies.reshape_to_index(sampled)

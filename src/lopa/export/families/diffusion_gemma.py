@@ -77,7 +77,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
         ),
         canvas=CanvasNetwork(
             canvas_length=config.get_int("canvas_length", max=2**20),
-            sliding_window=config.get_int("sliding_window", max=2**20),
+            sliding_window=config.get_int("sliding_window", min=2, max=2**20),
             full_layers=full,
             full_kv_heads=kv_heads,
             full_head_size=head_size,

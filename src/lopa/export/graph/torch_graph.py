@@ -64,7 +64,8 @@ def graph_from_dimensions(
     has_canvas = dimensions.canvas is not None
     frequencies = {"inverse_frequencies": inverse_frequencies(dimensions)}
     for name, values in (frequencies_of_canvas(dimensions) if has_canvas else frequencies).items():
-        initializers[name].const_value = ir.tensor(values.numpy(), name=name)
+        if name in initializers:  # a model may have full layers only
+            initializers[name].const_value = ir.tensor(values.numpy(), name=name)
     quantized = {
         name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
         for name, record in records.items()

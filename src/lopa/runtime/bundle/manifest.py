@@ -32,6 +32,7 @@ from lopa.runtime.generation_config import (
     resolve,
 )
 from lopa.runtime.options import DecodingParams
+from lopa.runtime.strategy import strategy_from_name
 
 SCHEMA_VERSION = 3
 MANIFEST_NAME = "manifest.json"
@@ -663,9 +664,8 @@ def check_defaults(manifest: Manifest, *, is_new: bool = False) -> None:
             check_default_options(
                 options,
                 manifest.decoding,
-                positions=manifest.dimensions.max_positions,
+                manifest.dimensions,
                 with_logits=manifest.with_logits,
-                vocab_size=manifest.dimensions.vocab_size,
                 prediction_shift=manifest.prediction_shift,
                 is_new=is_new,
             )
@@ -674,26 +674,37 @@ def check_defaults(manifest: Manifest, *, is_new: bool = False) -> None:
 def check_default_options(
     defaults: Mapping[str, Any],
     decoding: DecodingDefaults,
+    sizes: ModelDimensions,
     *,
-    positions: int,
     with_logits: bool,
-    vocab_size: int,
     prediction_shift: int,
     is_new: bool = True,
 ) -> None:
-    """Raise BadInputError for `defaults` that conflict with these properties of a bundle. `positions` is the model's
-    maximum. New ones may not need logits that only requests with a temperature use, or have tokens that the model
-    lacks. Older bundles with such defaults can be opened, to change them.
+    """Raise BadInputError for `defaults` that conflict with these properties of a bundle.
+
+    New ones may not need logits that only requests with a temperature use, or have tokens that the model lacks. Older
+    bundles with such defaults can be opened, to change them.
     """
     checked_defaults(defaults)
     # Resolve the defaults as if requested: a request may override a default, but another default must not.
     params = resolve(GenerationConfig.from_mapping(options_from_defaults(defaults)), own=decoding.options())
+    canvas = sizes.canvas
     draws_from_logits = "top_k" in defaults and not 1 <= params.top_k <= TOP_K
     for wrong, received, expected in (
         (
-            "max_new_tokens" in defaults and params.max_new_tokens >= positions,
+            "max_new_tokens" in defaults and params.max_new_tokens >= sizes.max_positions,
             f"max_new_tokens {params.max_new_tokens}",
-            f"fewer than the model's {positions} positions",
+            f"fewer than the model's {sizes.max_positions} positions",
+        ),
+        (
+            strategy_from_name(params.strategy).canvas != (canvas is not None),
+            f"strategy {params.strategy!r}",
+            "strategy canvas for models with canvases, and for no others",
+        ),
+        (
+            canvas is not None and params.block_size != canvas.canvas_length,
+            f"block_size {params.block_size}",
+            "the canvas of the model",
         ),
         (
             (params.needs_logits or (is_new and draws_from_logits)) and not with_logits,
@@ -701,9 +712,9 @@ def check_default_options(
             f"top_k 1 to {TOP_K} without penalties, or a bundle exported with --with-logits",
         ),
         (
-            is_new and max(map(int, params.logit_bias), default=0) >= vocab_size,
+            is_new and max(map(int, params.logit_bias), default=0) >= sizes.vocab_size,
             f"logit_bias {shown(dict(params.logit_bias))}",
-            f"token ids below {vocab_size}",
+            f"token ids below {sizes.vocab_size}",
         ),
         (
             params.slides and prediction_shift != 0,

@@ -186,7 +186,8 @@ def _check_marks(form: AnswerForm) -> None:
     """Raise FieldError for calls and reasoning that a grammar cannot write."""
     if form.calls is not None and not form.calls.is_json:
         received = f"an answer with a grammar, and tools whose calls have the format {form.calls.name}"
-        raise FieldError(_TOOLS, received, expected="tool_choice auto without structured output", remedy="change it")
+        expected, remedy = "tool_choice auto without structured output", "remove tool_choice, or the structured output"
+        raise FieldError(_TOOLS, received, expected=expected, remedy=remedy)
     if form.reasoning == "open" and form.reasoning_marks != THINK:
         received = f"a prompt that ends with {form.reasoning_marks.opening}, and an answer with a grammar"
         raise FieldError(REASONING, received, expected="no reasoning", remedy="turn reasoning off")

@@ -146,8 +146,11 @@ def _with_canvas(options: Options, strategy: Strategy) -> Iterator[Conflict]:
     for name in (*given, *names_of_changed_logits(options), *grammars_given(options)):
         yield f"cannot combine {name} with strategy {strategy.name!r}", f"no {name}", f"remove {name}"
     if not options["temperature"]:
-        expected = "a temperature above 0, which multiplies those of the steps"
-        yield f"cannot combine temperature 0 with strategy {strategy.name!r}", expected, "remove temperature"
+        expected = "a temperature above 0, which multiplies those of the steps; 1 changes nothing"
+        yield f"cannot combine temperature 0 with strategy {strategy.name!r}", expected, "remove it, or send 1"
+    if options["reference"] and options["branches"] not in (None, 1):
+        received = f"cannot use {options['branches']} branches in reference mode with strategy {strategy.name!r}"
+        yield received, "one of the two, since the published loop has one canvas", _REMOVE
     if options["branches"] == "auto":
         yield "cannot combine branches 'auto' with strategy 'canvas'", "a number of branches", "set a number"
     for name, only in (("alignment", "prompt"), ("attention", "full"), ("cache", "blocks")):

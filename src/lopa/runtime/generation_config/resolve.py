@@ -317,6 +317,8 @@ def _merge(given: Options, own: Options) -> Options:
     if not strategy.block_steps or slides:
         usual["block_steps"] = None
     options = {**usual, **given}
+    if strategy.canvas:  # clients send these for draws from all tokens, as canvases draw
+        options |= {name: None for name, every in (("top_p", 1), ("top_k", 0)) if options[name] == every}
     if strategy.whole:
         options["block_size"] = options["max_new_tokens"]
         options["cache"] = "none" if options["cache"] == "blocks" else options["cache"]

@@ -285,11 +285,12 @@ class RequestPreparation:
             choices = choices_from_option(
                 config.choices, self.tokenizer, self.bundle.manifest, special_tokens=params.special_tokens
             )
-        ids = self._prompt_ids(prompt, replace(params, positions=1) if request.shortens else params, choices)
+        unit = params.block_size if self.bundle.manifest.dimensions.canvas is not None else 1
+        ids = self._prompt_ids(prompt, replace(params, positions=unit) if request.shortens else params, choices)
         max_positions = self.bundle.manifest.dimensions.max_positions
         left = min(max_positions, self.device_rows or max_positions) - len(ids)
         if request.shortens and left < params.positions:
-            resolved = self.resolve(replace(resolved.config, max_new_tokens=left))
+            resolved = self.resolve(replace(resolved.config, max_new_tokens=left // unit * unit))
         return _Encoded(ids, resolved, choices, form=form)
 
     def _encoded_holes(self, text: TextWithHoles, config: GenerationConfig) -> _Encoded:

@@ -10,7 +10,16 @@ import numpy as np
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.options import DecodingParams
-from lopa.runtime.options.option import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Alg, Confidence, Option
+from lopa.runtime.options.option import (
+    MAX_ENTROPY,
+    MAX_POSITIONS,
+    MAX_STEPS,
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+    Alg,
+    Confidence,
+    Option,
+)
 from lopa.runtime.strategy.memories import Credit, Divergences, add_credit, credit_after, divergences_after
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 from lopa.runtime.strategy.strategy import (
@@ -386,7 +395,6 @@ STRATEGIES: Mapping[str, Strategy] = {
                     help="Maximum total entropy, in nats, of the tokens that a step accepts, excluding the largest.",
                     default=0.1,
                     infinite=True,
-                    max=1e308,
                 ),
                 Option(
                     name="max_denoising_steps",
@@ -395,7 +403,13 @@ STRATEGIES: Mapping[str, Strategy] = {
                     min=1,
                     max=MAX_STEPS,
                 ),
-                Option(name="t_max", help="Temperature of a canvas's first step.", default=0.8, max=MAX_TEMPERATURE),
+                Option(
+                    name="t_max",
+                    help="Temperature of a canvas's first step.",
+                    default=0.8,
+                    min=MIN_TEMPERATURE,
+                    max=MAX_TEMPERATURE,
+                ),
                 Option(
                     name="t_min",
                     help="Temperature that the last steps of a canvas approach.",

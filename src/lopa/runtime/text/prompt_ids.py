@@ -54,12 +54,12 @@ def check_length(length: int, params: DecodingParams, manifest: Manifest) -> Non
             expected=f"at most {positions - answer} tokens with this max_new_tokens",
             remedy="shorten the prompt" + (" or lower max_new_tokens" if length < positions else ""),
         )
+    unit = 1 if manifest.dimensions.canvas is None else params.block_size
+    most = (positions - length) // unit * unit
     error = PromptTooLongError(
         f"max_new_tokens is {params.max_new_tokens}, but {room} (prompt: {length})",
-        expected=f"at most {positions - length} with this prompt"
-        if length < positions
-        else "a prompt and an answer that fit",
-        remedy="lower max_new_tokens" + ("" if length < positions else " and shorten the prompt"),
+        expected=f"at most {most} with this prompt" if most > 0 else "a prompt and an answer that fit",
+        remedy="lower max_new_tokens" + ("" if most > 0 else " and shorten the prompt"),
     )
     error.answer_too_long = True
     raise error

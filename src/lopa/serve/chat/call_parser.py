@@ -160,10 +160,11 @@ class CallParser:
         quote = re.escape(self._quote)
         head, opening, arguments = text.partition("{")
         call, _, name = head.strip().partition(":")
-        parts = re.compile(rf"{quote}(.*?){quote}|(?:(?!{quote})[^{{}}\[\],:])+|.", re.DOTALL)
+        json_text = r'"(?:[^"\\]|\\.)*"'
+        parts = re.compile(rf"{quote}(.*?){quote}|{json_text}|(?:(?!{quote})[^{{}}\[\],:\"])+|.", re.DOTALL)
 
         def written(part: re.Match[str]) -> str:
-            is_key = part.string.startswith(":", part.end()) and part[0] != ":"
+            is_key = part.string.startswith(":", part.end()) and part[0].strip()[:1] not in ("", ":", '"')
             found = part[0].strip() if is_key and part[1] is None else part[1]
             return part[0] if found is None else msgspec.json.encode(without_token_marks(found)).decode()
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.state.answer_state import StopReason
 from lopa.runtime.state.choice_scores import ChoiceScores
+from lopa.runtime.strategy import strategy_from_name
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 
 ErrorCode = Literal[
@@ -205,7 +206,7 @@ def lopa_fields_from_result(result: GenerationResult) -> Mapping[str, Any]:
     without = _NOT_IN_LOPA if result.holes is not None else (*_NOT_IN_LOPA, *_OF_HOLES)
     fields = {name: value for name, value in found.items() if name not in without}
     if result.params.temperature and result.scores is None:
-        fields["top_k"] = result.params.top_k
+        fields["top_k"] = 0 if strategy_from_name(result.params.strategy).canvas else result.params.top_k
     return fields if result.scores is None else {**fields, **fields_of_scores(result.scores)}
 
 
