@@ -99,6 +99,7 @@ with Decoder.open(sys.argv[2], threads=1) as decoder:
 @pytest.fixture(scope="module")
 def cuda_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the kernels for CUDA, compiled for all GPUs."""
+    release_program("python")  # skips before minutes of compiling
     return cuda_kernels_of_tree(PROJECT, tmp_path_factory.mktemp("kernels"))
 
 
