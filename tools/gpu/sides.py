@@ -77,7 +77,7 @@ def forward_of_shape(session: Session, manifest: Manifest, shape: ForwardShape) 
     rng, request = np.random.default_rng(0), next_request_number()
     try:
         session.append_rows(request, random_prefix_rows(manifest, shape.prefix, rng))
-        yield partial(SequentialSession(session).forward, random_window(manifest, request, shape, rng))
+        yield partial(SequentialSession(session).run, random_window(manifest, request, shape, rng))
     finally:
         session.free(request)
 

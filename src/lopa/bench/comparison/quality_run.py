@@ -13,6 +13,7 @@ from lopa.bench.comparison.quality_figures import QualityOutcomes
 from lopa.bench.comparison.variants import Variant
 from lopa.bench.eval_set import EvalItem
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.canvas_loop import check_canvas
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig, options_from_defaults
@@ -45,6 +46,7 @@ def variant_config(decoder: Decoder, variant: Variant) -> GenerationConfig:
     The complete options identify an outcome. Raises BadInputError for options that the bundle forbids.
     """
     config = decoder.config(**{"max_new_tokens": MAX_NEW_TOKENS, "seed": 0, **variant.requested})
+    check_canvas(decoder.params(config), decoder.bundle.manifest)
     return GenerationConfig.from_mapping(decoder.resolve(config).options)
 
 

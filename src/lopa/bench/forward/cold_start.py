@@ -25,7 +25,9 @@ path, devices, threads = json.loads(sys.argv[1])
 decoder = Decoder.open(path, devices, threads=threads)
 opened = time.perf_counter()
 steps = []
-config = decoder.config(strategy="vanilla", max_new_tokens=1)
+has_canvas = decoder.bundle.manifest.dimensions.canvas is not None
+options = {"max_denoising_steps": 1} if has_canvas else {"strategy": "vanilla"}
+config = decoder.config(**options, max_new_tokens=1)
 for _ in decoder.stream("1", config, on_step=lambda step: steps.append(time.perf_counter())):
     pass
 print(json.dumps([imported - began, opened - imported, steps[0] - opened]))

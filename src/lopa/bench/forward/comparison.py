@@ -17,7 +17,8 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.packed_batch import PackedBatch
 from lopa.runtime.sessions.sequential_session import SequentialSession
 from lopa.runtime.sessions.session import Session
 
@@ -62,7 +63,7 @@ def compare_forwards(
         try:
             for name, session in sequential.items():
                 session.append_rows(_REQUEST, rows)
-                answers[name] = session.forward(batch)  # warm-up: allocates memory
+                answers[name] = session.run(batch)  # warm-up: allocates memory
             timed = {name: partial(_seconds_of_forward, session, batch) for name, session in sequential.items()}
             seconds = run_in_turns(timed, rounds, lambda done, _=None, before=number * rounds: progress(before + done))
         finally:
@@ -72,9 +73,9 @@ def compare_forwards(
     return tuple(results)
 
 
-def _seconds_of_forward(session: SequentialSession, batch: WindowBatch, _turn: int) -> float:
+def _seconds_of_forward(session: SequentialSession, batch: PackedBatch, _turn: int) -> float:
     began = time.perf_counter()
-    session.forward(batch)
+    session.run(batch)
     return time.perf_counter() - began
 
 

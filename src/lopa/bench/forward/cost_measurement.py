@@ -22,7 +22,8 @@ from lopa.bench.table import Table, ms_text, table_from_records
 from lopa.export.verify.cases import random_windows
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import CONTRACT_VERSION, CacheRows, WindowBatch, stored_dtype, stored_from_float32
+from lopa.runtime.contract import CONTRACT_VERSION, CacheRows, Rows, stored_dtype, stored_from_float32
+from lopa.runtime.contract.packed_batch import CanvasRows, PackedBatch, packed_batch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.options import MAX_AUTO_BRANCHES
@@ -35,20 +36,28 @@ from lopa.tiny import EVAL
 
 def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) -> CacheRows:
     """Return rows to append to a request's prefix, distributed like normalized keys and values."""
-    sizes = manifest.dimensions
-    shape = (sizes.kv_heads, rows, sizes.head_size)
-    dtype = stored_dtype(manifest.dtype)
-    arrays = (rng.standard_normal(shape, np.float32) for _ in range(2 * sizes.layers))
-    return CacheRows(tuple(stored_from_float32(array, dtype) for array in arrays))
+    sizes, arrays = manifest.dimensions, list[Rows]()
+    shape = (2, sizes.cache_heads, rows, sizes.cache_head_size)
+    for layer in range(sizes.layers):
+        pair = rng.standard_normal(shape, np.float32)
+        pair[..., math.prod(sizes.attention_heads(layer)) // sizes.cache_heads :] = 0
+        arrays.extend(stored_from_float32(pair, stored_dtype(manifest.dtype)))
+    return CacheRows(tuple(arrays))
 
 
-def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:
+def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> PackedBatch:
     """Return random tokens after the prefix. Every row attends to its whole window, and the last `wanted` rows are
-    sampled."""
+    sampled. With canvases, each window is the first step of one."""
     sizes = (shape.branches, shape.window, shape.wanted)
     batch = random_windows((request,), sizes, manifest.dimensions.vocab_size, rng, start=shape.prefix)
     last = np.arange(shape.window - shape.wanted, shape.window)
-    return replace(batch, logits_index=np.broadcast_to(last, batch.logits_index.shape).copy())
+    packed = packed_batch(replace(batch, logits_index=np.broadcast_to(last, batch.logits_index.shape)))
+    if (canvas := manifest.dimensions.canvas) is None:
+        return packed
+    ids = packed.input_ids
+    start, uniform = shape.prefix - canvas.sliding_window + 1, rng.random(len(packed.sampled_rows), np.float32)
+    rows = CanvasRows(np.ones(ids.shape, np.bool_), np.full_like(ids, start), np.full_like(ids, -1), uniform)
+    return replace(packed, canvas=rows)
 
 
 BUDGET = 600.0
@@ -265,7 +274,7 @@ def _seconds_of_one(decoder: Decoder, request: int, shape: ForwardShape, rng: np
     session = SequentialSession(TypedSession(decoder.session))
     began = time.perf_counter()
     try:
-        session.forward(batch)
+        session.run(batch)
         return time.perf_counter() - began
     finally:
         session.release()

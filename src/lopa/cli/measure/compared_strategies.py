@@ -1,12 +1,14 @@
 """Options --strategies and --sweep of `bench quality` and `tune`: the configurations to compare."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lopa.bench.comparison.quality_run import variants_that_fit
-from lopa.bench.comparison.variants import EVERY, PUBLISHED, SWEEPS, Variant, variants_from_text
+from lopa.bench.comparison.variants import EVERY, PUBLISHED, RECOMMENDED, SWEEPS, Variant, variants_from_text
 from lopa.cli.options.decoding_options import sweeps_from_texts
 from lopa.cli.program.grouped_command import option
+from lopa.runtime.bundle.bundle import Bundle, check_no_canvases
 from lopa.runtime.decoder import Decoder
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -44,6 +46,14 @@ def requested_variants(strategies: str, sweep: tuple[str, ...]) -> tuple[Variant
 def supported_variants(decoder: Decoder, strategies: str, requested: tuple[Variant, ...]) -> tuple[Variant, ...]:
     """Return `requested` without the configurations of a set that the bundle does not support.
 
-    A configuration that is named stays, so that it is an error.
+    A configuration that is named stays, so that it is an error. With canvases, each set is the strategy canvas.
     """
+    if strategies in (PUBLISHED, RECOMMENDED, EVERY) and decoder.bundle.manifest.dimensions.canvas is not None:
+        return variants_from_text("canvas")
     return variants_that_fit(decoder, requested) if strategies in (PUBLISHED, EVERY) else requested
+
+
+def check_masks(bundle: Path, use: str) -> None:
+    """Raise BadInputError for a bundle with canvases, which only `bench quality` compares."""
+    measure = "lopa-export bench quality BUNDLE EVAL.jsonl --strategies canvas --sweep entropy_bound=0.05,0.1,0.2"
+    check_no_canvases(Bundle.open(bundle), use, f"measure its options: {measure}")

@@ -9,6 +9,7 @@ from lopa.bench.forward.cost_measurement import measured_costs, schedule_for_dec
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
+from lopa.cli.measure.compared_strategies import check_masks
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.verbosity import quiet
@@ -30,6 +31,7 @@ def command(bundle: Path, devices: tuple[str, ...], device_timeout: float, threa
     one.
     """
     check_own_bundle(bundle)
+    check_masks(bundle, "a cost table")
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         opened = decoder.bundle
         target = opened.path / costs_name(decoder.session.device)

@@ -8,6 +8,7 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import show_progress
 from lopa.bench.report import prompt_file, run_now
 from lopa.bench.speed.speed_report import ROUNDS, SpeedReport, table_from_speed
+from lopa.cli.measure.compared_strategies import check_masks
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_option
 from lopa.cli.program.grouped_command import DEVICE, GroupedCommand, option
@@ -61,6 +62,7 @@ def command(
     """
     if len(devices) != 1 or not uses_all_cores(devices[0]):
         raise click.UsageError("the eager loop runs on the CPU: omit --device, or give openvino:CPU")
+    check_masks(bundle, "an eager loop")
     source_from_checkpoint(checkpoint, lora)  # bad input is rejected before torch is imported
     with export_extra_needed("the eager loop"):
         from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed

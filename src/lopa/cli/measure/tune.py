@@ -22,7 +22,7 @@ from lopa.bench.comparison.tuning_run import (
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import show_progress
 from lopa.bench.report import Machine, prompt_file, run_now
-from lopa.cli.measure.compared_strategies import requested_variants, strategies_options, supported_variants
+from lopa.cli.measure.compared_strategies import check_masks, requested_variants, strategies_options, supported_variants
 from lopa.cli.measure.report_output import ReportOutput, command_line, note, plot_option, report_option, resume_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand, PositiveNumber, option
@@ -126,6 +126,7 @@ def command(
     requested = () if strategies is None else requested_variants(strategies, sweep)
     if plot is not None:
         check_matplotlib()
+    check_masks(bundle, "a search for decoding options")
     if save:
         check_own_bundle(bundle)
     files = ReportOutput(output, plot, replaces=overwrite, resumes=resume)

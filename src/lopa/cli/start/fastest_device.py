@@ -10,8 +10,6 @@ from lopa.runtime.errors import BadInputError, LopaError, engine_failure
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.wrapped_session import TypedSession
 
-_SHAPE = ForwardShape(1, 32, 64, 32)
-"""Shape of most steps with one branch: one block after a short prefix, with every position sampled."""
 _ROUNDS = 5
 _MARGIN = 0.05
 """Minimum relative advantage of the fastest device. A smaller one is within the variation of a machine."""
@@ -22,13 +20,15 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
 
     With `report_all` False, devices that do not suit the bundle have no line, e.g. int8 devices for float weights.
     """
+    size = bundle.manifest.decoding.block_size
+    shape = ForwardShape(1, size, 64, size)  # as in most steps: a block after a short prefix, all positions sampled
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for device in devices:
             try:
                 session = TypedSession(open_session(bundle, device))
                 opened.callback(session.close)
-                compare_forwards({device: session}, bundle.manifest, [_SHAPE], 1)  # a device may open and then fail
+                compare_forwards({device: session}, bundle.manifest, [shape], 1)  # a device may open and then fail
             except (LopaError, OSError, MemoryError) as error:
                 failure = engine_failure(device, error, "opening")
                 if report_all or not isinstance(failure, BadInputError):
@@ -37,7 +37,7 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
             sessions[device] = session
         if not sessions:
             return
-        results = compare_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)
+        results = compare_forwards(sessions, bundle.manifest, [shape], _ROUNDS)
         for each in results:
             yield f"{each.side}: {each.median * 1e3:.3g} ms{_difference(each, results[0])}"
     yield verdict_of(results)

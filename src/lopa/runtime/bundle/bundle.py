@@ -170,11 +170,11 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_no_canvases(bundle: Bundle, use: str) -> None:
+def check_no_canvases(bundle: Bundle, use: str, remedy: str = "open it with --device cpu, without an engine") -> None:
     """Raise BadInputError for a bundle with canvases, of which `use` has no form."""
     if bundle.manifest.dimensions.canvas is not None:
         raise BadInputError(
             f"{use} of {bundle.path}, a bundle with canvases (contract version 2)",
             expected="a bundle of contract version 1, of a model with a mask token",
-            remedy="open the bundle with --device cpu, without an engine",
+            remedy=remedy,
         )
