@@ -536,3 +536,17 @@ def test_no_progress_counts_after_a_failure(browser: Browser, addresses: dict[st
     browser.value("late('Loading the model.', 0.5)")
     assert browser.value("byId('loading').hidden")
     assert "broken" in browser.value("byId('problem').innerText")
+
+
+@in_a_page
+def test_a_model_with_canvases_decodes_by_its_own_options(browser: Browser, canvas_bundle: Path) -> None:
+    with serving(canvas_bundle) as server:
+        open_page(browser, server.url, "#prompt=Hi&temperature=-1&block_size.1=0&kind=chat")
+        assert all("forwards: " in status for status in run_page(browser, "Count from 3 to 9."))
+    assert re.match(r"[\d, ]+", browser.value("runs[0].part('answer').innerText"))
+    assert browser.value("runs[0].body('')") == {
+        **{"model": "", "messages": [{"role": "user", "content": "Count from 3 to 9."}], "max_tokens": 128},
+        **{"stream": True, "stream_options": {"include_drafts": True}, "lopa": {}},
+    }
+    shown = "[...document.querySelectorAll('[name], #kind option')].filter((each) => each.checkVisibility())"
+    assert browser.value(f"{shown}.map((each) => each.name ?? each.value)") == []

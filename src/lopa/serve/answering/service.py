@@ -98,6 +98,7 @@ def model_card(name: str, created: int, manifest: Manifest, *, chats: bool) -> d
         "created": created,
         "owned_by": "lopa-export",
         "max_model_len": manifest.dimensions.max_positions,
+        "has_canvas": manifest.dimensions.canvas is not None,
         "endpoints": [*([CHATS, COMPLETIONS, MESSAGES, RESPONSES] if chats else [COMPLETIONS]), SCORES],
     }
 

@@ -13,7 +13,7 @@ from lopa.serve.openai.request import READ_FIELDS
 _COMPLETION = "a completion, as one response or as a stream"
 PATHS: Mapping[str, tuple[str, ...]] = {
     "GET /": ("a page that shows two decodes side by side",),
-    "GET /v1/models": ("the model, its length limit and the paths that it answers",),
+    "GET /v1/models": ("the model, its length limit, whether it has canvases, and the paths that it answers",),
     "GET /v1/models/{name}": ("the same for one name",),
     "POST /v1/chat/completions": (_COMPLETION, "model", "messages"),
     "POST /v1/completions": (_COMPLETION, "model"),
