@@ -31,7 +31,16 @@ class StandInRuntime:
         self._table = (_POINTER * 300)()
         self._functions: list[object] = []
         methods = {0: "error", 26: "domain", 27: "add", 28: "nothing", 51: "data", 61: "rank", 62: "dimensions"}
-        methods |= {65: "copy", 90: "input", 91: "result", 93: "nothing", 99: "nothing", 238: "entry", 274: "parallel"}
+        methods |= {
+            65: "copy",
+            86: "nothing",
+            90: "input",
+            91: "result",
+            93: "nothing",
+            99: "nothing",
+            238: "entry",
+            274: "parallel",
+        }
         for slot, name in methods.items():
             self._table[slot] = self._pointer(getattr(self, f"_{name}"), _POINTER, 5)
         self._base = (_POINTER * 2)(self._pointer(lambda *_: ctypes.addressof(self._table), _POINTER, 1))

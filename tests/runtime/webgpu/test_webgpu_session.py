@@ -63,7 +63,7 @@ class TestContract(DeviceContract):
         return Devices(portable, "webgpu:{}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # after the one that skips without an adapter
 def decoder(canvas_bundle: Path) -> Iterator[Decoder]:
     with Decoder.open(canvas_bundle, [DEVICE]) as opened:
         yield opened

@@ -113,4 +113,4 @@ def requested_tools(chat: Chat) -> ToolRequest | None:
 
 def has_reasoning(template: str) -> bool:
     """Return whether a model with this chat template reasons before it answers."""
-    return any(marks.closing in template for marks in (THINK, CHANNEL))
+    return any(marks[1] in template for marks in (THINK, CHANNEL))

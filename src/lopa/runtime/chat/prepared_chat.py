@@ -16,7 +16,7 @@ from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.options import GRAMMARS
 from lopa.runtime.text.chat_template import text_from_content
-from lopa.runtime.text.tokenizer import THINK, ReasoningMarks, Tokenizer
+from lopa.runtime.text.tokenizer import THINK, Tokenizer
 
 _TOOLS = "tools"
 
@@ -26,7 +26,7 @@ class AnswerForm:
     """Form in which the answers of one request are read."""
 
     reasoning: Reasoning = "none"
-    reasoning_marks: ReasoningMarks = THINK
+    reasoning_marks: tuple[str, str] = THINK
     reasoning_marks_are_tokens: bool = False
     calls: CallFormat | None = None
     """Format of calls, or None if the answer makes none."""
@@ -75,7 +75,7 @@ def prepare_chat(
     form = AnswerForm(
         reasoning=_reasoning(tokenizer, template, ids),
         reasoning_marks=tokenizer.reasoning_marks,
-        reasoning_marks_are_tokens=_is_token(tokenizer, tokenizer.reasoning_marks.closing),
+        reasoning_marks_are_tokens=_is_token(tokenizer, tokenizer.reasoning_marks[1]),
         calls=calls,
         call_marks_are_tokens=calls is not None and bool(calls.opening) and _is_token(tokenizer, calls.opening),
         names=frozenset(() if tools is None else (each.name for each in tools.callable_tools)),
@@ -161,7 +161,7 @@ def _reasoning(tokenizer: Tokenizer, template: str, ids: list[int]) -> Reasoning
     if (
         not has_reasoning(template)
         or tokenizer.is_behind_reasoning(ids)
-        or tokenizer.hides(tokenizer.reasoning_marks.closing)
+        or tokenizer.hides(tokenizer.reasoning_marks[1])
     ):
         return "none"
     return "possible"
@@ -189,7 +189,7 @@ def _check_marks(form: AnswerForm) -> None:
         expected, remedy = "tool_choice auto without structured output", "remove tool_choice, or the structured output"
         raise FieldError(_TOOLS, received, expected=expected, remedy=remedy)
     if form.reasoning == "open" and form.reasoning_marks != THINK:
-        received = f"a prompt that ends with {form.reasoning_marks.opening}, and an answer with a grammar"
+        received = f"a prompt that ends with {form.reasoning_marks[0]}, and an answer with a grammar"
         raise FieldError(REASONING, received, expected="no reasoning", remedy="turn reasoning off")
 
 
@@ -220,7 +220,7 @@ def _expression(option: str, text: str, with_tools: bool) -> str:
             raise BadInputError(
                 f"regex is invalid: {error}", expected="a regular expression of Rust's regex crate", remedy="correct it"
             ) from error
-    other = "tools" if with_tools else f"the reasoning that this model's chat template opens with {THINK.opening}"
+    other = "tools" if with_tools else f"the reasoning that this model's chat template opens with {THINK[0]}"
     raise BadInputError(
         f"cannot combine a grammar with {other}",
         expected="a JSON schema or a regular expression",

@@ -133,8 +133,8 @@ class RequestGrammars:
     def _state(self, config: GenerationConfig, params: DecodingParams, is_wanted: Callable[[], bool]) -> GrammarState:
         marks = self._tokenizer.reasoning_marks
         if params.reasoning_budget != math.inf and marks != THINK:
-            received = f"reasoning_budget for a model whose reasoning ends with {marks.closing}"
-            raise BadInputError(received, expected=f"a model that ends it with {THINK.closing}", remedy="remove it")
+            received = f"reasoning_budget for a model whose reasoning ends with {marks[1]}"
+            raise BadInputError(received, expected=f"a model that ends it with {THINK[1]}", remedy="remove it")
         vocabulary = self.vocabulary  # before the grammar is read, so that its own errors are not the grammar's
         if any(getattr(config, name) is not None for name in GRAMMARS):
             request = request_from_config(config, params.positions)

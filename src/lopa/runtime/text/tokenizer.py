@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import tokenizers
@@ -19,17 +19,9 @@ from lopa.runtime.text.chat_template import NO_KWARGS, RenderedChat, check_templ
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
-
-class ReasoningMarks(NamedTuple):
-    """Marks before and behind the reasoning."""
-
-    opening: str
-    closing: str
-
-
-THINK = ReasoningMarks("<think>", "</think>")
-OPENING, CLOSING = THINK
-CHANNEL = ReasoningMarks("<|channel>thought", "<channel|>")
+OPENING, CLOSING = THINK = ("<think>", "</think>")
+"""Marks before and behind the reasoning."""
+CHANNEL = ("<|channel>thought", "<channel|>")
 """Marks of Gemma 4."""
 _SHOWN = (*("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>"), '<|"|>')
 """Special tokens that answers show if the chat template writes them: marks of Gemma 4's reasoning and calls."""
@@ -167,9 +159,9 @@ class Tokenizer:
         return {self.chat_template(with_tools=each) for each in (False, True)} if self.has_chat_template else ()
 
     @cached_property
-    def reasoning_marks(self) -> ReasoningMarks:
+    def reasoning_marks(self) -> tuple[str, str]:
         """Marks of the model's reasoning, if it reasons."""
-        return CHANNEL if any(CHANNEL.closing in each for each in self._templates) else THINK
+        return CHANNEL if any(CHANNEL[1] in each for each in self._templates) else THINK
 
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
@@ -269,11 +261,11 @@ class Tokenizer:
 
     def is_in_reasoning(self, ids: Sequence[int]) -> bool:
         """Return whether a prompt ends with <think>, so that its answer begins with reasoning."""
-        return self._end_of_prompt(ids).endswith(self.reasoning_marks.opening)
+        return self._end_of_prompt(ids).endswith(self.reasoning_marks[0])
 
     def is_behind_reasoning(self, ids: Sequence[int]) -> bool:
         """Return whether a prompt ends with </think>, so that its answer has no reasoning."""
-        return self._end_of_prompt(ids).endswith(self.reasoning_marks.closing)
+        return self._end_of_prompt(ids).endswith(self.reasoning_marks[1])
 
     def _end_of_prompt(self, ids: Sequence[int]) -> str:
         return self.decode(ids[-_REASONING_TOKENS:]).rstrip()

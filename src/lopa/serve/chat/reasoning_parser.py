@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.text.text_stream import partial_mark_length
-from lopa.runtime.text.tokenizer import THINK, ReasoningMarks
+from lopa.runtime.text.tokenizer import THINK
 
 _TOKEN = "\ud800"
 
@@ -41,7 +41,7 @@ class ReasoningParser:
     """
 
     def __init__(
-        self, reasoning: Reasoning, marks: ReasoningMarks = THINK, *, marks_are_tokens: bool, call_mark: str = ""
+        self, reasoning: Reasoning, marks: tuple[str, str] = THINK, *, marks_are_tokens: bool, call_mark: str = ""
     ) -> None:
         """Begin an answer. `call_mark` is the mark that opens a call in the input, or ""."""
         self._opening, self._closing = (token_mark(mark) if marks_are_tokens else mark for mark in marks)

@@ -7,7 +7,7 @@ from lopa.runtime.chat.answer_grammar import Reasoning
 from lopa.runtime.chat.prepared_chat import AnswerForm
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import GenerationResult, TextEvent
-from lopa.runtime.text.tokenizer import THINK, ReasoningMarks
+from lopa.runtime.text.tokenizer import THINK
 from lopa.serve.chat.answer_parser import AnswerParser, Part, ReasoningText, merged_parts
 from lopa.serve.chat.call_parser import ToolCall
 from lopa.serve.openai.response_shapes import finish_reason_from_result
@@ -65,17 +65,17 @@ def choice_from_parts(result: GenerationResult, parts: list[Part], form: AnswerF
 
 
 def count_reasoning_tokens(
-    ids: Sequence[int], decode_ids: DecodeIds, reasoning: Reasoning, marks: ReasoningMarks = THINK
+    ids: Sequence[int], decode_ids: DecodeIds, reasoning: Reasoning, marks: tuple[str, str] = THINK
 ) -> int:
     """Return the number of the first tokens that write the reasoning and its marks."""
     if reasoning == "none" or not ids:
         return 0
-    if reasoning == "possible" and not decode_ids(list(ids)).lstrip().startswith(marks.opening):
+    if reasoning == "possible" and not decode_ids(list(ids)).lstrip().startswith(marks[0]):
         return 0
-    if marks.closing not in decode_ids(list(ids)):
+    if marks[1] not in decode_ids(list(ids)):
         return len(ids)
     low, high = 1, len(ids)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if marks.closing in decode_ids(list(ids[:middle])) else (middle + 1, high)
+        low, high = (low, middle) if marks[1] in decode_ids(list(ids[:middle])) else (middle + 1, high)
     return low
