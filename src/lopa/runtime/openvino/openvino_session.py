@@ -5,7 +5,7 @@ from typing import Any
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import stored_dtype
-from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.openvino.openvino_model import CompiledModel, model_of_part
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.host_session import HostSession
@@ -16,11 +16,9 @@ _BFLOAT16_BITS = stored_dtype("bfloat16")
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
     """Open the bundle's standard graph on "openvino:CPU", "openvino:GPU.1" and so on. Raises like model_of_part."""
-    manifest = bundle.manifest
-    sizes = manifest.dimensions
-    part = whole_model(sizes.layers, has_canvas=sizes.canvas is not None)
-    forward = forward_from_bundle(bundle, part, device, threads=threads)
-    return HostSession(forward, device, cache_shape_from_manifest(manifest), hidden_size=sizes.hidden_size)
+    sizes = bundle.manifest.dimensions
+    forward = forward_from_bundle(bundle, sizes.whole_model, device, threads=threads)
+    return HostSession(forward, device, cache_shape_from_manifest(bundle.manifest), hidden_size=sizes.hidden_size)
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:

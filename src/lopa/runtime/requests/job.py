@@ -44,7 +44,7 @@ from lopa.runtime.state.choice_scores import EncodedChoice
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.state.packed_rows import SharingTest
 from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
-from lopa.runtime.text.prompt_ids import ids_from_prompt
+from lopa.runtime.text.prompt_ids import ids_from_prompt, length_unit
 from lopa.runtime.text.text_with_holes import TextWithHoles
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -285,7 +285,7 @@ class RequestPreparation:
             choices = choices_from_option(
                 config.choices, self.tokenizer, self.bundle.manifest, special_tokens=params.special_tokens
             )
-        unit = params.block_size if self.bundle.manifest.dimensions.canvas is not None else 1
+        unit = length_unit(params, self.bundle.manifest)
         ids = self._prompt_ids(prompt, replace(params, positions=unit) if request.shortens else params, choices)
         max_positions = self.bundle.manifest.dimensions.max_positions
         left = min(max_positions, self.device_rows or max_positions) - len(ids)

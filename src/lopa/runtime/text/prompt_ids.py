@@ -42,6 +42,11 @@ def ids_from_prompt(prompt: Any, params: DecodingParams, tokenizer: Tokenizer, m
     return np.array(ids, np.int64)
 
 
+def length_unit(params: DecodingParams, manifest: Manifest) -> int:
+    """Return the number of positions of which an answer takes a multiple."""
+    return 1 if manifest.dimensions.canvas is None else params.block_size
+
+
 def check_length(length: int, params: DecodingParams, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
     positions, answer = manifest.dimensions.max_positions, params.positions
@@ -54,7 +59,7 @@ def check_length(length: int, params: DecodingParams, manifest: Manifest) -> Non
             expected=f"at most {positions - answer} tokens with this max_new_tokens",
             remedy="shorten the prompt" + (" or lower max_new_tokens" if length < positions else ""),
         )
-    unit = 1 if manifest.dimensions.canvas is None else params.block_size
+    unit = length_unit(params, manifest)
     most = (positions - length) // unit * unit
     error = PromptTooLongError(
         f"max_new_tokens is {params.max_new_tokens}, but {room} (prompt: {length})",

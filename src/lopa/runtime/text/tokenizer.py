@@ -82,7 +82,8 @@ class Tokenizer:
             settings = {**settings, "chat_template": bundle.manifest.chat_template}
         template = str(settings.get("chat_template"))
         backend = tokenizer_from_text(
-            *(text, path),
+            text,
+            path,
             expected=expected,
             remedy=remedy,
             trusted=bool(bundle.signed),

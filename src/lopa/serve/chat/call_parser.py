@@ -19,6 +19,7 @@ _Object = dict[str, msgspec.Raw]
 """JSON object whose values are only checked. JSON allows numbers that no type here holds, such as 1e400."""
 _MAX_RETRIES = 32
 """Maximum broken calls after which the rest of an answer is searched again for calls."""
+_JSON_TEXT = r'"(?:[^"\\]|\\.)*"'
 _BEFORE_BARE_CALL = "<|python_tag|>"
 _BETWEEN_BARE_CALLS = " \n\t\r;"
 
@@ -52,7 +53,7 @@ class CallParser:
         self._is_behind_call = False
         """True until text follows a call. White space there is dropped."""
         quote = re.escape(self._quote)
-        string = r'"(?:[^"\\]|\\.)*"' if written.is_json else f"{quote}.*?{quote}"
+        string = _JSON_TEXT if written.is_json else f"{quote}.*?{quote}"
         self._in_string_or_mark = re.compile(f"{string}|{re.escape(self._closing)}", re.DOTALL)
         self._searched = 0
         """Position in `_waiting` up to which no closing mark was found."""
@@ -160,8 +161,7 @@ class CallParser:
         quote = re.escape(self._quote)
         head, opening, arguments = text.partition("{")
         call, _, name = head.strip().partition(":")
-        json_text = r'"(?:[^"\\]|\\.)*"'
-        parts = re.compile(rf"{quote}(.*?){quote}|{json_text}|(?:(?!{quote})[^{{}}\[\],:\"])+|.", re.DOTALL)
+        parts = re.compile(rf"{quote}(.*?){quote}|{_JSON_TEXT}|(?:(?!{quote})[^{{}}\[\],:\"])+|.", re.DOTALL)
 
         def written(part: re.Match[str]) -> str:
             is_key = part.string.startswith(":", part.end()) and part[0].strip()[:1] not in ("", ":", '"')
@@ -174,7 +174,7 @@ class CallParser:
 def _object_size(text: str) -> int | None:
     """Return the length of the JSON object that begins `text`, found by its brackets, or None if it does not end."""
     depth = 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[{}]', text, re.DOTALL):
+    for found in re.finditer(_JSON_TEXT + "|[{}]", text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(found[0], 0)
         if depth == 0:
             return found.end() if text[0] == "{" else None
