@@ -14,9 +14,9 @@ struct Avx2 : Ymm {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(first, second), _mm256_set1_epi16(1)));
     }
 
-    template <class Format, int part>
-    static void unpack(const uint8_t* weights, int64_t stride, I* out) {
-        unpack_with<Format, part>(_mm256_setzero_si256(), weights, stride, out);
+    template <class Format, int wide, int part>
+    LOPA_INLINE static void unpack(const uint8_t* weights, int64_t stride, I* out) {
+        unpack_with<Format, wide, part>(_mm256_setzero_si256(), weights, stride, out);
     }
 };
 

@@ -11,7 +11,14 @@ namespace {
 struct Avx512Vnni {
     using I = __m512i;
     using F = __m512;
-    static constexpr int kLanes = 16, kVectorsPerPass = 2, kFewRows = 6;
+    static constexpr int kLanes = 16, kUnpackedRows = 12, kUnpackedWide = 2;
+    // Rows of a pass over packed weights, rows up to which every pass unpacks them, and vectors of a pass. Measured.
+    template <class Format>
+    static constexpr int packed_rows() { return std::is_same_v<Format, Int4> ? 6 : 8; }
+    template <class Format>
+    static constexpr int max_packed_rows() { return std::is_same_v<Format, Int4> ? 8 : kMaxRows; }
+    template <class Format>
+    static constexpr int packed_wide(int rows) { return std::is_same_v<Format, Int4> && rows <= 3 ? 4 : 2; }
 
     static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm512_load_si512(from); }
@@ -24,29 +31,35 @@ struct Avx512Vnni {
     static I dot(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
     static I dot_small(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
 
-    static void add_scaled(float* sum, I dots, float row_scale, const float* scales) {
-        const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(dots), _mm512_set1_ps(row_scale));
-        _mm512_store_ps(sum, _mm512_fmadd_ps(product, _mm512_load_ps(scales), _mm512_load_ps(sum)));
+    static F add_scaled(F sum, I dots, float row_scale, const float* scales) {
+        return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots), _mm512_set1_ps(row_scale)), _mm512_load_ps(scales), sum);
     }
 
-    // Unpack 4 inputs of a part of a tile. int8: vector q of 64 columns has columns 16 L + 4 q + i in lane 4 L + i. int4:
-    // those of 64 bytes, vectors 0 and 1 the even columns of q = 2 part and the next, vectors 2 and 3 the odd ones.
-    template <class Format, int part>
-    static void unpack(const uint8_t* weights, int64_t stride, I* out) {
+    // Unpack 4 inputs of `wide` vectors, 2 or 4, of a tile: vectors wide * part and after. int8: vector 4 h + q has columns
+    // 64 h + 16 L + 4 q + i in lane 4 L + i. int4: vector 4 h + 2 q + odd has columns 32 L + 16 h + 8 q + 2 i + odd.
+    template <class Format, int wide, int part>
+    LOPA_INLINE static void unpack(const uint8_t* weights, int64_t stride, I* out) {
+        constexpr int first = wide * part, half = first / 4;
         constexpr bool int4 = std::is_same_v<Format, Int4>;
-        const I offset = _mm512_set1_epi8(char(int4 ? 0x88 : 0x80)), low = _mm512_set1_epi8(15);
         I rows[4];
-        for (int i = 0; i < 4; ++i) rows[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride + (int4 ? 0 : 64 * part)), offset);
-        if (!int4 || part == 0) interleave(_mm512_unpacklo_epi8(rows[0], rows[1]), _mm512_unpacklo_epi8(rows[2], rows[3]), out);
-        if (!int4 || part == 1) interleave(_mm512_unpackhi_epi8(rows[0], rows[1]), _mm512_unpackhi_epi8(rows[2], rows[3]), out + (int4 ? 0 : 2));
-        if constexpr (int4)
-            for (int q = 0; q < 2; ++q) {
-                out[2 + q] = _mm512_and_si512(_mm512_srli_epi16(out[q], 4), low);
-                out[q] = _mm512_and_si512(out[q], low);
+        for (int i = 0; i < 4; ++i) rows[i] = _mm512_loadu_si512(weights + i * stride + (int4 ? 0 : 64 * half));
+        for (int pair = 0; pair < wide / 2; ++pair) {
+            const bool q = first / 2 % 2 + pair != 0, high = int4 ? half : q;
+            const I a = high ? _mm512_unpackhi_epi8(rows[0], rows[1]) : _mm512_unpacklo_epi8(rows[0], rows[1]);
+            const I b = high ? _mm512_unpackhi_epi8(rows[2], rows[3]) : _mm512_unpacklo_epi8(rows[2], rows[3]);
+            I* const to = out + 2 * pair;
+            if constexpr (int4) {
+                const I both = q ? _mm512_unpackhi_epi16(a, b) : _mm512_unpacklo_epi16(a, b);
+                to[0] = unsigned_low(both), to[1] = unsigned_low(_mm512_srli_epi16(both, 4));
+            } else {
+                const I offset = _mm512_set1_epi8(char(0x80));
+                to[0] = _mm512_xor_si512(_mm512_unpacklo_epi16(a, b), offset), to[1] = _mm512_xor_si512(_mm512_unpackhi_epi16(a, b), offset);
             }
+        }
     }
 
-    static void interleave(I pairs, I next, I* out) { out[0] = _mm512_unpacklo_epi16(pairs, next), out[1] = _mm512_unpackhi_epi16(pairs, next); }
+    // The low half of every byte, plus 8: (a ^ 8) & 15.
+    static I unsigned_low(I a) { return _mm512_ternarylogic_epi32(a, _mm512_set1_epi8(8), _mm512_set1_epi8(15), 0x28); }
 
     static void widen(const uint16_t* halves, float* numbers) {
         for (int64_t at = 0; at < kTile; at += kLanes)
@@ -64,7 +77,7 @@ struct Avx512Vnni {
                     const I columns = _mm512_setr_epi32(at, at + 2, at + 4, at + 6, at + 16, at + 18, at + 20, at + 22, at, at + 2,
                                                         at + 4, at + 6, at + 16, at + 18, at + 20, at + 22);
                     const __m512 low = _mm512_permutex2var_ps(a, columns, b), high = _mm512_permutex2var_ps(c, columns, d);
-                    _mm512_store_ps(ordered + (4 * half + 2 * odd + q) * kLanes, _mm512_mask_blend_ps(0xff00, low, high));
+                    _mm512_store_ps(ordered + (4 * half + 2 * q + odd) * kLanes, _mm512_mask_blend_ps(0xff00, low, high));
                 }
         }
     }
@@ -83,7 +96,7 @@ struct Avx512Vnni {
         for (int half = 0; half < 2; ++half) {
             __m512 parts[4];
             for (int q = 0; q < 2; ++q) {
-                const __m512 even = _mm512_load_ps(sums + (4 * half + q) * kLanes), odd = _mm512_load_ps(sums + (4 * half + 2 + q) * kLanes);
+                const __m512 even = _mm512_load_ps(sums + (4 * half + 2 * q) * kLanes), odd = _mm512_load_ps(sums + (4 * half + 2 * q + 1) * kLanes);
                 parts[2 * q] = _mm512_unpacklo_ps(even, odd), parts[2 * q + 1] = _mm512_unpackhi_ps(even, odd);
             }
             write_lanes(parts[0], parts[1], parts[2], parts[3], ordered + 16 * half, 32);

@@ -1,8 +1,8 @@
 // Strips of products, written once for all instruction sets. `Isa` supplies vectors and their operations.
 //
-// Every strip unpacks one block of kBlock inputs of one tile to unsigned bytes in the cache, groups of four inputs side by
-// side as 8-bit dot products require, and multiplies all rows by it. A sum of a block is exact in int32, so results do not
-// depend on the number of rows or threads.
+// Every strip goes through its tiles, a few blocks of kBlock inputs at a time. It unpacks their weights to unsigned bytes,
+// groups of four inputs side by side as 8-bit dot products require, and multiplies rows by them. A sum of a block is exact
+// in int32, so results do not depend on the number of rows or threads.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -15,7 +15,10 @@
 namespace lopa {
 namespace {
 
+#define LOPA_INLINE __attribute__((always_inline))
+
 constexpr int64_t kGroups = kBlock / 4;
+constexpr int64_t kMaxTogether = 4;  // blocks
 constexpr int32_t kInt4Offset = 8;  // int4 numbers are unpacked to 0 .. 15
 
 constexpr float kSumUnit = 65536.0f;  // int4 sums are in multiples of it, so that they overflow only where results do
@@ -55,51 +58,59 @@ constexpr bool kIsFloat = std::is_same_v<Format, Float> || std::is_same_v<Format
 // Position in a strip and the strip after it, in the order of computation.
 template <class Format>
 struct Cursor {
-    Cursor(const Strip& strip, const Strip& next) : strip(strip), next(next), tile(strip.first) {}
+    Cursor(const Strip& strip, const Strip& next, int64_t together) : strip(strip), next(next), together(together), tile(strip.first) {}
 
     bool done() const { return strip.product == nullptr; }
     int64_t row_bytes() const { return strip.product->columns * Format::kTileBytes / kTile; }
+    int64_t blocks() const { return std::min(together, strip.product->blocks() - block); }
     const uint8_t* weights() const { return strip.product->weights + block * kBlock * row_bytes() + tile * Format::kTileBytes; }
     int64_t scale() const { return block * strip.product->columns + tile * kTile; }
 
     void advance() {
         if (++tile < strip.last) return;
         tile = strip.first;
-        if (++block == strip.product->blocks()) *this = Cursor(next, {});
+        if ((block += together) >= strip.product->blocks()) *this = Cursor(next, {}, together);
     }
 
     Strip strip, next;
-    int64_t block = 0, tile;
+    int64_t together, block = 0, tile;
 };
 
-// Prefetches a block of all tiles of a strip, row by row, in parts: one for each tile.
+// Prefetches blocks of all tiles of a strip into the second-level cache, row by row, in parts: one for each tile. Rows of
+// the next tile, which are there already, go on to the first-level cache.
 template <class Format>
 struct Prefetcher {
-    static constexpr uint32_t kTileLines = Format::kTileBytes / 64;
+    static constexpr int64_t kTileLines = Format::kTileBytes / 64;
 
-    explicit Prefetcher(const Cursor<Format>& at) : row_bytes(at.row_bytes()), lines(static_cast<uint32_t>(at.strip.last - at.strip.first) * kTileLines) {
-        const uint32_t first = static_cast<uint32_t>(at.tile - at.strip.first) * kBlock * kTileLines;
-        line = first % lines;
-        row = at.strip.product->weights + (at.block * kBlock + first / lines) * row_bytes + at.strip.first * Format::kTileBytes;
+    Prefetcher(const Cursor<Format>& at, const Cursor<Format>& ahead) : row_bytes(ahead.row_bytes()) {
+        const int64_t tiles = ahead.strip.last - ahead.strip.first;
+        const uint32_t lines = static_cast<uint32_t>(tiles * kTileLines);
+        const uint32_t first = static_cast<uint32_t>((ahead.tile - ahead.strip.first) * kTileLines * ahead.blocks() * kBlock);
+        const uint8_t* row = ahead.strip.product->weights + (ahead.block * kBlock + first / lines) * row_bytes + ahead.strip.first * Format::kTileBytes;
+        line = row + 64 * (first % lines), end = row + 64 * lines, skip = row_bytes - 64 * lines;
+        const bool last = at.tile + 1 == at.strip.last;
+        near = at.weights() + (last ? at.blocks() * kBlock * at.row_bytes() - (at.tile - at.strip.first) * Format::kTileBytes : Format::kTileBytes);
     }
 
-    void fetch(uint32_t count) {
-        for (uint32_t i = 0; i < count; ++i) {
-            __builtin_prefetch(row + 64 * line, 0, 2);
-            if (++line == lines) line = 0, row += row_bytes;
-        }
+    // Prefetch a step of `count` in which a tile's blocks are read, for each group of 4 inputs.
+    template <int step, int count>
+    LOPA_INLINE void fetch(int64_t stride) {
+        constexpr int lines = std::max<int>(4 * kTileLines / count, 1), rows = std::max(4 / count, 1);
+        if constexpr (step * lines < 4 * kTileLines)
+            for (int i = 0; i < lines; ++i) {
+                __builtin_prefetch(line, 0, 2);
+                if (__builtin_expect((line += 64) == end, 0)) line += skip, end += row_bytes;
+            }
+        if constexpr (!kIsFloat<Format> && step * rows < 4)
+            for (int i = 0; i < rows; ++i, near += stride)
+                for (int64_t at = 0; at < Format::kTileBytes; at += 64) __builtin_prefetch(near + at, 0, 3);
     }
 
-    const uint8_t* row;
-    int64_t row_bytes;
-    uint32_t lines, line;  // of a row of the strip
+    const uint8_t *line, *end, *near;  // a line of a row of the strip, the end of that row, and a row of the next tile
+    int64_t skip, row_bytes;
 };
 
-// Vectors that are unpacked together: those of 4 inputs of a part of a tile.
-constexpr int kPartVectors = 4;
-
 // Call `call` with the constants 0 to Count - 1. Loops would keep arrays of vectors in memory.
-#define LOPA_INLINE __attribute__((always_inline))
 template <class Call, int... Numbers>
 LOPA_INLINE inline void for_each_constant(const Call& call, std::integer_sequence<int, Numbers...>) {
     (call(std::integral_constant<int, Numbers>()), ...);
@@ -124,77 +135,78 @@ inline typename Isa::I dot(typename Isa::I sum, typename Isa::I weights, typenam
         return Isa::dot(sum, weights, rows);
 }
 
-// Sums of a row that a block's products are added to.
+// Weights of blocks of a tile as they are stored.
 template <class Isa, class Format>
-inline typename Isa::I first_dots(const Product& product, int64_t block, int64_t row, const typename Format::Sum* sums) {
-    if constexpr (std::is_same_v<Format, Int4>)
-        return Isa::repeat(product.rounded.corrections[block * product.rows + row]);
-    else
-        return Isa::load(sums);
-}
-
-template <class Isa, class Format>
-inline void add_dots(typename Isa::I dots, const Product& product, int64_t block, int64_t row, const float* scales,
-                     typename Format::Sum* sums) {
-    if constexpr (std::is_same_v<Format, Int4>)
-        Isa::add_scaled(sums, dots, product.rounded.scales[block * product.rows + row], scales);
-    else
-        Isa::store(sums, dots);
-}
-
-template <class Isa, class Format, int Rows>
-inline void add_rows(const typename Isa::I* const* weights, const Product& product, int64_t block, int64_t row, const float* scales,
-                     typename Format::Sum* sums) {
-    using I = typename Isa::I;
-    constexpr int kWide = Isa::kVectorsPerPass;
-    const int8_t* numbers = product.rounded.numbers + (block * product.rows + row) * kBlock;
-    I dots[Rows][kWide];
-    for (int r = 0; r < Rows; ++r)
-        for (int v = 0; v < kWide; ++v)
-            dots[r][v] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + v * Isa::kLanes);
-#pragma GCC unroll 8
-    for (int group = 0; group < kGroups; ++group)
-#pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r) {
-            const I repeated = repeat_four<Isa>(numbers + r * kBlock + 4 * group);
-#pragma GCC unroll 2
-            for (int v = 0; v < kWide; ++v) dots[r][v] = dot<Isa, Format>(dots[r][v], weights[v][group], repeated);
-        }
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 2
-        for (int v = 0; v < kWide; ++v)
-            add_dots<Isa, Format>(dots[r][v], product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
-}
-
-// Add the products of a block and a part of a tile for so few rows that the unpacked weights stay in registers.
-// `unpack(group, vectors)` supplies them. As a part of a larger function, GCC would keep sums in memory.
-template <class Isa, class Format, int Rows, class Unpack>
-__attribute__((noinline)) void add_few_rows(const Unpack& unpack, const Product& product, int64_t block, int64_t row, const float* scales, typename Format::Sum* sums) {
-    using I = typename Isa::I;
-    const int8_t* numbers = product.rounded.numbers + (block * product.rows + row) * kBlock;
-    I dots[Rows * kPartVectors];
-    unrolled<Rows * kPartVectors>([&](auto i) LOPA_INLINE {
-        constexpr int r = i() / kPartVectors, v = i() % kPartVectors;
-        dots[i()] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + v * Isa::kLanes);
-    });
-#pragma GCC unroll 1
-    for (int group = 0; group < kGroups; ++group) {
-        I weights[kPartVectors];
-        unpack(group, weights);
-        unrolled<Rows>([&](auto r) LOPA_INLINE {
-            const I repeated = repeat_four<Isa>(numbers + r() * kBlock + 4 * group);
-            unrolled<kPartVectors>([&](auto v) LOPA_INLINE {
-                I& sum = dots[r() * kPartVectors + v()];
-                sum = dot<Isa, Format>(sum, weights[v()], repeated);
-                asm("" : "+v"(sum));  // without it, GCC stores every sum, too
-            });
-        });
+struct Packed {
+    // Unpack the next group of 4 inputs, for `wide` vectors of columns.
+    template <int wide, int part>
+    LOPA_INLINE void next(typename Isa::I* vectors) {
+        if (fetches) prefetcher.template fetch<part, kTile / Isa::kLanes / wide>(stride);
+        Isa::template unpack<Format, wide, part>(from, stride, vectors);
+        from += 4 * stride;
     }
-    unrolled<Rows * kPartVectors>([&](auto i) LOPA_INLINE {
-        constexpr int r = i() / kPartVectors, v = i() % kPartVectors;
-        add_dots<Isa, Format>(dots[i()], product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+
+    const uint8_t *weights, *from;
+    int64_t stride;
+    Prefetcher<Format> prefetcher;
+    bool fetches;
+};
+
+// Add the products of some blocks of a tile for `Rows` rows from `row` on, `wide` vectors of columns at a time. Their sums
+// stay in registers. As a part of a larger function, GCC would keep them in memory.
+template <class Isa, class Format, int Rows, int wide>
+__attribute__((noinline)) void add_packed_rows(Packed<Isa, Format>& source, const Product& product, int64_t first, int64_t blocks, int64_t row,
+                                               const float* scales, typename Format::Sum* sums) {
+    constexpr bool int4 = std::is_same_v<Format, Int4>;
+    constexpr int kSums = Rows * wide;
+    const int64_t rows = product.rows;
+    Packed<Isa, Format> weights = source;  // a copy, which stores do not change
+    unrolled<kTile / Isa::kLanes / wide>([&](auto part) LOPA_INLINE {
+        const auto sum_at = [&](int i) LOPA_INLINE { return sums + i / wide * kTile + (part() * wide + i % wide) * Isa::kLanes; };
+        typename Isa::I dots[kSums];
+        typename Isa::F totals[int4 ? kSums : 1];
+        unrolled<kSums>([&](auto i) LOPA_INLINE {
+            if constexpr (int4)
+                totals[i()] = Isa::load(sum_at(i()));
+            else
+                dots[i()] = Isa::load(sum_at(i()));
+        });
+        weights.from = weights.weights;
+        const int8_t* numbers = product.rounded.numbers + (first * rows + row) * kBlock;
+        const int32_t* corrections = product.rounded.corrections + first * rows + row;
+        const float *row_scales = product.rounded.scales + first * rows + row, *columns = scales + part() * wide * Isa::kLanes;
+#pragma GCC unroll 1
+        for (int64_t block = 0; block < blocks; ++block) {
+            if constexpr (int4)
+                unrolled<kSums>([&](auto i) LOPA_INLINE { dots[i()] = Isa::repeat(corrections[i() / wide]); });
+#pragma GCC unroll 1
+            for (int group = 0; group < kGroups; ++group, numbers += 4) {
+                typename Isa::I vectors[wide];
+                weights.template next<wide, part()>(vectors);
+                unrolled<Rows>([&](auto r) LOPA_INLINE {
+                    const typename Isa::I repeated = repeat_four<Isa>(numbers + r() * kBlock);
+                    unrolled<wide>([&](auto v) LOPA_INLINE {
+                        typename Isa::I& sum = dots[r() * wide + v()];
+                        sum = dot<Isa, Format>(sum, vectors[v()], repeated);
+                        asm("" : "+v"(sum));  // without it, GCC stores every sum, too
+                    });
+                });
+            }
+            if constexpr (int4)
+                unrolled<kSums>([&](auto i) LOPA_INLINE {
+                    totals[i()] = Isa::add_scaled(totals[i()], dots[i()], row_scales[i() / wide], columns + i() % wide * Isa::kLanes);
+                    asm("" : "+v"(totals[i()]));
+                });
+            numbers += rows * kBlock - kBlock, corrections += rows, row_scales += rows, columns += kTile;
+        }
+        unrolled<kSums>([&](auto i) LOPA_INLINE {
+            if constexpr (int4)
+                Isa::store(sum_at(i()), totals[i()]);
+            else
+                Isa::store(sum_at(i()), dots[i()]);
+        });
     });
+    source = weights;
 }
 
 // Call add with the constant `count`, which is 1 to Most.
@@ -205,14 +217,29 @@ inline void with_constant(int64_t count, const Add& add) {
     add(std::integral_constant<int, Most>());
 }
 
-// Copy of the part of a block that exists, in a tile of full size. Where nothing exists, numbers are zero.
+// Call add with the constant number of rows and the first row of every pass of `size` rows, at most Most.
+template <int Most, class Add>
+inline void in_passes(int64_t rows, int64_t size, const Add& add) {
+    for (int64_t first = 0; first < rows; first += size)
+        with_constant<Most>(std::min(size, rows - first), [&](auto count) { add(count, first); });
+}
+
+// Copy of the part of some blocks that exists, in a tile of full size. Where nothing exists, numbers are zero.
 template <class Format>
-inline void copy_partial(const Product& product, int64_t block, int64_t tile, uint8_t* copy) {
-    const int64_t stride = product.columns * Format::kTileBytes / kTile, first = tile * Format::kTileBytes;
-    const int64_t width = std::min(Format::kTileBytes, stride - first), inputs = std::min(kBlock, product.inputs - block * kBlock);
-    std::memset(copy, 0, kBlock * Format::kTileBytes);
-    for (int64_t k = 0; k < inputs; ++k)
-        std::memcpy(copy + k * Format::kTileBytes, product.weights + (block * kBlock + k) * stride + first, width);
+inline void copy_partial(const Cursor<Format>& at, uint8_t* copy) {
+    const int64_t stride = at.row_bytes(), width = std::min(Format::kTileBytes, stride - at.tile * Format::kTileBytes);
+    const int64_t inputs = std::min(at.blocks() * kBlock, at.strip.product->inputs - at.block * kBlock);
+    std::memset(copy, 0, at.blocks() * kBlock * Format::kTileBytes);
+    for (int64_t k = 0; k < inputs; ++k) std::memcpy(copy + k * Format::kTileBytes, at.weights() + k * stride, width);
+}
+
+// Blocks of a tile that are multiplied together, which reads and writes sums once for them. With few rows, memory is the
+// limit, and it is read faster in single blocks.
+template <class Isa, class Format>
+inline int64_t blocks_together(int64_t rows) {
+    if constexpr (!kIsFloat<Format>)
+        if (rows > 2 && rows <= Isa::template max_packed_rows<Format>()) return rows < 16 ? 2 : kMaxTogether;
+    return 1;
 }
 
 // Copy of the scales of a tile that exist. The others are zero.
@@ -260,74 +287,119 @@ inline void add_float_rows(const float* weights, int64_t stride, const float* ro
         }
 }
 
-// Add the products of a block of inputs of a tile to the sums of rows.
+// Add the products of blocks of float weights of a tile to the sums of rows.
 template <class Isa, class Format>
-inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int64_t row, int64_t rows, typename Format::Sum* sums) {
-    constexpr int64_t kTileBytes = Format::kTileBytes;
-    alignas(64) uint8_t copy[kBlock * kTileBytes];
-    const Product product = *at.strip.product;  // a copy, which stores of vectors do not change
-    const int64_t block = at.block, width = std::min(kTile, product.columns - at.tile * kTile);
-    const uint8_t* weights = at.weights();
-    int64_t stride = at.row_bytes();
-    Prefetcher<Format> prefetcher(ahead);
-    if (width < kTile || (block + 1) * kBlock > product.inputs) {
-        copy_partial<Format>(product, block, at.tile, copy);
-        weights = copy, stride = kTileBytes;
+inline void add_float_block(const uint8_t* weights, int64_t stride, Prefetcher<Format> prefetcher, const float* numbers, int64_t rows, float* sums) {
+    constexpr bool wide = std::is_same_v<Format, Float16>;
+    alignas(64) float widened[wide ? kBlock * kTile : 1];
+    for (int64_t k = 0; k < kBlock; ++k) {
+        if (k % 4 == 0) prefetcher.template fetch<0, 1>(stride);
+        if constexpr (wide) Isa::widen(reinterpret_cast<const uint16_t*>(weights + k * stride), widened + k * kTile);
     }
-    if constexpr (kIsFloat<Format>) {
-        alignas(64) float widened[std::is_same_v<Format, Float16> ? kBlock * kTile : 1];
-        for (int64_t k = 0; k < kBlock; ++k) {
-            prefetcher.fetch(prefetcher.kTileLines);
-            if constexpr (std::is_same_v<Format, Float16>)
-                Isa::widen(reinterpret_cast<const uint16_t*>(weights + k * stride), widened + k * kTile);
-        }
-        const bool wide = std::is_same_v<Format, Float16>;
-        const float *matrix = wide ? widened : reinterpret_cast<const float*>(weights), *numbers = product.floats + (block * product.rows + row) * kBlock;
-        const int64_t step = wide ? kTile : stride / 4;
-        int64_t r = 0;
-        for (; r + 4 <= rows; r += 4)
-            for (int64_t column = 0; column < kTile; column += 2 * Isa::kLanes)
-                add_float_rows<Isa, 4, 2>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
-        for (; r < rows; ++r)
-            for (int64_t column = 0; column < kTile; column += 4 * Isa::kLanes)
-                add_float_rows<Isa, 1, 4>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
-    } else {
-        using I = typename Isa::I;
-        constexpr int kParts = kTile / kPartVectors / Isa::kLanes, kMost = Isa::kFewRows;
-        alignas(64) float scales[kTile];
-        if constexpr (std::is_same_v<Format, Int4>) {
-            prefetch_scales(*ahead.strip.product, ahead.scale());
-            load_scales<Isa>(product, at.scale(), width, scales);
-        }
-        alignas(64) I unpacked[kTile / Isa::kLanes * kGroups];  // [vector][group]
-        unrolled<kParts>([&](auto part) {
-            constexpr int first = part() * kPartVectors;
-            const auto unpack = [&](int group, I* vectors) LOPA_INLINE {
-                prefetcher.fetch(4 * prefetcher.kTileLines / kParts);
-                Isa::template unpack<Format, part()>(weights + 4 * group * stride, stride, vectors);
-            };
-            if (rows <= kMost)
-                return with_constant<kMost>(rows, [&](auto count) {
-                    constexpr int column = first * Isa::kLanes;
-                    add_few_rows<Isa, Format, count()>(unpack, product, block, row, scales + column, sums + column);
-                });
-            for (int group = 0; group < kGroups; ++group) {
-                I vectors[kPartVectors];
-                unpack(group, vectors);
-                for (int v = 0; v < kPartVectors; ++v) unpacked[(first + v) * kGroups + group] = vectors[v];
+    const float* matrix = wide ? widened : reinterpret_cast<const float*>(weights);
+    const int64_t step = wide ? kTile : stride / 4;
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4)
+        for (int64_t column = 0; column < kTile; column += 2 * Isa::kLanes)
+            add_float_rows<Isa, 4, 2>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
+    for (; r < rows; ++r)
+        for (int64_t column = 0; column < kTile; column += 4 * Isa::kLanes)
+            add_float_rows<Isa, 1, 4>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
+}
+
+// Add the products of a block for `Rows` rows and the unpacked weights of `wide` vectors of columns, [vector][group].
+template <class Isa, class Format, int Rows, int wide>
+__attribute__((noinline)) void add_unpacked_rows(const typename Isa::I* weights, const Product& product, int64_t at, const float* scales,
+                                                 typename Format::Sum* sums) {
+    constexpr bool int4 = std::is_same_v<Format, Int4>;
+    constexpr int kSums = Rows * wide;
+    const int8_t* numbers = product.rounded.numbers + at * kBlock;
+    const auto sum_at = [&](int i) LOPA_INLINE { return sums + i / wide * kTile + i % wide * Isa::kLanes; };
+    typename Isa::I dots[kSums];
+    unrolled<kSums>([&](auto i) LOPA_INLINE {
+        if constexpr (int4)
+            dots[i()] = Isa::repeat(product.rounded.corrections[at + i() / wide]);
+        else
+            dots[i()] = Isa::load(sum_at(i()));
+    });
+#pragma GCC unroll 1
+    for (int group = 0; group < kGroups; ++group, ++weights, numbers += 4)
+        unrolled<Rows>([&](auto r) LOPA_INLINE {
+            const typename Isa::I repeated = repeat_four<Isa>(numbers + r() * kBlock);
+            unrolled<wide>([&](auto v) LOPA_INLINE {
+                typename Isa::I& sum = dots[r() * wide + v()];
+                sum = dot<Isa, Format>(sum, weights[v() * kGroups], repeated);
+                asm("" : "+v"(sum));  // as above
+            });
+        });
+    unrolled<kSums>([&](auto i) LOPA_INLINE {
+        if constexpr (int4)
+            Isa::store(sum_at(i()), Isa::add_scaled(Isa::load(sum_at(i())), dots[i()], product.rounded.scales[at + i() / wide],
+                                                    scales + i() % wide * Isa::kLanes));
+        else
+            Isa::store(sum_at(i()), dots[i()]);
+    });
+}
+
+// Add the products of blocks of integer weights of a tile to the sums of rows.
+template <class Isa, class Format>
+inline void add_integer_blocks(const Cursor<Format>& at, const Cursor<Format>& ahead, Packed<Isa, Format> packed, int64_t row, int64_t rows,
+                               typename Format::Sum* sums) {
+    using I = typename Isa::I;
+    const Product product = *at.strip.product;  // a copy, which stores of vectors do not change
+    alignas(64) float scales[kMaxTogether * kTile];
+    if constexpr (std::is_same_v<Format, Int4>) {
+        for (int64_t i = 0; i < ahead.blocks(); ++i) prefetch_scales(*ahead.strip.product, ahead.scale() + i * ahead.strip.product->columns);
+        for (int64_t i = 0; i < at.blocks(); ++i)
+            load_scales<Isa>(product, at.scale() + i * product.columns, std::min(kTile, product.columns - at.tile * kTile), scales + i * kTile);
+    }
+    constexpr int kMost = Isa::template packed_rows<Format>();
+    constexpr bool always_packed = Isa::template max_packed_rows<Format>() == kMaxRows;
+    if (always_packed || rows <= Isa::template max_packed_rows<Format>()) {
+        const int64_t passes = (rows + kMost - 1) / kMost;
+        return in_passes<kMost>(rows, (rows + passes - 1) / passes, [&](auto count, int64_t first) {
+            constexpr int wide = Isa::template packed_wide<Format>(count());
+            packed.fetches = first == 0;
+            add_packed_rows<Isa, Format, count(), wide>(packed, product, at.block, at.blocks(), row + first, scales, sums + first * kTile);
+        });
+    }
+    if constexpr (!always_packed) {
+        constexpr int kTogether = 4, kVectors = kTile / Isa::kLanes, kWide = Isa::kUnpackedWide;
+        alignas(64) I vectors[kVectors * kGroups];
+        Packed<Isa, Format> source = packed;  // a copy, which stores do not change
+        unrolled<kVectors / kTogether>([&](auto part) LOPA_INLINE {
+            source.from = source.weights;
+            for (int64_t group = 0; group < kGroups; ++group) {
+                I some[kTogether];
+                source.template next<kTogether, part()>(some);
+                for (int v = 0; v < kTogether; ++v) vectors[(part() * kTogether + v) * kGroups + group] = some[v];
             }
         });
-        if (rows <= kMost) return;
-        for (int v = 0; v < kTile / Isa::kLanes; v += Isa::kVectorsPerPass) {
-            const I* matrix[Isa::kVectorsPerPass];
-            for (int w = 0; w < Isa::kVectorsPerPass; ++w) matrix[w] = unpacked + (v + w) * kGroups;
-            for (int64_t r = 0; r < rows; r += 4)
-                with_constant<4>(std::min<int64_t>(4, rows - r), [&](auto count) {
-                    const int column = v * Isa::kLanes;
-                    add_rows<Isa, Format, count()>(matrix, product, block, row + r, scales + column, sums + r * kTile + column);
-                });
-        }
+        for (int v = 0; v < kVectors; v += kWide)
+            in_passes<Isa::kUnpackedRows>(rows, Isa::kUnpackedRows, [&](auto count, int64_t first) {
+                const int column = v * Isa::kLanes;
+                add_unpacked_rows<Isa, Format, count(), kWide>(vectors + v * kGroups, product, at.block * product.rows + row + first, scales + column,
+                                                               sums + first * kTile + column);
+            });
     }
+}
+
+// Add the products of some blocks of a tile to the sums of rows.
+template <class Isa, class Format>
+inline void add_blocks(const Cursor<Format>& at, const Cursor<Format>& ahead, int64_t row, int64_t rows, typename Format::Sum* sums) {
+    alignas(64) uint8_t copy[(kIsFloat<Format> ? 1 : kMaxTogether) * kBlock * Format::kTileBytes];
+    const Product& product = *at.strip.product;
+    const uint8_t* weights = at.weights();
+    int64_t stride = at.row_bytes();
+    const Prefetcher<Format> prefetcher(at, ahead);
+    if ((at.tile + 1) * kTile > product.columns || (at.block + at.blocks()) * kBlock > product.inputs) {
+        copy_partial(at, copy);
+        weights = copy, stride = Format::kTileBytes;
+    }
+    if constexpr (kIsFloat<Format>)
+        add_float_block<Isa, Format>(weights, stride, prefetcher, product.floats + (at.block * product.rows + row) * kBlock, rows, sums);
+    else
+        add_integer_blocks<Isa, Format>(at, ahead, {weights, weights, stride, prefetcher, true}, row, rows, sums);
 }
 
 // Write the sums of one tile to the output, in the order of the columns.
@@ -375,10 +447,11 @@ void compute_strip(const Strip& strip, const Strip& next) {
                 const Sum start = std::is_same_v<Format, Int8> ? static_cast<Sum>(product.rounded.corrections[row + r]) : 0;
                 std::fill_n(sums(tile) + r * kTile, kTile, start);
             }
-        Cursor<Format> at(strip, {}), ahead(strip, row + rows < product.rows ? strip : next);
-        for (int64_t i = 0; i < std::max(width, Format::kBlocksAhead / width * width) && !ahead.done(); ++i) ahead.advance();
+        const int64_t together = blocks_together<Isa, Format>(rows);
+        Cursor<Format> at(strip, {}, together), ahead(strip, row + rows < product.rows ? strip : next, together);
+        for (int64_t i = 0; i < std::max(width, Format::kBlocksAhead / together / width * width) && !ahead.done(); ++i) ahead.advance();
         for (; product.inputs > 0 && !at.done(); at.advance()) {
-            add_block<Isa, Format>(at, ahead.done() ? at : ahead, row, rows, sums(at.tile));
+            add_blocks<Isa, Format>(at, ahead.done() ? at : ahead, row, rows, sums(at.tile));
             if (!ahead.done()) ahead.advance();
         }
         for (int64_t tile = strip.first; tile < strip.last; ++tile)

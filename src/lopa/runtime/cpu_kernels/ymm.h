@@ -12,7 +12,14 @@ namespace {
 struct Ymm {
     using I = __m256i;
     using F = __m256;
-    static constexpr int kLanes = 8, kVectorsPerPass = 1, kFewRows = 2;
+    static constexpr int kLanes = 8, kUnpackedRows = 4, kUnpackedWide = 2;
+    // As in avx512_vnni.cpp.
+    template <class Format>
+    static constexpr int packed_rows() { return 4; }
+    template <class Format>
+    static constexpr int max_packed_rows() { return 8; }
+    template <class Format>
+    static constexpr int packed_wide(int rows) { return std::is_same_v<Format, Int4> && rows > 1 ? 2 : rows > 2 ? 2 : 4; }
 
     static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
@@ -24,31 +31,31 @@ struct Ymm {
     static F add(F a, F b) { return _mm256_add_ps(a, b); }
     static F multiply_add(F a, F b, F sum) { return _mm256_fmadd_ps(a, b, sum); }
 
-    static void add_scaled(float* sum, I dots, float row_scale, const float* scales) {
-        const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(row_scale));
-        _mm256_store_ps(sum, _mm256_fmadd_ps(product, _mm256_load_ps(scales), _mm256_load_ps(sum)));
+    static F add_scaled(F sum, I dots, float row_scale, const float* scales) {
+        return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(row_scale)), _mm256_load_ps(scales), sum);
     }
 
-    // Unpack 4 inputs of a part of a tile. int8: vector q of 32 columns has columns 16 L + 4 q + i in lane 4 L + i, with
-    // `sign`. int4: those of 32 bytes, vectors 0 and 1 the even columns of q = 2 (part % 2) and the next, vectors 2 and 3
-    // the odd ones.
-    template <class Format, int part>
-    static void unpack_with(I sign, const uint8_t* weights, int64_t stride, I* out) {
+    // Unpack 4 inputs of `wide` vectors, 2 or 4, of a tile: vectors wide * part and after. int8: vector 4 h + q has columns
+    // 32 h + 16 L + 4 q + i in lane 4 L + i, with `sign`. int4: vector 8 p + 4 h + 2 q + odd has columns
+    // 64 p + 32 L + 16 h + 8 q + 2 i + odd.
+    template <class Format, int wide, int part>
+    LOPA_INLINE static void unpack_with(I sign, const uint8_t* weights, int64_t stride, I* out) {
+        constexpr int first = wide * part, half = first / 4;
         constexpr bool int4 = std::is_same_v<Format, Int4>;
-        const I offset = int4 ? _mm256_set1_epi8(char(0x88)) : sign, low = _mm256_set1_epi8(15);
-        const uint8_t* from = weights + 32 * (int4 ? part / 2 : part);
         I rows[4];
-        for (int i = 0; i < 4; ++i) rows[i] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const I*>(from + i * stride)), offset);
-        if (!int4 || part % 2 == 0) interleave(_mm256_unpacklo_epi8(rows[0], rows[1]), _mm256_unpacklo_epi8(rows[2], rows[3]), out);
-        if (!int4 || part % 2 == 1) interleave(_mm256_unpackhi_epi8(rows[0], rows[1]), _mm256_unpackhi_epi8(rows[2], rows[3]), out + (int4 ? 0 : 2));
-        if constexpr (int4)
-            for (int q = 0; q < 2; ++q) {
-                out[2 + q] = _mm256_and_si256(_mm256_srli_epi16(out[q], 4), low);
-                out[q] = _mm256_and_si256(out[q], low);
+        for (int i = 0; i < 4; ++i) rows[i] = _mm256_loadu_si256(reinterpret_cast<const I*>(weights + i * stride + 32 * (int4 ? half / 2 : half)));
+        for (int pair = 0; pair < wide / 2; ++pair, out += 2) {
+            const bool q = first / 2 % 2 + pair != 0, high = int4 ? half % 2 : q;
+            const I a = high ? _mm256_unpackhi_epi8(rows[0], rows[1]) : _mm256_unpacklo_epi8(rows[0], rows[1]);
+            const I b = high ? _mm256_unpackhi_epi8(rows[2], rows[3]) : _mm256_unpacklo_epi8(rows[2], rows[3]);
+            if constexpr (int4) {
+                const I both = _mm256_xor_si256(q ? _mm256_unpackhi_epi16(a, b) : _mm256_unpacklo_epi16(a, b), _mm256_set1_epi8(char(0x88)));
+                out[0] = _mm256_and_si256(both, _mm256_set1_epi8(15)), out[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+            } else {
+                out[0] = _mm256_xor_si256(_mm256_unpacklo_epi16(a, b), sign), out[1] = _mm256_xor_si256(_mm256_unpackhi_epi16(a, b), sign);
             }
+        }
     }
-
-    static void interleave(I pairs, I next, I* out) { out[0] = _mm256_unpacklo_epi16(pairs, next), out[1] = _mm256_unpackhi_epi16(pairs, next); }
 
     static void widen(const uint16_t* halves, float* numbers) {
         for (int64_t at = 0; at < kTile; at += kLanes)
@@ -60,9 +67,9 @@ struct Ymm {
         for (int part = 0; part < 2; ++part)
             for (int q = 0; q < 4; ++q) {
                 const __m256 a = _mm256_loadu_ps(stored + 64 * part + 8 * q), b = _mm256_loadu_ps(stored + 64 * part + 32 + 8 * q);
-                float* even = ordered + (8 * part + q / 2 * 4 + q % 2) * kLanes;
+                float* even = ordered + (8 * part + 2 * q) * kLanes;
                 write_halves(even, _mm256_shuffle_ps(a, b, 0x88));
-                write_halves(even + 2 * kLanes, _mm256_shuffle_ps(a, b, 0xdd));
+                write_halves(even + kLanes, _mm256_shuffle_ps(a, b, 0xdd));
             }
     }
 
@@ -74,8 +81,8 @@ struct Ymm {
     static void order_int4(const float* sums, float* ordered) {
         for (int part = 0; part < 2; ++part)
             for (int q = 0; q < 4; ++q) {
-                const float* from = sums + (8 * part + q / 2 * 4 + q % 2) * kLanes;
-                const __m256 even = _mm256_load_ps(from), odd = _mm256_load_ps(from + 2 * kLanes);
+                const float* from = sums + (8 * part + 2 * q) * kLanes;
+                const __m256 even = _mm256_load_ps(from), odd = _mm256_load_ps(from + kLanes);
                 const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
                 _mm256_store_ps(ordered + 64 * part + 8 * q, _mm256_permute2f128_ps(low, high, 0x20));
                 _mm256_store_ps(ordered + 64 * part + 32 + 8 * q, _mm256_permute2f128_ps(low, high, 0x31));
