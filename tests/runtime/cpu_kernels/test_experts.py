@@ -220,7 +220,7 @@ def test_results_depend_on_the_row_alone(library: KernelLibrary, operator: str) 
         for threads in (1, 2, 3):
             one = layer.open(threads)
             assert (batch.run(one) == reference).all()
-            for start, end in ((0, 1), (7, 10), (131, 133)):
+            for start, end in ((7, 10), (131, 133), *((0, rows) for rows in range(1, 40, 2))):
                 assert (batch[start:end].run(one) == reference[start:end]).all()
             assert (batch[::-1].run(one)[::-1] == reference).all()
 

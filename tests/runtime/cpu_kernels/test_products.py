@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -93,9 +94,9 @@ def test_int8_products_equal_those_of_onnxruntime(
     assert (run(ours, x=x) == run(theirs, x=x)).all()
 
 
-def int8_session(integers: Int8, scales: Float32) -> ort.InferenceSession:
+def int8_session(integers: Int8, scales: Float32, threads: int = 1) -> ort.InferenceSession:
     matrix, factors = numpy_helper.from_array(integers, "w"), numpy_helper.from_array(scales, "s")
-    return session("MatMulInt8", {"x": TensorProto.UINT8}, [matrix, factors])
+    return session("MatMulInt8", {"x": TensorProto.UINT8}, [matrix, factors], threads=threads)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 130])
@@ -145,18 +146,25 @@ def test_numbers_that_are_not_finite_stay_in_their_row(instruction_set: str, val
         assert (product[-1] == 0).all()
 
 
-def test_results_depend_on_the_row_alone(library: KernelLibrary) -> None:
+@pytest.mark.parametrize("bits", [4, 8])
+def test_results_depend_on_the_row_alone(library: KernelLibrary, bits: int) -> None:
+    """Numbers of rows are computed in different passes (strips.h). The last block and tile are parts."""
     rng = np.random.default_rng(5)
-    integers, scales = int4_matrix(rng, 224, 650)
-    x = rng.standard_normal((133, 224)).astype(np.float32)
-    expected = run(int4_session(integers, scales), x=x)
+    if bits == 4:
+        integers, scales = int4_matrix(rng, 224, 650)
+        one, x = partial(int4_session, integers, scales), rng.standard_normal((133, 224)).astype(np.float32)
+    else:
+        matrix = rng.integers(-128, 128, (250, 650), dtype=np.int8)
+        one, x = partial(int8_session, matrix, rng.random(650, np.float32)), rng.integers(1, 256, (133, 250), np.uint8)
+    expected = run(one(), x=x)
     for name in available_sets():
         library.select(name)
         for threads in (1, 3):
-            one = int4_session(integers, scales, threads)
-            assert (run(one, x=x) == expected).all()
-            assert (run(one, x=x[None, 7:10]) == expected[None, 7:10]).all()
-            assert run(one, x=x[:0]).shape == (0, 650)
+            opened = one(threads)
+            assert (run(opened, x=x) == expected).all()
+            for rows in range(1, 27):
+                assert (run(opened, x=x[None, 7 : 7 + rows]) == expected[None, 7 : 7 + rows]).all()
+            assert run(opened, x=x[:0]).shape == (0, 650)
 
 
 def test_threads_share_a_session(instruction_set: str) -> None:

@@ -11,14 +11,15 @@ namespace {
 struct Avx512Vnni {
     using I = __m512i;
     using F = __m512;
-    static constexpr int kLanes = 16, kUnpackedRows = 12, kUnpackedWide = 2;
+    static constexpr int kLanes = 16, kUnpackedRows = 12, kUnpackedWide = 2, kFloatRows = 12;
+    static constexpr int float_wide(int rows) { return rows < 3 || rows > 6 ? 2 : 4; }
     // Rows of a pass over packed weights, rows up to which every pass unpacks them, and vectors of a pass. Measured.
     template <class Format>
     static constexpr int packed_rows() { return std::is_same_v<Format, Int4> ? 6 : 8; }
     template <class Format>
-    static constexpr int max_packed_rows() { return std::is_same_v<Format, Int4> ? 8 : kMaxRows; }
+    static constexpr int max_packed_rows() { return std::is_same_v<Format, Int4> ? 12 : kMaxRows; }
     template <class Format>
-    static constexpr int packed_wide(int rows) { return std::is_same_v<Format, Int4> && rows <= 3 ? 4 : 2; }
+    static constexpr int packed_wide(int rows) { return rows <= 6 ? 4 : 2; }
 
     static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm512_load_si512(from); }
@@ -26,6 +27,7 @@ struct Avx512Vnni {
     static F repeat(float number) { return _mm512_set1_ps(number); }
     static F load(const float* from) { return _mm512_loadu_ps(from); }
     static void store(float* to, F numbers) { _mm512_storeu_ps(to, numbers); }
+    static F load_half(const uint16_t* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
     static F add(F a, F b) { return _mm512_add_ps(a, b); }
     static F multiply_add(F a, F b, F sum) { return _mm512_fmadd_ps(a, b, sum); }
     static I dot(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
@@ -60,11 +62,6 @@ struct Avx512Vnni {
 
     // The low half of every byte, plus 8: (a ^ 8) & 15.
     static I unsigned_low(I a) { return _mm512_ternarylogic_epi32(a, _mm512_set1_epi8(8), _mm512_set1_epi8(15), 0x28); }
-
-    static void widen(const uint16_t* halves, float* numbers) {
-        for (int64_t at = 0; at < kTile; at += kLanes)
-            _mm512_store_ps(numbers + at, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + at))));
-    }
 
     // Scales of a tile in the order of unpacked int4 vectors.
     static void order_scales(const float* stored, float* ordered) {

@@ -101,7 +101,7 @@ struct Prefetcher {
                 __builtin_prefetch(line, 0, 2);
                 if (__builtin_expect((line += 64) == end, 0)) line += skip, end += row_bytes;
             }
-        if constexpr (!kIsFloat<Format> && step * rows < 4)
+        if constexpr (step * rows < 4)
             for (int i = 0; i < rows; ++i, near += stride)
                 for (int64_t at = 0; at < Format::kTileBytes; at += 64) __builtin_prefetch(near + at, 0, 3);
     }
@@ -152,23 +152,24 @@ struct Packed {
     bool fetches;
 };
 
-// Add the products of some blocks of a tile for `Rows` rows from `row` on, `wide` vectors of columns at a time. Their sums
+// Add the products of some blocks of a tile for `Rows` rows from `row` on, `wide` vectors of columns at a time. Dot products
 // stay in registers. As a part of a larger function, GCC would keep them in memory.
 template <class Isa, class Format, int Rows, int wide>
 __attribute__((noinline)) void add_packed_rows(Packed<Isa, Format>& source, const Product& product, int64_t first, int64_t blocks, int64_t row,
                                                const float* scales, typename Format::Sum* sums) {
     constexpr bool int4 = std::is_same_v<Format, Int4>;
     constexpr int kSums = Rows * wide;
+    constexpr bool kept = int4 && kSums <= 12;  // more totals beside as many dot products exceed the registers
     const int64_t rows = product.rows;
     Packed<Isa, Format> weights = source;  // a copy, which stores do not change
     unrolled<kTile / Isa::kLanes / wide>([&](auto part) LOPA_INLINE {
         const auto sum_at = [&](int i) LOPA_INLINE { return sums + i / wide * kTile + (part() * wide + i % wide) * Isa::kLanes; };
         typename Isa::I dots[kSums];
-        typename Isa::F totals[int4 ? kSums : 1];
+        typename Isa::F totals[kept ? kSums : 1];
         unrolled<kSums>([&](auto i) LOPA_INLINE {
-            if constexpr (int4)
+            if constexpr (kept)
                 totals[i()] = Isa::load(sum_at(i()));
-            else
+            else if constexpr (!int4)
                 dots[i()] = Isa::load(sum_at(i()));
         });
         weights.from = weights.weights;
@@ -194,15 +195,21 @@ __attribute__((noinline)) void add_packed_rows(Packed<Isa, Format>& source, cons
             }
             if constexpr (int4)
                 unrolled<kSums>([&](auto i) LOPA_INLINE {
-                    totals[i()] = Isa::add_scaled(totals[i()], dots[i()], row_scales[i() / wide], columns + i() % wide * Isa::kLanes);
-                    asm("" : "+v"(totals[i()]));
+                    if constexpr (kept) {
+                        totals[i()] = Isa::add_scaled(totals[i()], dots[i()], row_scales[i() / wide], columns + i() % wide * Isa::kLanes);
+                        asm("" : "+v"(totals[i()]));
+                    } else {
+                        const typename Isa::F total = Isa::load(sum_at(i()));
+                        Isa::store(sum_at(i()), Isa::add_scaled(total, dots[i()], row_scales[i() / wide], columns + i() % wide * Isa::kLanes));
+                    }
                 });
+            if constexpr (int4 && !kept) asm volatile("" ::: "memory");  // or GCC keeps totals in the stack until the end
             numbers += rows * kBlock - kBlock, corrections += rows, row_scales += rows, columns += kTile;
         }
         unrolled<kSums>([&](auto i) LOPA_INLINE {
-            if constexpr (int4)
+            if constexpr (kept)
                 Isa::store(sum_at(i()), totals[i()]);
-            else
+            else if constexpr (!int4)
                 Isa::store(sum_at(i()), dots[i()]);
         });
     });
@@ -256,7 +263,8 @@ inline void load_scales(const Product& product, int64_t first, int64_t count, fl
     alignas(64) float floats[kTile];
     uint16_t halves[kTile];
     if (product.half_scales == nullptr) return Isa::order_scales(pad_scales(product.scales + first, count, floats), scales);
-    Isa::widen(pad_scales(product.half_scales + first, count, halves), floats);
+    const uint16_t* stored = pad_scales(product.half_scales + first, count, halves);
+    for (int64_t at = 0; at < kTile; at += Isa::kLanes) Isa::store(floats + at, Isa::load_half(stored + at));
     Isa::order_scales(floats, scales);
 }
 
@@ -267,44 +275,43 @@ inline void prefetch_scales(const Product& product, int64_t first) {
         for (int64_t i = 0; i < kTile; i += 16) __builtin_prefetch(product.scales + first + i);
 }
 
-template <class Isa, int Rows, int Wide>
-inline void add_float_rows(const float* weights, int64_t stride, const float* rows, float* sums) {
-    typename Isa::F dots[Rows][Wide];
-    for (int r = 0; r < Rows; ++r)
-        for (int v = 0; v < Wide; ++v) dots[r][v] = Isa::repeat(0.0f);
-    for (int64_t k = 0; k < kBlock; ++k)
-#pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r) {
-            const typename Isa::F repeated = Isa::repeat(rows[r * kBlock + k]);
-#pragma GCC unroll 8
-            for (int v = 0; v < Wide; ++v)
-                dots[r][v] = Isa::multiply_add(Isa::load(weights + k * stride + v * Isa::kLanes), repeated, dots[r][v]);
+// Add the products of a block of float weights of a tile for `Rows` rows. Their sums stay in registers.
+template <class Isa, class Format, int Rows>
+__attribute__((noinline)) void add_float_rows(const uint8_t* weights, int64_t stride, Prefetcher<Format>& source, bool fetches, const float* rows,
+                                              float* sums) {
+    constexpr int kWide = Isa::float_wide(Rows), kSums = Rows * kWide, kParts = kTile / Isa::kLanes / kWide;
+    Prefetcher<Format> prefetcher = source;
+    unrolled<kParts>([&](auto part) LOPA_INLINE {
+        typename Isa::F dots[kSums];
+        const auto sum_at = [&](int i) LOPA_INLINE { return sums + i / kWide * kTile + (part() * kWide + i % kWide) * Isa::kLanes; };
+        unrolled<kSums>([&](auto i) LOPA_INLINE { dots[i()] = Isa::repeat(0.0f); });
+        const uint8_t* from = weights + part() * kWide * Isa::kLanes * Format::kTileBytes / kTile;
+#pragma GCC unroll 1
+        for (int64_t group = 0; group < kBlock; group += 4) {
+            if (fetches) prefetcher.template fetch<part(), kParts>(stride);
+#pragma GCC unroll 4
+            for (int64_t k = group; k < group + 4; ++k, from += stride) {
+                typename Isa::F vectors[kWide];
+                unrolled<kWide>([&](auto v) LOPA_INLINE {
+                    if constexpr (std::is_same_v<Format, Float16>)
+                        vectors[v()] = Isa::load_half(reinterpret_cast<const uint16_t*>(from) + v() * Isa::kLanes);
+                    else
+                        vectors[v()] = Isa::load(reinterpret_cast<const float*>(from) + v() * Isa::kLanes);
+                    asm("" : "+v"(vectors[v()]));
+                });
+                unrolled<Rows>([&](auto r) LOPA_INLINE {
+                    const typename Isa::F repeated = Isa::repeat(rows[r() * kBlock + k]);
+                    unrolled<kWide>([&](auto v) LOPA_INLINE {
+                        typename Isa::F& sum = dots[r() * kWide + v()];
+                        sum = Isa::multiply_add(vectors[v()], repeated, sum);
+                        asm("" : "+v"(sum));
+                    });
+                });
+            }
         }
-    for (int r = 0; r < Rows; ++r)
-        for (int v = 0; v < Wide; ++v) {
-            float* sum = sums + r * kTile + v * Isa::kLanes;
-            Isa::store(sum, Isa::add(Isa::load(sum), dots[r][v]));
-        }
-}
-
-// Add the products of blocks of float weights of a tile to the sums of rows.
-template <class Isa, class Format>
-inline void add_float_block(const uint8_t* weights, int64_t stride, Prefetcher<Format> prefetcher, const float* numbers, int64_t rows, float* sums) {
-    constexpr bool wide = std::is_same_v<Format, Float16>;
-    alignas(64) float widened[wide ? kBlock * kTile : 1];
-    for (int64_t k = 0; k < kBlock; ++k) {
-        if (k % 4 == 0) prefetcher.template fetch<0, 1>(stride);
-        if constexpr (wide) Isa::widen(reinterpret_cast<const uint16_t*>(weights + k * stride), widened + k * kTile);
-    }
-    const float* matrix = wide ? widened : reinterpret_cast<const float*>(weights);
-    const int64_t step = wide ? kTile : stride / 4;
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4)
-        for (int64_t column = 0; column < kTile; column += 2 * Isa::kLanes)
-            add_float_rows<Isa, 4, 2>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
-    for (; r < rows; ++r)
-        for (int64_t column = 0; column < kTile; column += 4 * Isa::kLanes)
-            add_float_rows<Isa, 1, 4>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
+        unrolled<kSums>([&](auto i) LOPA_INLINE { Isa::store(sum_at(i()), Isa::add(Isa::load(sum_at(i())), dots[i()])); });
+    });
+    source = prefetcher;
 }
 
 // Add the products of a block for `Rows` rows and the unpacked weights of `wide` vectors of columns, [vector][group].
@@ -391,13 +398,16 @@ inline void add_blocks(const Cursor<Format>& at, const Cursor<Format>& ahead, in
     const Product& product = *at.strip.product;
     const uint8_t* weights = at.weights();
     int64_t stride = at.row_bytes();
-    const Prefetcher<Format> prefetcher(at, ahead);
+    Prefetcher<Format> prefetcher(at, ahead);
     if ((at.tile + 1) * kTile > product.columns || (at.block + at.blocks()) * kBlock > product.inputs) {
         copy_partial(at, copy);
         weights = copy, stride = Format::kTileBytes;
     }
     if constexpr (kIsFloat<Format>)
-        add_float_block<Isa, Format>(weights, stride, prefetcher, product.floats + (at.block * product.rows + row) * kBlock, rows, sums);
+        in_passes<Isa::kFloatRows>(rows, rows <= Isa::kFloatRows ? Isa::kFloatRows : 6, [&](auto count, int64_t first) {
+            const float* numbers = product.floats + (at.block * product.rows + row + first) * kBlock;
+            add_float_rows<Isa, Format, count()>(weights, stride, prefetcher, first == 0, numbers, sums + first * kTile);
+        });
     else
         add_integer_blocks<Isa, Format>(at, ahead, {weights, weights, stride, prefetcher, true}, row, rows, sums);
 }

@@ -12,7 +12,8 @@ namespace {
 struct Ymm {
     using I = __m256i;
     using F = __m256;
-    static constexpr int kLanes = 8, kUnpackedRows = 4, kUnpackedWide = 2;
+    static constexpr int kLanes = 8, kUnpackedRows = 4, kUnpackedWide = 2, kFloatRows = 6;
+    static constexpr int float_wide(int rows) { return rows == 3 ? 4 : 2; }
     // As in avx512_vnni.cpp.
     template <class Format>
     static constexpr int packed_rows() { return 4; }
@@ -28,6 +29,7 @@ struct Ymm {
     static F repeat(float number) { return _mm256_set1_ps(number); }
     static F load(const float* from) { return _mm256_loadu_ps(from); }
     static void store(float* to, F numbers) { _mm256_storeu_ps(to, numbers); }
+    static F load_half(const uint16_t* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
     static F add(F a, F b) { return _mm256_add_ps(a, b); }
     static F multiply_add(F a, F b, F sum) { return _mm256_fmadd_ps(a, b, sum); }
 
@@ -55,11 +57,6 @@ struct Ymm {
                 out[0] = _mm256_xor_si256(_mm256_unpacklo_epi16(a, b), sign), out[1] = _mm256_xor_si256(_mm256_unpackhi_epi16(a, b), sign);
             }
         }
-    }
-
-    static void widen(const uint16_t* halves, float* numbers) {
-        for (int64_t at = 0; at < kTile; at += kLanes)
-            _mm256_store_ps(numbers + at, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + at))));
     }
 
     // Scales of a tile in the order of unpacked int4 vectors.
