@@ -113,6 +113,8 @@ CONTRADICTIONS: list[tuple[str, tuple[str, ...], object, str]] = [
     ("portable", ("quantization", "activation"), "int8_per_row", "for int8 in portable"),
     ("fp8", ("quantization", "head"), True, "head = True"),
     ("int4", ("quantization", "head"), False, "head = False"),
+    ("int8", ("quantization", "excluded"), ["*.mlp.up.*"], "excluded = ['*.mlp.up.*']"),
+    ("int8", ("quantization", "excluded"), ["*.no_such.*"], "excluded = ['*.no_such.*']"),
     ("int8", ("quantization", "calibration"), {"method": "gptq", "rows": 1, "sha256": "0" * 64}, "calibration"),
     ("int8", ("tensors", f"{MATRIX}_scale", "dtype"), "float16", f"the scales float16 [512] for {MATRIX} int8"),
     ("fp8", ("tensors", f"{MATRIX}_scale", "shape"), [192], "the scales float32 [192]"),

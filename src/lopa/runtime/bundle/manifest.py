@@ -4,6 +4,7 @@ Manifests are untrusted. Every number has a range in its type, and _CHECKS holds
 are far beyond any known model; they bound the memory and time that a manifest alone can cost.
 """
 
+import fnmatch
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -796,11 +797,14 @@ def _find_quantization_errors(manifest: Manifest) -> Reasons:
         return
     is_int4, has_head = found.kind == "int4", "head.weight" in quantized
     activation = "none" if is_int4 or manifest.dialect == "portable" else f"{found.kind}_per_row"
+    others = manifest.tensors.keys() - quantized
+    excludes = all(fnmatch.filter(others, name) and not fnmatch.filter(quantized, name) for name in found.excluded)
     for name, fits, allowed in (
         ("block", (found.block is not None) == is_int4, "a size for int4, null otherwise"),
         ("activation", found.activation == activation, activation),
         ("head", found.head == has_head or (found.head and found.excluded), has_head),
         ("calibration", found.calibration is None or found.kind != "int8", "null for int8"),
+        ("excluded", excludes, "patterns of tensors, none of them quantized"),
     ):
         if not fits:
             yield f"quantization.{name} = {getattr(found, name)} for {found.kind} in {manifest.dialect}", str(allowed)
