@@ -787,7 +787,7 @@ _STORED_TYPES = {"int8": "int8", "int4": "int4", "fp8": "float8e4m3fn"}
 
 def _find_quantization_errors(manifest: Manifest) -> Reasons:
     """Yield each field of `quantization` that contradicts the tensors, and each tensor without the scales it needs."""
-    found, quantized = manifest.quantization, {name for name in manifest.tensors if manifest.is_quantized(name)}
+    found, quantized = manifest.quantization, [name for name in manifest.tensors if manifest.is_quantized(name)]
     types = {manifest.tensors[name].dtype for name in quantized}
     kind = None if found is None else found.kind
     if types != (set() if kind is None else {_STORED_TYPES[kind]}):
