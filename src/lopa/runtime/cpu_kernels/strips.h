@@ -348,11 +348,31 @@ __attribute__((noinline)) void add_unpacked_rows(const typename Isa::I* weights,
     });
 }
 
+// Unpack a block of a tile once, and add its products to the sums of rows.
+template <class Isa, class Format>
+inline void add_unpacked_block(Packed<Isa, Format> packed, const Product& product, int64_t at, int64_t rows, const float* scales,
+                               typename Format::Sum* sums) {
+    constexpr int kTogether = 4, kVectors = kTile / Isa::kLanes, kWide = Isa::kUnpackedWide;  // vectors
+    alignas(64) typename Isa::I vectors[kVectors * kGroups];
+    unrolled<kVectors / kTogether>([&](auto part) LOPA_INLINE {
+        packed.from = packed.weights;
+        for (int64_t group = 0; group < kGroups; ++group) {
+            typename Isa::I some[kTogether];
+            packed.template next<kTogether, part()>(some);
+            for (int v = 0; v < kTogether; ++v) vectors[(part() * kTogether + v) * kGroups + group] = some[v];
+        }
+    });
+    for (int v = 0; v < kVectors; v += kWide)
+        in_passes<Isa::kUnpackedRows>(rows, Isa::kUnpackedRows, [&](auto count, int64_t first) {
+            const int column = v * Isa::kLanes;
+            add_unpacked_rows<Isa, Format, count(), kWide>(vectors + v * kGroups, product, at + first, scales + column, sums + first * kTile + column);
+        });
+}
+
 // Add the products of blocks of integer weights of a tile to the sums of rows.
 template <class Isa, class Format>
 inline void add_integer_blocks(const Cursor<Format>& at, const Cursor<Format>& ahead, Packed<Isa, Format> packed, int64_t row, int64_t rows,
                                typename Format::Sum* sums) {
-    using I = typename Isa::I;
     const Product product = *at.strip.product;  // a copy, which stores of vectors do not change
     alignas(64) float scales[kMaxTogether * kTile];
     if constexpr (std::is_same_v<Format, Int4>) {
@@ -361,34 +381,15 @@ inline void add_integer_blocks(const Cursor<Format>& at, const Cursor<Format>& a
             load_scales<Isa>(product, at.scale() + i * product.columns, std::min(kTile, product.columns - at.tile * kTile), scales + i * kTile);
     }
     constexpr int kMost = Isa::template packed_rows<Format>();
-    constexpr bool always_packed = Isa::template max_packed_rows<Format>() == kMaxRows;
-    if (always_packed || rows <= Isa::template max_packed_rows<Format>()) {
-        const int64_t passes = (rows + kMost - 1) / kMost;
-        return in_passes<kMost>(rows, (rows + passes - 1) / passes, [&](auto count, int64_t first) {
-            constexpr int wide = Isa::template packed_wide<Format>(count());
-            packed.fetches = first == 0;
-            add_packed_rows<Isa, Format, count(), wide>(packed, product, at.block, at.blocks(), row + first, scales, sums + first * kTile);
-        });
-    }
-    if constexpr (!always_packed) {
-        constexpr int kTogether = 4, kVectors = kTile / Isa::kLanes, kWide = Isa::kUnpackedWide;
-        alignas(64) I vectors[kVectors * kGroups];
-        Packed<Isa, Format> source = packed;  // a copy, which stores do not change
-        unrolled<kVectors / kTogether>([&](auto part) LOPA_INLINE {
-            source.from = source.weights;
-            for (int64_t group = 0; group < kGroups; ++group) {
-                I some[kTogether];
-                source.template next<kTogether, part()>(some);
-                for (int v = 0; v < kTogether; ++v) vectors[(part() * kTogether + v) * kGroups + group] = some[v];
-            }
-        });
-        for (int v = 0; v < kVectors; v += kWide)
-            in_passes<Isa::kUnpackedRows>(rows, Isa::kUnpackedRows, [&](auto count, int64_t first) {
-                const int column = v * Isa::kLanes;
-                add_unpacked_rows<Isa, Format, count(), kWide>(vectors + v * kGroups, product, at.block * product.rows + row + first, scales + column,
-                                                               sums + first * kTile + column);
-            });
-    }
+    if constexpr (Isa::template max_packed_rows<Format>() < kMaxRows)
+        if (rows > Isa::template max_packed_rows<Format>())
+            return add_unpacked_block(packed, product, at.block * product.rows + row, rows, scales, sums);
+    const int64_t passes = (rows + kMost - 1) / kMost;
+    in_passes<kMost>(rows, (rows + passes - 1) / passes, [&](auto count, int64_t first) {
+        packed.fetches = first == 0;
+        add_packed_rows<Isa, Format, count(), Isa::template packed_wide<Format>(count())>(packed, product, at.block, at.blocks(), row + first, scales,
+                                                                                            sums + first * kTile);
+    });
 }
 
 // Add the products of some blocks of a tile to the sums of rows.
