@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
-from lopa.runtime.bundle.manifest import Manifest, Origin, contract_of
+from lopa.runtime.bundle.manifest import Manifest, Origin
+from lopa.runtime.bundle.manifest_checks import contract_of
 from lopa.runtime.contract import Floats
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_canvas import NumpyCanvasForward

@@ -14,7 +14,7 @@ from lopa.export.json_file import json_object_from_file
 from lopa.runtime import Bundle, Decoder
 from lopa.runtime.bundle.buckets import bucket_plan_from_file
 from lopa.runtime.bundle.costs import costs_from_file
-from lopa.runtime.bundle.manifest import manifest_from_json
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.errors import FieldError, LopaError
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.signature.signature_file import file_from_json

@@ -19,7 +19,7 @@ from lopa.batch.plain_line import parse_plain_line
 from lopa.batch.row_answers import answers_to_rows
 from lopa.cli.options.decoding_options import config_options, config_overrides, defaults_from_texts, option_flags
 from lopa.runtime.bundle.edit import edit_bundle
-from lopa.runtime.bundle.manifest import manifest_from_json
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import FieldError
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTION_TABLE, OPTIONS

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig, resolve

@@ -11,7 +11,8 @@ import msgspec
 
 from lopa.export.families import FAMILIES
 from lopa.export.families.family import Architecture
-from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions, reasons_against_network
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
+from lopa.runtime.bundle.manifest_checks import reasons_against_network
 from lopa.runtime.errors import BadInputError
 from tools.checkpoint import published_config
 

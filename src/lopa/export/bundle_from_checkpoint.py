@@ -43,9 +43,8 @@ from lopa.runtime.bundle.manifest import (
     Origin,
     Stage,
     TwinForm,
-    contract_of,
-    manifest_from_json,
 )
+from lopa.runtime.bundle.manifest_checks import contract_of, manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 
 WEIGHTS_NAME = "model.onnx.data"

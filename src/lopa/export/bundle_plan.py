@@ -14,14 +14,8 @@ from lopa.export.staging import check_destination
 from lopa.export.weights.plan import Dtype, WeightPlan, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.stage_split import parts_from_records
-from lopa.runtime.bundle.manifest import (
-    DecodingDefaults,
-    Dialect,
-    HubSource,
-    ModelDimensions,
-    TensorRecord,
-    check_default_options,
-)
+from lopa.runtime.bundle.manifest import DecodingDefaults, Dialect, HubSource, ModelDimensions, TensorRecord
+from lopa.runtime.bundle.manifest_checks import check_default_options
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import checked_defaults

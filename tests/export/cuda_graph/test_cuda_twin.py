@@ -22,7 +22,8 @@ from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
-from lopa.runtime.bundle.manifest import GraphTwin, manifest_from_json
+from lopa.runtime.bundle.manifest import GraphTwin
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.rotary import ROTARY_INPUTS

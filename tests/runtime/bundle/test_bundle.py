@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.errors import BadInputError
 
 MOE: dict[str, Any] = {

@@ -11,7 +11,8 @@ from tools.checkpoint.likeness import LIKENESSES
 
 from lopa.export.families import FAMILIES
 from lopa.runtime.bundle import manifest
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, PREDICTION_SHIFTS, Manifest, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, PREDICTION_SHIFTS, Manifest
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 

@@ -17,7 +17,8 @@ from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.export.checkpoint.tokenizer_settings import check_tokenizer_settings
 from lopa.export.json_file import json_object_from_file
-from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors, reasons_against_tokens
+from lopa.runtime.bundle.manifest import ROLES, SpecialTokens
+from lopa.runtime.bundle.manifest_checks import find_role_errors, reasons_against_tokens
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.text.chat_template import template_from_file

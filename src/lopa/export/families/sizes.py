@@ -3,7 +3,8 @@
 from typing import Any
 
 from lopa.export.json_file import JsonValues, shown
-from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions, reasons_against_network
+from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions
+from lopa.runtime.bundle.manifest_checks import reasons_against_network
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Dialect, Manifest, TwinForm, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Dialect, Manifest, TwinForm
+from lopa.runtime.bundle.manifest_checks import manifest_from_json
 from lopa.runtime.bundle.record import check_listed_file, listed_file_path
 from lopa.runtime.errors import BadInputError, errors_as_bad_input
 from lopa.runtime.files.stamp import Stamp, changed_file, check_stamps, stamp_from_status

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Preset, check_defaults, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Preset
+from lopa.runtime.bundle.manifest_checks import check_defaults, manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically

@@ -11,7 +11,8 @@ import numpy as np
 import tokenizers
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors
+from lopa.runtime.bundle.manifest import ROLES, SpecialTokens
+from lopa.runtime.bundle.manifest_checks import find_role_errors
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError, errors_as_bad_input
 from lopa.runtime.files.untrusted_input import object_from_json
