@@ -1,5 +1,6 @@
 """Validation of untrusted manifests: number ranges and contradicting fields."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -114,8 +115,9 @@ CONTRADICTIONS: list[tuple[str, tuple[str, ...], object, str]] = [
     ("portable", ("quantization", "activation"), "int8_per_row", "for int8 in portable"),
     ("fp8", ("quantization", "head"), True, "head = True"),
     ("int4", ("quantization", "head"), False, "head = False"),
-    ("int8", ("quantization", "excluded"), ["*.mlp.up.*"], "excluded = ['*.mlp.up.*']"),
-    ("int8", ("quantization", "excluded"), ["*.no_such.*"], "excluded = ['*.no_such.*']"),
+    ("int8", ("quantization", "excluded"), ["*.mlp.up.*"], f"excluded = '*.mlp.up.*', which matches {MATRIX}"),
+    ("int8", ("quantization", "excluded"), ["*.no_such.*"], "excluded = '*.no_such.*', which matches no tensor"),
+    ("int8", ("quantization", "excluded"), ["[" * 60_000], "length"),
     ("int8", ("quantization", "calibration"), {"method": "gptq", "rows": 1, "sha256": "0" * 64}, "calibration"),
     ("int8", ("tensors", f"{MATRIX}_scale", "dtype"), "float16", f"the scales float16 [512] for {MATRIX} int8"),
     ("fp8", ("tensors", f"{MATRIX}_scale", "shape"), [192], "the scales float32 [192]"),
@@ -135,6 +137,15 @@ def test_quantization_that_contradicts_the_tensors_raises(
     with pytest.raises(BadInputError) as caught:
         read(with_value(content, value, *place))
     assert message in caught.value.received
+
+
+@pytest.mark.parametrize(("pattern", "fits"), [("head.*", True), ("embedding.*", False)])
+def test_only_a_pattern_of_the_head_excludes_it(export_tiny: Callable[..., Path], pattern: str, fits: bool) -> None:
+    """The head of an FP8 bundle is in floating point."""
+    content = json.loads((export_tiny(with_logits=False, quantize="fp8") / MANIFEST_NAME).read_bytes())
+    content["quantization"].update(head=True, excluded=[pattern])
+    with contextlib.nullcontext() if fits else pytest.raises(BadInputError, match="head = True"):
+        read(content)
 
 
 def test_each_quantized_tensor_has_scales(export_tiny: Callable[..., Path]) -> None:

@@ -185,9 +185,11 @@ def _devices() -> Iterator[DeviceStatus]:
         if family.status_module is not None:
             try:
                 find: Callable[[str], list[DeviceStatus]] = importlib.import_module(family.status_module).find_devices
+            except ImportError as error:
+                yield DeviceStatus(family.label, str(error), is_here=False)
+                continue
+            try:
                 yield from find(family.name)
-            except ModuleNotFoundError as error:
-                yield DeviceStatus(family.label, f"needs {error.name}", is_here=False)
             except Exception as error:  # a vendor's library may raise anything
                 yield DeviceStatus(family.label, f"{type(error).__name__}: {error}")
         elif missing := _missing(family.ability, _parts(family.ability)):

@@ -270,7 +270,7 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Quantization of activations in standard graphs: none, or one scale per row. Portable graphs round none."""
     head: bool
     """True if the vocabulary projection is also quantized."""
-    excluded: list[str]
+    excluded: Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=64)]
     """Patterns of tensor names that stay unquantized."""
     calibration: Calibration | None = None
 

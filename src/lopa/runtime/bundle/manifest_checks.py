@@ -1,8 +1,8 @@
 """Reading of manifest.json and its checks. This module accesses no other file."""
 
-import fnmatch
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import msgspec
@@ -339,14 +339,20 @@ def _find_quantization_errors(manifest: Manifest) -> Reasons:
         return
     is_int4, has_head = found.kind == "int4", "head.weight" in quantized
     activation = "none" if is_int4 or manifest.dialect == "portable" else f"{found.kind}_per_row"
-    others = manifest.tensors.keys() - quantized
-    excludes = all(fnmatch.filter(others, name) and not fnmatch.filter(quantized, name) for name in found.excluded)
+    for pattern in found.excluded:
+        matches = {name for name in manifest.tensors if fnmatchcase(name, pattern)}
+        if not matches or not matches.isdisjoint(quantized):
+            wrong = next((name for name in quantized if name in matches), "no tensor")
+            yield (
+                f"quantization.excluded = {shown(pattern)}, which matches {wrong}",
+                "patterns of tensors in floating point",
+            )
+    excludes_head = any(fnmatchcase("head.weight", pattern) for pattern in found.excluded)
     for name, fits, allowed in (
         ("block", (found.block is not None) == is_int4, "a size for int4, null otherwise"),
         ("activation", found.activation == activation, activation),
-        ("head", found.head == has_head or (found.head and found.excluded), has_head),
+        ("head", found.head == has_head or (found.head and excludes_head), has_head),
         ("calibration", found.calibration is None or found.kind != "int8", "null for int8"),
-        ("excluded", excludes, "patterns of tensors, none of them quantized"),
     ):
         if not fits:
             yield f"quantization.{name} = {getattr(found, name)} for {found.kind} in {manifest.dialect}", str(allowed)

@@ -4,7 +4,8 @@
 //     Every block of 32 numbers of a row is rounded to 8 bits with its own scale.
 // lopa.cpu::MatMulInt4HalfScales: the same with float16 scales.
 // lopa.cpu::MatMulInt8(rows uint8 around 128 [.., K], weights int8 [K, N], scales float [N]) -> float [.., N]
-//     The sum is exact in int32, as in com.microsoft::MatMulIntegerToFloat.
+//     The sum is exact in int32, as in com.microsoft::MatMulIntegerToFloat. Rows are 1 to 255, as rounding with a maximum of
+//     127 makes them: the dot products of AVX2 do not have -128.
 //
 // lopa.cpu::ExpertsInt4, ExpertsInt4HalfScales, ExpertsInt8, ExpertsFloat, ExpertsFloat16: the expert layers of experts.h.
 #include <cpuid.h>

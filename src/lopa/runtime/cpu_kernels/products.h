@@ -14,7 +14,7 @@ constexpr int64_t kMaxInt8Inputs = INT32_MAX / (128 * 128);  // sums are int32
 
 // Rows rounded to 8 bits, ordered [block][row][kBlock], so that one block of all rows is contiguous.
 struct RoundedRows {
-    int8_t* numbers;       // [blocks, rows, kBlock], from -127 to 127 in int4 products, zero beyond the last input
+    int8_t* numbers;       // [blocks, rows, kBlock], from -127 to 127, zero beyond the last input
     float* scales;         // int4: [blocks, rows], in units; int8: [rows], or null if the result is not scaled
     int32_t* corrections;  // int4: [blocks, rows]; int8: [rows]. Added because the weights are unpacked with an offset
 };

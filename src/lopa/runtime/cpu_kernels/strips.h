@@ -92,7 +92,8 @@ struct Prefetcher {
         near = at.weights() + (last ? at.blocks() * kBlock * at.row_bytes() - (at.tile - at.strip.first) * Format::kTileBytes : Format::kTileBytes);
     }
 
-    // Prefetch a step of `count` in which a tile's blocks are read, for each group of 4 inputs.
+    // Prefetch a step of `count` in which a tile's blocks are read, for each group of 4 inputs. `stride` is that of the weights
+    // as they are read. In copies of partial tiles it is another, so nothing useful goes to the first-level cache then.
     template <int step, int count>
     LOPA_INLINE void fetch(int64_t stride) {
         constexpr int lines = std::max<int>(4 * kTileLines / count, 1), rows = std::max(4 / count, 1);
