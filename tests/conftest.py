@@ -1,13 +1,12 @@
 """Shared fixtures: bundles of the embedded checkpoint, exported once per run for all workers, and `pytest --quick`."""
 
-import fcntl
 import gc
 import os
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import pytest
 from tests.optional_libraries import forget_module, missing_library
 from tests.python_path import python_path
+from tests.shared_folder import locked, shared_folder
 
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -113,6 +113,16 @@ def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Use kept traces if a test imported the exporter, which needs torch. Tests of the runtime run without torch."""
     if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _keep_graphs_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep graphs of shared bundles open (tests/kept_graphs.py)."""
+    from tests.kept_graphs import close_graphs, keep_graphs
+
+    keep_graphs(shared_folder(tmp_path_factory))
+    yield
+    close_graphs()
 
 
 @pytest.fixture(autouse=True)
@@ -332,10 +342,8 @@ def _export_once(
     plugins: bool = False,
     rotary_inputs: bool | None = None,
 ) -> Path:
-    shared = _shared_folder(tmp_path_factory)
-    bundle = shared / name
-    with (shared / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    bundle = shared_folder(tmp_path_factory) / name
+    with locked(bundle):
         if not bundle.exists():
             # This import is here because the runtime's tests also run without torch.
             from tests.export.kept_traces import unmeasured
@@ -376,12 +384,6 @@ def _skip_tests_that_start_processes() -> None:
     sys.addaudithook(before_event)  # https://docs.python.org/3/library/audit_events.html
 
 
-def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that all pytest-xdist workers share. Each worker has its own base folder inside it."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-
-
 def _keep_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
     from tests.export.kept_traces import kept_traces
 
@@ -391,6 +393,6 @@ def _keep_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def _traces_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = _shared_folder(tmp_path_factory) / "traces"
+    folder = shared_folder(tmp_path_factory) / "traces"
     folder.mkdir(exist_ok=True)
     return folder

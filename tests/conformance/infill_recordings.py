@@ -79,8 +79,8 @@ def parts_of_trace(header: Header, trace: Mapping[str, Any]) -> list[Any]:
     return [piece for piece in pieces if isinstance(piece, Hole) or piece]
 
 
-def infill_comparisons(path: Path, decoder: Decoder) -> list[Comparison]:
-    """Fill the holes of all traces of a file, and compare. Raises BadInputError for an unknown loop."""
+def infill_comparisons(path: Path, decoder: Decoder, limit: int | None = None) -> list[Comparison]:
+    """Fill the holes of all traces of a file, or of the first ones, and compare. Raises BadInputError for an unknown loop."""
     header, traces = read_family_traces(path)
     if is_dreamon(header):
         params = header["params"]
@@ -88,7 +88,7 @@ def infill_comparisons(path: Path, decoder: Decoder) -> list[Comparison]:
     else:
         options = _options_of_rule(header["rule"])
     found = []
-    for trace in traces:
+    for trace in traces[:limit]:
         steps: list[tuple[Step, Proposals]] = []
         best: dict[int, Mapping[int, float]] = {}
 

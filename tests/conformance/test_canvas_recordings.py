@@ -26,12 +26,13 @@ NEAR_TIE = 1e-6
 """Margin of a decision in float32 below which another order of sums may decide otherwise."""
 
 
+@pytest.mark.parametrize("limit", [3, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parts[0]}-{path.name.partition('.')[0]}")
-def test_every_step_equals_the_published_one(path: Path) -> None:
+def test_every_step_equals_the_published_one(path: Path, limit: int | None) -> None:
     config, *traces = recorded(path)
     manifest = with_stops(canvas_model(path.parts[0])[0], config["stops"])
     session = numpy_session(path.parts[0], manifest)
-    for trace in traces:
+    for trace in traces[:limit]:
         loop = loop_of(config, trace, manifest)
         running = RunningLoop(loop, RequestCache(session))
         found = replayed(running, trace)

@@ -13,7 +13,6 @@ docstrings, passes after the trace and all other modules do not matter. After su
 """
 
 import ast
-import fcntl
 import gc
 import hashlib
 import inspect
@@ -34,6 +33,7 @@ import msgspec
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
+from tests.shared_folder import locked
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from lopa.export.graph import (
@@ -70,8 +70,7 @@ def kept_traces(folder: Path) -> Callable[..., ir.Model]:
     ) -> ir.Model:
         arguments: tuple[Any, ...] = (dimensions, dialect, dtype, part)
         kept = folder / trace_name(*arguments)
-        with kept.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(kept):
             if not kept.exists():
                 places = (recorded_traces(folder), EARLIER)
                 found = next((place / kept.name for place in places if (place / kept.name).exists()), None)
@@ -123,8 +122,7 @@ def _is_text(node: ast.expr) -> bool:
 def recorded_traces(folder: Path) -> Path:
     """Return the folder of the traces in RECORDED; the first call unpacks them into `folder`."""
     unpacked = folder / "recorded"
-    with (folder / "recorded.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(unpacked):
         if not unpacked.exists():
             with tarfile.open(RECORDED) as archive:
                 archive.extractall(unpacked, filter="data")

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.shared_folder import locked
+
 COMPILER = "lopa.plugins.kernels.archive"
 VARIANTS = (
     *("rms_norm.fp32.1024", "rms_norm.fp32.skip.1024", "split_rotary.fp32.64", "split_rotary.fp32.norm.64"),
@@ -24,11 +26,13 @@ VARIANTS = (
 
 
 def compiled_sample(folder: Path) -> Path:
-    """Compile VARIANTS for the compute capability 9.0 with Triton. Return their archive."""
+    """Compile VARIANTS for the compute capability 9.0 with Triton, once in `folder`. Return their archive."""
     path = folder / "sm_90.zip"
     program = (
         f"from pathlib import Path; from {COMPILER} import write_archive; "
         f"write_archive(Path({str(path)!r}), 'sm_90', 1, {VARIANTS!r})"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
+    with locked(path):
+        if not path.exists():
+            subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
     return path

@@ -27,6 +27,7 @@ from tests.runtime.cuda_kernels.operator_calls import (
     RIGHT,
     STARTS,
 )
+from tests.shared_folder import shared_folder
 
 pytest.importorskip("triton", reason="needs Triton to compile the kernels that the stand-in loads")
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,8 +48,9 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(arrays: Path) -> dict[str, str]:
+def found(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     program = [sys.executable, "-m", "tests.runtime.cuda_kernels.operator_calls", str(arrays)]
+    program += [str(shared_folder(tmp_path_factory))]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
