@@ -268,7 +268,7 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
         usual = {"dialects": ("standard", "portable"), "stages": 2 if family == "sdar" else 1}
         return _export_once(
             tmp_path_factory,
-            "-".join([family, *map(str, options.values())]),
+            "-".join([family, *(f"{key}-{value}" for key, value in options.items())]),
             checkpoint=_family_checkpoint(family),
             lora=None,
             **{"with_logits": False, **(options or usual)},

@@ -29,9 +29,9 @@ def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )  # the README's commands are written for a shell
 
 
-def test_make_demo_exports_verifies_and_decodes() -> None:
-    """Run `make demo` in this environment. Its stamp exists only after pip has run for it."""
-    result = run(f"make demo VENV={BIN.parent}", PROJECT)
+def test_make_demo_exports_verifies_and_decodes(kept_traces_of_processes: dict[str, str]) -> None:
+    """Run `make demo` in this environment, which pip does not change while other tests run."""
+    result = run(f"make demo VENV={BIN.parent} -o {BIN.parent}/demo-ready", PROJECT, **kept_traces_of_processes)
     assert result.returncode == 0, result.stderr
     assert "cpu agrees with the references" in result.stdout
     steps = dict(re.findall(r"│ (D2F|LoPA, 5 branches) +│ (\d+)", result.stdout))

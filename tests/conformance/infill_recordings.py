@@ -80,7 +80,7 @@ def parts_of_trace(header: Header, trace: Mapping[str, Any]) -> list[Any]:
 
 
 def infill_comparisons(path: Path, decoder: Decoder, limit: int | None = None) -> list[Comparison]:
-    """Fill the holes of all traces of a file, or of the first ones, and compare. Raises BadInputError for an unknown loop."""
+    """Fill the holes of all traces of a file, or the first, and compare. Raises BadInputError for an unknown loop."""
     header, traces = read_family_traces(path)
     if is_dreamon(header):
         params = header["params"]

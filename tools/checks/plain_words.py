@@ -80,12 +80,13 @@ class Finding:
 
 def findings_in_python(path: Path, tree: ast.Module) -> Iterator[Finding]:
     """Yield the broken rules in a module's docstrings and names of constants."""
-    for line, text in _docstrings(tree):
+    nodes = list(ast.walk(tree))
+    for line, text in _docstrings(nodes):
         start = text.split(maxsplit=1)[0].rstrip(",.:;") if text.strip() else ""
         if start in BAD_STARTS:
             yield Finding(path, line, f"docstring begins with {start!r}: use a verb or a noun")
         yield from (Finding(path, line, message) for message in _messages_about(text))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _OLD_CONSTANT.match(node.id):
             yield Finding(path, node.lineno, f"{node.id}: use MAX_ or MIN_")
 
@@ -107,9 +108,9 @@ def repeated_classes(trees: Iterable[tuple[Path, ast.Module]]) -> Iterator[Findi
                 first.setdefault(node.name, path)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield line and text of the docstrings of modules, classes, functions and of assigned names."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             for before, statement in zip([node, *node.body], node.body, strict=False):
                 described = before is node or isinstance(before, ast.Assign | ast.AnnAssign)
@@ -137,8 +138,9 @@ def _paragraphs(page: str) -> Iterator[tuple[int, str]]:
 
 
 def _messages_about(text: str) -> Iterator[str]:
+    words = _NO_WORDS.sub(" ", text)
     for pattern, new in _OLD_TERMS:
-        if found := pattern.search(_NO_WORDS.sub(" ", text)):
+        if found := pattern.search(words):
             yield f"{found.group()!r}: use {new}"
     for sentence in _SENTENCE_END.split(text):
         count = len([word for word in _NO_WORDS.sub("code", sentence).split() if any(map(str.isalnum, word))])
@@ -154,9 +156,13 @@ def _files(paths: Iterable[Path], suffix: str) -> Iterator[Path]:
 def findings(paths: Iterable[Path]) -> list[Finding]:
     """Return all broken rules in files and folders. Class names are compared within src/lopa."""
     paths = list(paths)
-    trees = [(path, ast.parse(path.read_text())) for path in _files(paths, ".py")]
-    found = [finding for path, tree in trees for finding in findings_in_python(path, tree)]
-    found += repeated_classes((path, tree) for path, tree in trees if path.is_relative_to(ROOT / "src"))
+    found, product = list[Finding](), list[tuple[Path, ast.Module]]()
+    for path in _files(paths, ".py"):
+        tree = ast.parse(path.read_text())
+        found += findings_in_python(path, tree)
+        if path.is_relative_to(ROOT / "src"):
+            product.append((path, tree))
+    found += repeated_classes(product)
     pages = [path for path in _files(paths, ".md") if path.parent not in RECORDINGS]
     found += [finding for path in pages for finding in findings_in_page(path, path.read_text())]
     return found
