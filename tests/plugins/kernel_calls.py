@@ -27,6 +27,7 @@ def choose(interpreted: bool) -> None:
     os.environ["TRITON_INTERPRET"] = "1" if interpreted else "0"
     if interpreted:
         _interpret_bfloat16()
+        _patch_once()
 
 
 def _interpret_bfloat16() -> None:
@@ -52,6 +53,28 @@ def _interpret_bfloat16() -> None:
 
     interpreter._convert_float = rounded
     interpreter.InterpreterBuilder.create_dot = product
+
+
+def _patch_once() -> None:
+    """Patch Triton's language once per launch. Triton patches it in every call of a function, a third of the time."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    launch, patch_modules = interpreter.GridExecutor.__call__, interpreter._patch_lang
+    patched: set[str] = set()
+
+    def launched(*arguments: Any, **options: Any) -> Any:
+        patched.clear()
+        return launch(*arguments, **options)
+
+    def patch(function: Any) -> Any:
+        names = {each.__name__ for each in function.__globals__.values() if each is tl or each is tl.core}
+        if names <= patched:
+            return None
+        patched.update(names)
+        return patch_modules(function)
+
+    interpreter.GridExecutor.__call__, interpreter._patch_lang = launched, patch
 
 
 def has_gpu() -> bool:

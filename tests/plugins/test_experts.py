@@ -1,5 +1,6 @@
 """Experts: the kernels against a row-by-row reference in float64, and that against torch."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -84,8 +85,14 @@ def assert_agree(kernels: Kernels, case: Case, floats: str, *, gelu: bool = Fals
     assert (np.abs(computed(kernels, *case, gelu=gelu).astype(np.float64) - wanted) <= allowed).all()
 
 
-@pytest.mark.parametrize("floats", TYPES)
-@pytest.mark.parametrize("kind", KINDS)
+OFTEN = {*(("float", floats) for floats in TYPES), ("int4", "fp16"), ("int8", "bf16"), ("fp8", "fp32")}
+"""Kinds of matrices and types of rows. The other pairs are slow tests."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "floats"),
+    [pytest.param(*each, marks=[] if each in OFTEN else pytest.mark.slow) for each in product(KINDS, TYPES)],
+)
 def test_types_of_rows_and_matrices(kernels: Kernels, floats: str, kind: str) -> None:
     """Parts of tiles are beyond the matrices. An expert has several tasks, others one. Those in fp16 have gelu."""
     sizes = (96, 64) if kind == "int4" else (48, 80)
@@ -96,7 +103,7 @@ def test_types_of_rows_and_matrices(kernels: Kernels, floats: str, kind: str) ->
     ("experts", "ids"),
     [
         (256, random_ids(256, 1, 8)),
-        (256, random_ids(256, 6, 8)),
+        (64, random_ids(64, 6, 8)),
         (4, np.full((37, 1), 2)),
         (1, np.zeros((17, 1), np.int64)),
     ],
