@@ -45,6 +45,7 @@ def _described(model: ir.Model) -> list[object]:
     return content
 
 
+@pytest.mark.slow
 def test_a_cached_trace_without_logits_equals_the_exporter_s(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = msgspec.structs.replace(ONE, layers=2)
 

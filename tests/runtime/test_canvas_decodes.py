@@ -25,7 +25,7 @@ STANDARD, PORTABLE = "canvas_bundle", "canvas_portable"
 
 @pytest.fixture(scope="module")
 def decoder(canvas_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(canvas_bundle, ["cpu"]) as opened:
+    with Decoder.open(canvas_bundle, ["cpu"], threads=1) as opened:
         yield opened
 
 
@@ -34,7 +34,7 @@ def each_graph(request: pytest.FixtureRequest, canvas_bundle: Path, canvas_porta
     device, _, portable = request.param.partition(", ")
     if device != "cpu":
         pytest.importorskip("openvino")
-    with Decoder.open(canvas_portable if portable else canvas_bundle, [device]) as opened:
+    with Decoder.open(canvas_portable if portable else canvas_bundle, [device], threads=1) as opened:
         yield opened
 
 

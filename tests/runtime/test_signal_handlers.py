@@ -12,6 +12,7 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
+from tests.kept_graphs import close_graphs
 from tests.runtime.grammar.test_helper import until
 
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig, GrammarLimits
@@ -134,6 +135,7 @@ def test_while_a_graph_is_opened(
 ) -> None:
     """ONNX Runtime's own way to another provider would take the exception for one of the provider."""
     bundle = Bundle.open(export_tiny(with_logits=True, lora=None))
+    close_graphs()
     assert_passes(
         error, ort.InferenceSession, "_create_inference_session", lambda: open_session(bundle, "cpu", threads=3)
     )
