@@ -8,6 +8,7 @@ raises.
 import ctypes
 import dis
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Launch:
 
 def array(address: int | None, dtype: Any, *shape: int) -> Any:
     """Return the memory at an address as an array."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     if size == 0:
         return np.empty(shape, dtype)
     assert address is not None
@@ -251,10 +252,10 @@ def branch_attention(launch: Launch) -> None:
         for number in range(begin // CHUNK_ROWS, -(-stop // CHUNK_ROWS)):
             address = cache + np.dtype(dtype).itemsize * (int(chunks[chunk + number]) + layer * elements)
             launch.check(address, np.dtype(dtype).itemsize * elements)
-            chunk_rows = array(address, dtype, elements).astype(np.float32)
-            place = np.arange(2)[:, None, None] * (elements // 2) + np.arange(kv_heads)[:, None] * cache_head
-            place = (place + np.arange(CHUNK_ROWS) * cache_row)[..., None] + np.arange(size)
-            blocks.append(chunk_rows[place])
+            kept = array(address, dtype, elements)
+            steps = [each * kept.itemsize for each in (elements // 2, cache_head, cache_row, 1)]
+            strided = np.lib.stride_tricks.as_strided(kept, (2, kv_heads, CHUNK_ROWS, size), steps)
+            blocks.append(strided.astype(np.float32, order="C"))
         past = np.concatenate(blocks, 2, dtype=np.float32)[:, :, :cached]
         keys, values = (
             np.concatenate([old, rows_of_window[own_begin:own_end].swapaxes(0, 1)], 1)
