@@ -23,7 +23,7 @@ class CanvasDecodes:
 
     traces = 100
     """Number of recorded answers, at most."""
-    seeds = 3
+    seeds = 6
 
     def test_the_recorded_answers(self, decoder: Decoder) -> None:
         lines = gzip.decompress((FOLDER / "canvas16" / "traces" / "default.jsonl.gz").read_bytes()).splitlines()

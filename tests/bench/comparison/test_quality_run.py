@@ -37,7 +37,7 @@ from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.strategy import installed, register_strategy
 
 TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
-PROMPTS = 2
+PROMPTS = 4
 
 
 def read_traces(name: str) -> list[dict[str, Any]]:

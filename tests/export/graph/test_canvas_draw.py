@@ -13,14 +13,11 @@ def draws(probabilities: torch.Tensor, uniform: torch.Tensor) -> tuple[list[int]
     return drawn_tokens(probabilities, uniform).tolist(), numpy_canvas.drawn_tokens(*arrays).tolist()
 
 
-@pytest.mark.parametrize(
-    ("rows", "vocabulary", "spread"),
-    [(10_000, 8, 1), (10_000, 97, 2), (2000, 1000, 3), (1000, 5000, 0.1), (1000, 5000, 5)],
-)
-def test_draws_of_many_rows_equal_numpy(rows: int, vocabulary: int, spread: float) -> None:
+@pytest.mark.parametrize(("vocabulary", "spread"), [(8, 1), (97, 2), (1000, 3), (5000, 0.1), (5000, 5)])
+def test_draws_of_10000_rows_equal_numpy(vocabulary: int, spread: float) -> None:
     generator = torch.Generator().manual_seed(vocabulary)
-    probabilities = (spread * torch.randn(rows, vocabulary, generator=generator)).softmax(-1)
-    ours, theirs = draws(probabilities, torch.rand(rows, generator=generator))
+    probabilities = (spread * torch.randn(10_000, vocabulary, generator=generator)).softmax(-1)
+    ours, theirs = draws(probabilities, torch.rand(10_000, generator=generator))
     assert ours == theirs
 
 

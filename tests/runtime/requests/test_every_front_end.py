@@ -34,7 +34,7 @@ TOOL = {
     "type": "function",
     "function": {"name": "add", "parameters": {"properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}},
 }
-LENGTH = {"max_new_tokens": 16}
+LENGTH = {"max_new_tokens": 24}
 
 
 @dataclass(frozen=True)

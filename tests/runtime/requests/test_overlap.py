@@ -184,8 +184,8 @@ def test_pieces_of_a_long_prompt_share_forwards(
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     rng = np.random.default_rng(3)
     short, *long = (rng.integers(3, 900, length).tolist() for length in (5, 150, 151, 163, 73, 32, 33))
-    config = decoder.config(**options, max_new_tokens=10, stop_at_eos=False)
-    slow = decoder.config(**options, max_new_tokens=40, stop_at_eos=False)
+    config = decoder.config(**options, max_new_tokens=20, stop_at_eos=False)
+    slow = decoder.config(**options, max_new_tokens=60, stop_at_eos=False)
     expected = [alone(decoder, short, slow), *(alone(decoder, each, config) for each in long)]
     with Engine(held, prefix_cache_tokens=cached) as engine:
         for _ in range(2):  # the second time, prompts are stored
