@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from lopa.runtime.device_families import FAMILIES
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -29,9 +31,11 @@ def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )  # the README's commands are written for a shell
 
 
-def test_make_demo_exports_verifies_and_decodes(kept_traces_of_processes: dict[str, str]) -> None:
-    """Run `make demo` in this environment, which pip does not change while other tests run."""
-    result = run(f"make demo VENV={BIN.parent} -o {BIN.parent}/demo-ready", PROJECT, **kept_traces_of_processes)
+@pytest.mark.parametrize("installs", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_make_demo_exports_verifies_and_decodes(kept_traces_of_processes: dict[str, str], installs: bool) -> None:
+    """Run `make demo` in this environment. Only the slow test lets its recipe run pip, which takes half a minute."""
+    old = "" if installs else f" -o {BIN.parent}/demo-ready"
+    result = run(f"make demo VENV={BIN.parent}{old}", PROJECT, **kept_traces_of_processes)
     assert result.returncode == 0, result.stderr
     assert "cpu agrees with the references" in result.stdout
     steps = dict(re.findall(r"│ (D2F|LoPA, 5 branches) +│ (\d+)", result.stdout))

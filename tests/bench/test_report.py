@@ -31,7 +31,7 @@ from lopa.tiny import EVAL
 
 @pytest.fixture(scope="module")
 def report(tiny_bundle: Path) -> QualityReport:
-    items = [replace(item, max_new_tokens=96) for item in eval_set_from_jsonl(EVAL, limit=2)]
+    items = eval_set_from_jsonl(EVAL, limit=2)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         run = run_now(decoder.bundle, device="cpu", threads=1, arguments=["lopa-export", "bench", "a bundle"])
         outcomes = decode_outcomes(decoder, items, VARIANTS)

@@ -104,10 +104,11 @@ def test_types_of_rows_and_matrices(kernels: Kernels, floats: str, kind: str) ->
     [
         (256, random_ids(256, 1, 8)),
         (64, random_ids(64, 6, 8)),
+        pytest.param(256, random_ids(256, 6, 8), marks=pytest.mark.slow),
         (4, np.full((37, 1), 2)),
         (1, np.zeros((17, 1), np.int64)),
     ],
-    ids=["one row", "few rows of many experts", "all rows on one expert", "one expert"],
+    ids=["one row", "few rows of 64 experts", "few rows of 256 experts", "all rows on one expert", "one expert"],
 )
 @pytest.mark.parametrize("kind", ["float", "fp8"])
 def test_routes(kernels: Kernels, kind: str, experts: int, ids: Array) -> None:

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kGroups = kBlock / 4;
 constexpr int64_t kMaxTogether = 4;  // blocks
+constexpr int64_t kFloatPassRows = 6;  // of float weights, if there are more rows than one pass can have
 constexpr int32_t kInt4Offset = 8;  // int4 numbers are unpacked to 0 .. 15
 
 constexpr float kSumUnit = 65536.0f;  // int4 sums are in multiples of it, so that they overflow only where results do
@@ -406,7 +407,7 @@ inline void add_blocks(const Cursor<Format>& at, const Cursor<Format>& ahead, in
         weights = copy, stride = Format::kTileBytes;
     }
     if constexpr (kIsFloat<Format>)
-        in_passes<Isa::kFloatRows>(rows, rows <= Isa::kFloatRows ? Isa::kFloatRows : 6, [&](auto count, int64_t first) {
+        in_passes<Isa::kFloatRows>(rows, rows <= Isa::kFloatRows ? rows : kFloatPassRows, [&](auto count, int64_t first) {
             const float* numbers = product.floats + (at.block * product.rows + row + first) * kBlock;
             add_float_rows<Isa, Format, count()>(weights, stride, prefetcher, first == 0, numbers, sums + first * kTile);
         });

@@ -20,7 +20,7 @@ struct Ymm {
     template <class Format>
     static constexpr int max_packed_rows() { return 8; }
     template <class Format>
-    static constexpr int packed_wide(int rows) { return std::is_same_v<Format, Int4> && rows > 1 ? 2 : rows > 2 ? 2 : 4; }
+    static constexpr int packed_wide(int rows) { return rows > (std::is_same_v<Format, Int4> ? 1 : 2) ? 2 : 4; }
 
     static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
